@@ -12,10 +12,10 @@ from django.utils import timezone
 from annotation.choices import AcquisitionStrategy, ImportState, JobState
 from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.formats.bounds import data_files
-from annotation.exchange.formats.columns import LEAVE_OUT
+from annotation.exchange.formats.columns import LEAVE_OUT, renamed
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Row
-from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers
+from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers, resolved
 from annotation.exchange.formats.profiles import Profile
 from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, read_rows
@@ -184,11 +184,17 @@ def plan_of(
     reader = READERS.get(format_name) or plan_for(profile, mapping=mapping, meanings=meanings).reader
     if reader.survey is None:
         return plan_for(profile, name=format_name, **choices)
+    columns = resolved(mapping or {}, [], profile)
     parts = Parts()
     for _, row in read_rows(path, unpack=unpack, split=split):
-        if not isinstance(row, FieldError):
-            for part in reader.survey(row):
+        if isinstance(row, FieldError):
+            continue
+        try:
+            for part in reader.survey(renamed(row, columns)):
                 parts.add(part)
+        except _MISSHAPEN:
+            # Its reading raises the same error, which then names the row.
+            continue
     return plan_for(profile, name=reader.name, parts=parts, **choices)
 
 
@@ -199,7 +205,10 @@ def plan_values(plan: Plan, leave_out: Sequence[str]) -> dict[str, Any]:
         "mapping": {role: names for role, names in plan.mapping.items() if role != LEAVE_OUT},
         "leave_out": list(dict.fromkeys([*plan.roles.named(LEAVE_OUT), *leave_out])),
         "meanings": dict(plan.meanings),
-        "account": [asdict(column) for column in plan.account],
+        # As the database gives it back: an import that was cut off goes on where all of this is the same.
+        "account": [
+            {**asdict(column), "values": [list(value) for value in column.values]} for column in plan.account
+        ],
     }
 
 

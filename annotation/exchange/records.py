@@ -76,6 +76,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             *("demonstration__text", "comparison__round_number", "comparison__prompt_id"),
             *("comparison__prompt__split", "comparison__prompt__messages", "comparison__prompt__context"),
             *("comparison__prompt__references", "comparison__prompt__tags"),
+            *("comparison__metadata", "comparison__prompt__metadata"),
         )
     )
     rows = list(judgments)
@@ -121,12 +122,19 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             **({"step_labels": step_labels[pk]} if pk in step_labels else {}),
             "ranks": dict(parts["ranks"].get(pk, ())),
             **_conversations(turns.get(row["comparison_id"])),
+            **_metadata(row),
         }
 
 
 def _rubric(row: Mapping[str, Any]) -> dict[str, Any]:
     name = row["rubric__rubric__name"]
     return {"rubric": {"name": name, "version": row["rubric__number"]}} if name else {}
+
+
+def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the files held of the prompt and the comparison besides; without any, lines keep their bytes."""
+    metadata = {**(row["comparison__prompt__metadata"] or {}), **(row["comparison__metadata"] or {})}
+    return {"metadata": metadata} if metadata else {}
 
 
 def _conversations(turns: list[dict[str, Any]] | None) -> dict[str, Any]:

@@ -4,16 +4,22 @@ From argilla/src/argilla/records/_io/_generic.py of https://github.com/argilla-i
 `fields` and `responses` (question → list of `value`, `user_id`); flat ones have the fields as columns and
 `QUESTION.responses`, `QUESTION.responses.users`, `QUESTION.responses.status`. The settings of the dataset are
 not in the export, so a question is known by its values: names of answers in order are a ranking, one such
-name is the winner, objects with `start` and `end` are marks, a number is a rating, any other text a comment.
-Marks and ratings belong to the answer whose name begins the question's, or to the only answer.
+name (or `A`, `left`) is the winner, objects with `start` and `end` are marks, a number is a rating, any other
+text a comment. Marks and ratings belong to the answer whose name begins or ends the question's, or to the only
+answer. Only submitted responses are judgments. What is about no answer must be left out by name; it stays with
+the annotation.
 """
 
-from collections import defaultdict
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from annotation.choices import RatingScale, Verdict
-from annotation.exchange.formats import fields
+from annotation.choices import RatingScale
+from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
+from annotation.exchange.formats.decisions import Decision, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -21,96 +27,223 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     ImportedRating,
     ImportedSpan,
+    Part,
     Reader,
     Row,
     dense,
     key_of,
-    verdict_of,
 )
-from annotation.exchange.formats.tables import answers_of, messages_of
-from annotation.exchange.formats.verdicts import no_winner
+from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
+from annotation.exchange.formats.verdicts import read_value
 
 _SUFFIX = ".responses"
-Annotations = dict[str, dict[str, Any]]
-"""Annotator, or `#0`, `#1`, … where nobody is named → question → value."""
+_NO_ANNOTATION = {
+    "draft": "a draft is no annotation",
+    "discarded": "a discarded response is no annotation",
+    "pending": "a pending response is no annotation",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Response:
+    """One person's response to one question."""
+
+    question: str
+    value: Any
+    person: str
+    """The annotator, or `#0`, `#1`, … where nobody is named."""
+    status: str = ""
+    time: Any = None
 
 
 def _records(row: Row) -> Iterator[ImportedItem]:
-    shown, annotations = (_nested(row)) if isinstance(row.get("fields"), dict) else _flat(row)
-    answers = answers_of(shown)
+    columns, responses = _opened(row)
+    names, completions = _answers(columns)
+    by_person: dict[str, list[_Response]] = {}
+    for response in responses:
+        if response.status not in _NO_ANNOTATION:
+            by_person.setdefault(response.person, []).append(response)
+    judgments = []
+    for person, of_person in by_person.items():
+        reading = _Reading(row, names, completions)
+        for response in of_person:
+            reading.read(response)
+        judgments.append(reading.judgment(person, of_person))
+    shown, _roles = by_name(columns)
+    metadata = row.get("metadata")
+    yield ImportedItem(
+        messages=chats.prompt_of(shown),
+        **prompt_parts(shown),
+        completions=completions,
+        judgments=tuple(judgments),
+        metadata=dict(metadata) if isinstance(metadata, dict) else {},
+    )
+
+
+def _opened(row: Row) -> tuple[Mapping[str, Any], list[_Response]]:
+    """The fields of a record and its responses, whether it is nested or flat."""
+    if not isinstance(row.get("fields"), dict):
+        return _flat(row)
+    listed = row.get("responses") or {}
+    if isinstance(listed, dict):
+        return row["fields"], list(_by_question(listed))
+    return row["fields"], list(_by_person(fields.items_of(listed, "responses")))
+
+
+def _by_question(listed: Mapping[str, Any]) -> Iterator[_Response]:
+    for question, responses in listed.items():
+        where = f"responses.{question}"
+        for number, value in enumerate(fields.items_of(responses, where)):
+            entry = fields.object_of(value, f"{where}[{number}]")
+            yield _Response(question, entry.get("value"), *_whose(entry, number))
+
+
+def _by_person(listed: list[Any]) -> Iterator[_Response]:
+    """The responses of Argilla 1: a list of people, each with values of questions."""
+    for number, value in enumerate(listed):
+        entry = fields.object_of(value, f"responses[{number}]")
+        for question, said in fields.object_of(entry.get("values") or {}, f"responses[{number}]").items():
+            answer = said.get("value") if isinstance(said, dict) else said
+            yield _Response(question, answer, *_whose(entry, number))
+
+
+def _whose(entry: Mapping[str, Any], number: int) -> tuple[str, str, Any]:
+    person = fields.person(entry.get("user_id"), "user_id") or f"#{number}"
+    return person, str(entry.get("status") or ""), entry.get("updated_at") or entry.get("inserted_at")
+
+
+def _flat(row: Row) -> tuple[Mapping[str, Any], list[_Response]]:
+    responses = []
+    for column in [name for name in row if name.endswith(_SUFFIX)]:
+        values = fields.items_of(fields.listed_in_text(row[column]), column)
+        users = fields.listed_in_text(row.get(f"{column}.users")) or [""] * len(values)
+        states = fields.listed_in_text(row.get(f"{column}.status")) or [""] * len(values)
+        for number, (user, state, value) in enumerate(zip(users, states, values, strict=False)):
+            person = fields.person(user or None, f"{column}.users") or f"#{number}"
+            responses.append(_Response(column.removesuffix(_SUFFIX), value, person, str(state or "")))
+    shown = {name: value for name, value in row.items() if "." not in name and isinstance(value, (str, list))}
+    return shown, responses
+
+
+def _answers(columns: Mapping[str, Any]) -> tuple[list[str], tuple[ImportedCompletion, ...]]:
+    answers = answers_of(columns)
     if not answers:
         raise FieldError(
-            "fields", f"has no answers; map some of {', '.join(sorted(shown))} to answer_1, answer_2, …"
+            "fields", f"has no answers; map some of {', '.join(sorted(columns))} to answer_1, answer_2, …"
         )
-    names = [name for name, _ in answers]
-    completions = tuple(
-        ImportedCompletion(text=fields.text(text, f"fields.{name}")) for name, text in answers
+    shown, _roles = by_name(columns)
+    return [name for name, _ in answers], tuple(
+        ImportedCompletion(
+            text=fields.text(text, f"fields.{name}"),
+            source=fields.optional_text(shown.get(f"source_{number}"), f"fields.source_{number}"),
+        )
+        for number, (name, text) in enumerate(answers, start=1)
     )
-    yield ImportedItem(
-        messages=messages_of(shown),
-        completions=completions,
-        judgments=tuple(_judgment(who, values, names, completions) for who, values in annotations.items()),
-    )
 
 
-def _nested(row: Row) -> tuple[Mapping[str, Any], Annotations]:
-    annotations: Annotations = defaultdict(dict)
-    for question, responses in (row.get("responses") or {}).items():
-        for number, response in enumerate(fields.items_of(responses, f"responses.{question}")):
-            entry = fields.object_of(response, f"responses.{question}[{number}]")
-            if entry.get("status") != "discarded":
-                annotations[str(entry.get("user_id") or f"#{number}")][question] = entry.get("value")
-    return row["fields"], annotations
+class _Reading:
+    """The responses of one person, read one after another."""
 
+    def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
+        self._row = row
+        self._names = names
+        self._decision = Decision(len(answers))
+        self._spans: list[ImportedSpan] = []
+        self._ratings: list[ImportedRating] = []
+        self._comments: list[str] = []
+        self._unread: dict[str, Any] = {}
 
-def _flat(row: Row) -> tuple[Mapping[str, Any], Annotations]:
-    annotations: Annotations = defaultdict(dict)
-    for column in [name for name in row if name.endswith(_SUFFIX)]:
-        values = fields.items_of(row[column], column)
-        users = row.get(f"{column}.users") or [""] * len(values)
-        states = row.get(f"{column}.status") or [""] * len(values)
-        for number, (user, state, value) in enumerate(zip(users, states, values, strict=False)):
-            if state != "discarded":
-                annotations[str(user or f"#{number}")][column.removesuffix(_SUFFIX)] = value
-    shown = {name: value for name, value in row.items() if "." not in name and isinstance(value, (str, list))}
-    return shown, annotations
-
-
-def _judgment(
-    who: str, values: Mapping[str, Any], names: Sequence[str], answers: Sequence[ImportedCompletion]
-) -> ImportedJudgment:
-    verdict, ranks = Verdict.NOT_ASKED, tuple[int, ...]()
-    spans: list[ImportedSpan] = []
-    ratings: list[ImportedRating] = []
-    comments = []
-    for question, value in values.items():
+    def read(self, response: _Response) -> Part | None:
+        """Read one response; what became of it, None for an empty one. Raises `FieldError`."""
+        question, value = response.question, response.value
         where = f"responses.{question}"
-        if (
-            isinstance(value, list)
-            and value
-            and all(isinstance(entry, dict) and "start" in entry for entry in value)
+        if value in (None, "", []):
+            return None
+        place = _place(question, self._names)
+        is_plain = isinstance(value, (str, bool)) or (place is None and isinstance(value, (int, float)))
+        if _is_spans(value) and place is not None:
+            self._spans += _marks(value, place, where)
+            reading = "spans"
+        elif _is_ranking(value, self._names):
+            self._decision.rank(_ranking(value, self._names, where), where)
+            reading = "the ranking"
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and place is not None:
+            self._ratings.append(_rating(question, value, place, self._names, where))
+            reading = "a rating of the response"
+        elif (
+            is_plain
+            and len(self._names) > 1
+            and (_may_be_verdict(question) or read_value(value, self._names) is not None)
         ):
-            spans += _marks(question, value, names, where)
-        elif isinstance(value, list) and value:
-            ranks = _ranking(value, names, where)
-            verdict = verdict_of(ranks)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            ratings.append(_rating(question, value, names, where))
-        elif isinstance(value, str) and value in names:
-            ranks = tuple(1 if name == value else 2 for name in names)
-            verdict = Verdict.RANKED
-        elif isinstance(value, str) and (without := no_winner(value)):
-            verdict, ranks = without, () if without == Verdict.CANNOT_JUDGE else (1,) * len(names)
-        elif isinstance(value, str) and value:
-            comments.append(fields.text(value, where))
-    return ImportedJudgment(
-        verdict=verdict,
-        ranks=ranks,
-        annotator="" if who.startswith("#") else who,
-        spans=tuple(spans),
-        ratings=tuple(ratings),
-        comment="\n\n".join(comments),
-    )
+            if (said := winner_of(self._row, where, value, self._names)) is None:
+                self._unread[question] = value
+            else:
+                self._decision.say(said, where)
+            return Part(where, value, "read", "the preference", answers=tuple(self._names))
+        elif isinstance(value, str) and not _may_be_verdict(question):
+            self._comments.append(fields.text(value, where))
+            reading = "the annotator's comment"
+        else:
+            self._unread[question] = value
+            return Part(where, _shown(value), "question", f"its values name none of {', '.join(self._names)}")
+        return Part(where, _shown(value), "read", reading)
+
+    def judgment(self, person: str, responses: Sequence[_Response]) -> ImportedJudgment:
+        """The judgment that the responses of one person are."""
+        times = [response.time for response in responses if response.time]
+        return ImportedJudgment(
+            verdict=self._decision.verdict,
+            ranks=self._decision.ranks,
+            strength=self._decision.strength,
+            annotator="" if person.startswith("#") else person,
+            spans=tuple(self._spans),
+            ratings=tuple(self._ratings),
+            comment="\n\n".join(self._comments),
+            created_at=fields.moment(times[0], "responses.updated_at") if times else "",
+            more={"responses": self._unread} if self._unread else {},
+        )
+
+
+def _is_spans(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, dict) and "start" in entry for entry in value)
+
+
+def _is_ranking(value: Any, names: Sequence[str]) -> bool:
+    """True for a list of answers with their ranks, or of their names, the best first."""
+    if not isinstance(value, list) or len(names) < 2:
+        return False
+    if all(isinstance(entry, dict) for entry in value):
+        return all("rank" in entry for entry in value)
+    return any(entry in names for entry in value if isinstance(entry, str))
+
+
+def _may_be_verdict(question: str) -> bool:
+    words = words_of(question)
+    return bool(VERDICT_LIKE.search(words)) and not PROSE.fullmatch(words)
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(value)
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    """Account for every response."""
+    try:
+        columns, responses = _opened(row)
+        names, completions = _answers(columns)
+    except FieldError:
+        # Its reading raises the same error, which then names the row.
+        return
+    readings: dict[str, _Reading] = {}
+    for response in responses:
+        if response.status in _NO_ANNOTATION:
+            name = f"responses.{response.question}"
+            yield Part(name, _shown(response.value), "not_read", _NO_ANNOTATION[response.status])
+            continue
+        reading = readings.setdefault(response.person, _Reading(row, names, completions))
+        with suppress(FieldError):
+            if part := reading.read(response):
+                yield part
 
 
 def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, ...]:
@@ -123,35 +256,33 @@ def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, .
     return dense([places[name] for name in names])
 
 
-def _marks(question: str, value: list[Any], names: Sequence[str], where: str) -> Iterator[ImportedSpan]:
-    number = _place(question, names, where)
-    for place, mark in enumerate(value):
-        at = f"{where}[{place}]"
+def _marks(value: list[Any], place: int, where: str) -> Iterator[ImportedSpan]:
+    for number, mark in enumerate(value):
+        at = f"{where}[{number}]"
         yield ImportedSpan(
-            completion=number,
+            completion=place,
             category=key_of(fields.text(mark.get("label"), f"{at}.label")),
             start=fields.whole_number(mark.get("start"), f"{at}.start"),
             end=fields.whole_number(mark.get("end"), f"{at}.end"),
         )
 
 
-def _rating(question: str, value: float, names: Sequence[str], where: str) -> ImportedRating:
-    number = _place(question, names, where)
+def _rating(question: str, value: float, place: int, names: Sequence[str], where: str) -> ImportedRating:
     rating = fields.whole_number(value, where)
-    criterion = question.removeprefix(names[number]).strip("_-. ") or "rating"
+    criterion = question.removeprefix(names[place]).removesuffix(names[place]).strip("_-. ") or "rating"
     scale = RatingScale.FIVE if 1 <= rating <= 5 else RatingScale.SEVEN
-    return ImportedRating(completion=number, criterion=key_of(criterion), scale=scale, value=rating)
+    return ImportedRating(completion=place, criterion=key_of(criterion), scale=scale, value=rating)
 
 
-def _place(question: str, names: Sequence[str], where: str) -> int:
+def _place(question: str, names: Sequence[str]) -> int | None:
+    """The answer whose name begins or ends a question's; the only one; None where a question is about all."""
     if len(names) == 1:
         return 0
-    for number, name in enumerate(names):
-        if question.startswith(name):
-            return number
-    raise FieldError(
-        where, f"names none of the answers {', '.join(names)}; begin the question with one of them"
-    )
+    for name in sorted(names, key=len, reverse=True):
+        pattern = rf"{re.escape(name)}(?![A-Za-z0-9]).*|.*(?<![A-Za-z0-9]){re.escape(name)}"
+        if re.fullmatch(pattern, question):
+            return names.index(name)
+    return None
 
 
 READERS = (
@@ -163,5 +294,27 @@ READERS = (
             (isinstance(row.get("fields"), dict) and "responses" in row)
             or any(name.endswith(_SUFFIX) for name in row)
         ),
+        reads={
+            "responses": "the annotations",
+            "metadata": "metadata of the comparison",
+            "*.responses": "the annotations",
+            "*.responses.users": "the annotators",
+            "*.responses.status": "whether a response was submitted",
+            **PROMPT_READS,
+            **{
+                role: words for role, words in ANSWER_READS.items() if role.startswith(("answer_", "source_"))
+            },
+        },
+        ignores={
+            "suggestions": "a suggestion is no annotation",
+            "*.suggestion": "a suggestion is no annotation",
+            "*.suggestion.*": "a suggestion is no annotation",
+            "vectors": "vectors are for the search in Argilla",
+            "status": "whether Argilla has enough responses",
+            "_server_id": "an id of the Argilla server",
+        },
+        inner="fields",
+        survey=_survey,
+        loses="suggestions, drafts, discarded and pending responses, vectors",
     ),
 )

@@ -6,6 +6,8 @@
   `tstamp` (seconds since 1970). A was on the left. Both conversations are answered to the same questions; the
   whole of what each model said is compared, the last turn as the answer and the earlier ones, where the two
   differ, in the answer's text.
+- MT-Bench's human judgments have the same fields, no time, and a `turn`: the turn that was judged. Turn 1
+  compares the first answers; turn 2 the second ones, with the earlier ones as metadata.
 - `chatbot-arena-55k`, lmarena-ai/arena-human-preference-55k: `prompt`, `response_a`, `response_b` (lists in
   JSON), `winner_model_a`, `winner_model_b`, `winner_tie`. In alone.
 
@@ -15,8 +17,10 @@ columns are Rondo's: they are read back, and other readers pass over them.
 """
 
 import json
+import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from itertools import combinations
 from typing import Any
 
@@ -30,6 +34,7 @@ from annotation.exchange.formats.items import (
     Reader,
     Row,
 )
+from annotation.exchange.formats.verdicts import no_winner
 from annotation.exchange.formats.writers import (
     NO_ORDER,
     Dropped,
@@ -48,18 +53,54 @@ _WINNERS = {
     "both_bad": ((1, 1), Verdict.BOTH_BAD),
     "both_good": ((1, 1), Verdict.BOTH_GOOD),
 }
+_BY_VERDICT = {
+    Verdict.EQUAL: "tie",
+    Verdict.BOTH_BAD: "both_bad",
+    Verdict.BOTH_GOOD: "both_good",
+}
+_TIMES = ("tstamp", "timestamp", "created_at")
+_JUDGES = ("judge", "judge_hash", "evaluation_session_id")
+_PROGRAM = re.compile(r"gpt-?\d|claude|gemini", re.IGNORECASE)
+"""Names of judges that are programs: MT-Bench has `gpt4_pair`."""
 _TIES = {Verdict.EQUAL: "tie", Verdict.BOTH_GOOD: "tie", Verdict.BOTH_BAD: "tie (bothbad)"}
 
 
 def _arena(row: Row) -> Iterator[ImportedItem]:
-    winner = str(fields.required(row, "winner")).strip().lower()
+    word = str(fields.required(row, "winner")).strip()
+    winner = word.lower()
+    if winner not in _WINNERS and (without := no_winner(word)) is not None:
+        winner = _BY_VERDICT.get(without, winner)
     if winner not in _WINNERS:
         raise FieldError("winner", f"{winner!r} is not known; known are {', '.join(_WINNERS)}")
     if winner == "tie" and row.get("verdict") == Verdict.BOTH_GOOD:
         winner = "both_good"
     left = fields.messages(fields.required(row, "conversation_a"), "conversation_a")
     right = fields.messages(fields.required(row, "conversation_b"), "conversation_b")
-    yield _battle(row, left, right, winner)
+    turns = sum(message["role"] == "user" for message in left)
+    turn = row.get("turn")
+    if type(turn) is int and 1 <= turn <= turns > 1 and not any(row.get(name) for name in _TIMES):
+        yield _judged_turn(row, left, right, winner, turn)
+    else:
+        yield _battle(row, left, right, winner)
+
+
+def _judged_turn(
+    row: Row, left: list[dict[str, str]], right: list[dict[str, str]], winner: str, turn: int
+) -> ImportedItem:
+    """A vote of MT-Bench: on the answers of one turn, whose earlier answers differ."""
+    left, right = _until(left, turn), _until(right, turn)
+    if left[:-1] == right[:-1]:
+        return _battle(row, left, right, winner)
+    earlier = [[m["content"] for m in chat[:-1] if m["role"] == "assistant"] for chat in (left, right)]
+    questions = [[m for m in chat if m["role"] != "assistant"] for chat in (left, right)]
+    item = _battle(row, [*questions[0], left[-1]], [*questions[1], right[-1]], winner)
+    return replace(item, metadata={"judged_turn": turn, "earlier_answers": earlier})
+
+
+def _until(chat: list[dict[str, str]], turn: int) -> list[dict[str, str]]:
+    """A conversation up to the answer of one turn."""
+    users = [place for place, message in enumerate(chat) if message["role"] == "user"]
+    return chat if turn == len(users) else chat[: users[turn]]
 
 
 def _arena_55k(row: Row) -> Iterator[ImportedItem]:
@@ -76,7 +117,9 @@ def _arena_55k(row: Row) -> Iterator[ImportedItem]:
                 {"role": "assistant", "content": fields.text(answer, name)},
             ]
         sides.append(chat)
-    chosen = [name for name in ("model_a", "model_b", "tie") if row.get(f"winner_{name}") in (1, True, "1")]
+    chosen = [
+        name for name in ("model_a", "model_b", "tie") if row.get(f"winner_{name}") in (1, True, "1", "1.0")
+    ]
     if len(chosen) != 1:
         raise FieldError("winner_model_a", "exactly one of winner_model_a, winner_model_b, winner_tie is 1")
     yield _battle(row, sides[0], sides[1], chosen[0])
@@ -106,11 +149,10 @@ def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], w
         prompt, texts = questions, [_answers(left), _answers(right)]
     ranks, verdict = _WINNERS[winner]
     models = [fields.optional_text(row.get(name), name) for name in ("model_a", "model_b")]
-    more = {
-        name: row[name]
-        for name in ("question_id", "id", "turn", "language", "evaluation_order")
-        if isinstance(row.get(name), (str, int))
-    }
+    judge = next((row[name] for name in _JUDGES if row.get(name) not in (None, "", [])), None)
+    judge = "/".join(map(str, judge)) if isinstance(judge, list) else judge
+    annotator = fields.person(judge, "judge")
+    time = next((name for name in _TIMES if row.get(name) not in (None, "")), "tstamp")
     return ImportedItem(
         messages=fields.prompt(prompt, "conversation_a"),
         completions=tuple(
@@ -120,11 +162,10 @@ def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], w
             ImportedJudgment(
                 verdict=verdict,
                 ranks=ranks,
-                annotator=fields.optional_text(row.get("judge", row.get("evaluation_session_id")), "judge"),
-                is_machine=row.get("machine") is True,
-                created_at=_time(row.get("tstamp")),
+                annotator=annotator,
+                is_machine=str(row.get("machine")).lower() == "true" or bool(_PROGRAM.match(annotator)),
+                created_at=fields.moment(row.get(time), time),
                 display_order=(0, 1),
-                more=more,
             ),
         ),
     )
@@ -132,18 +173,6 @@ def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], w
 
 def _answers(chat: list[dict[str, str]]) -> str:
     return "\n\n".join(message["content"] for message in chat if message["role"] == "assistant")
-
-
-def _time(stamp: Any) -> str:
-    """Seconds since 1970 as ISO 8601; "" where there are none."""
-    if stamp is None:
-        return ""
-    if isinstance(stamp, bool) or not isinstance(stamp, (int, float)):
-        raise FieldError("tstamp", f"seconds since 1970 are expected, not {fields.kind_of(stamp)}")
-    try:
-        return datetime.fromtimestamp(stamp, UTC).isoformat()
-    except (OverflowError, OSError, ValueError):
-        raise FieldError("tstamp", f"{stamp} seconds since 1970 are no time") from None
 
 
 def _votes(record: Record, scene: Scene) -> Written:
@@ -188,12 +217,41 @@ READERS = (
         sentence="Chatbot Arena votes: two conversations and a winner, a tie, or both bad.",
         read=_arena,
         matches=lambda row: {"conversation_a", "conversation_b", "winner"} <= row.keys(),
+        reads={
+            "winner": "the preference",
+            "conversation_a": "the prompt and the response on the left",
+            "conversation_b": "the prompt and the response on the right",
+            "model_a": "the source of the response on the left",
+            "model_b": "the source of the response on the right",
+            "turn": "the turn that was judged, or the number of turns",
+            **dict.fromkeys(_JUDGES, "the annotator"),
+            **dict.fromkeys(_TIMES, "the time of the annotation"),
+            "machine": "whether the annotator is a program",
+            "verdict": "the preference, where it is both good",
+        },
+        ignores={"full_conversation": "the two conversations say it"},
+        completion_fields=("conversation_a", "conversation_b"),
+        loses="images",
     ),
     Reader(
         name="chatbot-arena-55k",
         sentence="The 55k votes of the Chatbot Arena: response_a, response_b, winner_model_a, ….",
         read=_arena_55k,
         matches=lambda row: {"response_a", "response_b", "winner_tie"} <= row.keys(),
+        reads={
+            "prompt": "the user's turns",
+            "response_a": "the responses on the left",
+            "response_b": "the responses on the right",
+            "model_a": "the source of the response on the left",
+            "model_b": "the source of the response on the right",
+            "winner_model_a": "the preference",
+            "winner_model_b": "the preference",
+            "winner_tie": "the preference",
+            **dict.fromkeys(_JUDGES, "the annotator"),
+            **dict.fromkeys(_TIMES, "the time of the annotation"),
+            "machine": "whether the annotator is a program",
+        },
+        completion_fields=("response_a", "response_b"),
     ),
 )
 WRITERS = (

@@ -7,6 +7,7 @@ place in `completions`, from 0; a category and a criterion by its key.
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
@@ -188,6 +189,14 @@ class Part:
     kind: Kind
     reading: str
     """What it is read as, or why it is not read."""
+    answers: tuple[str, ...] = ()
+    """Of a value that may say which answer is best, their names: such values are read by the whole file."""
+    is_rating: bool = False
+    """True for a value of a rating, whose scale is read by the whole file."""
+
+
+READINGS = "\x00readings"
+"""Under this name, which no file has, a row carries what the plan has read in its parts: see `decisions`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,7 +237,8 @@ class Reader:
     group: Callable[[Iterator[tuple[int, Row]]], Iterator[tuple[int, Row]]] | None = None
     """For a format whose rows belong together: makes one row of many."""
     reads: Mapping[str, str] = field(default_factory=dict)
-    """Column that the format has → what it is read as. Any other column is kept as metadata."""
+    """Column that the format has → what it is read as; `*` in a name stands for anything. Any other column is
+    kept as metadata."""
     keeps: frozenset[str] = frozenset()
     """Columns of the format that are kept as metadata although their names look like a verdict's."""
     ignores: Mapping[str, str] = field(default_factory=dict)
@@ -244,6 +254,22 @@ class Reader:
     categories: tuple[NewCategory, ...] = ()
     """Categories that every project with such a file gets."""
     project: NewProject | None = None
+    loses: str = ""
+    """What a file of this format holds and Rondo does not read, for the guide."""
+
+    def reading_of(self, column: str) -> str:
+        """What a column, or a role of a table, is read as; empty where it is not read."""
+        return _named(self.reads, column)
+
+    def ignoring(self, column: str) -> str:
+        """Why a column of the format is not read; empty for any other."""
+        return _named(self.ignores, column)
+
+
+def _named(words: Mapping[str, str], column: str) -> str:
+    if column in words:
+        return words[column]
+    return next((said for name, said in words.items() if "*" in name and fnmatchcase(column, name)), "")
 
 
 def key_of(label: str) -> str:

@@ -10,8 +10,10 @@ From https://labelstud.io/guide/export, /tags/pairwise, /tags/ranker and /tags/l
 | `ranker`   | `ranker`: ids, the best first, or one list of them in an object        |
 | `labels`   | `start`, `end`, `text`, `labels`                                      |
 | `rating`   | `rating`                                                              |
-| `choices`  | `choices`: a verdict without a winner (tie, both good, both bad, …)    |
-| `textarea` | `text`: the comment                                                   |
+| `choices`  | `choices`: the winner (Response A, answer_2, left is better) or a tie   |
+| `textarea` | `text`: the comment; of a region the note of its span                   |
+
+Any other result stays with the annotation and is listed; one that may be a verdict must be left out by name.
 
 The labelling configuration is not in the export, so which field of `data` holds which text is told from the
 names: `prompt`, and `answer_1`, `answer_2`, … or what a mapping makes of other names. A browser counts UTF-16
@@ -27,11 +29,14 @@ What has no type there goes out as dropped: missing info, corrections, critiques
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from annotation.choices import RatingScale, Verdict
-from annotation.exchange.formats import fields
+from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
+from annotation.exchange.formats.decisions import Decision, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -39,37 +44,63 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     ImportedRating,
     ImportedSpan,
+    Kind,
+    Part,
     Reader,
     Row,
     dense,
     key_of,
     placed,
-    verdict_of,
 )
-from annotation.exchange.formats.tables import answers_of, messages_of
-from annotation.exchange.formats.verdicts import no_winner
+from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
+from annotation.exchange.formats.verdicts import named_place, no_winner
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+
+_SPANS = ("labels", "hypertextlabels")
+_VERDICT_LIKE = ("choices", "number", "taxonomy", "rating", "pairwise", "ranker")
+_READ_OF_ANNOTATION = {
+    "completed_by",
+    "was_cancelled",
+    "result",
+    "created_at",
+    "lead_time",
+    "id",
+    "import_id",
+}
+_BOOKKEEPING = {
+    *("updated_at", "updated_by", "draft_created_at", "result_count", "unique_id", "last_action", "task"),
+    *("project", "parent_prediction", "parent_annotation", "last_created_by", "bulk_created", "prediction"),
+    *("created_username", "created_ago", "model_version", "ground_truth"),
+}
+"""Keys of an annotation that are not read; a ground truth stays with the annotation."""
+_LISTS = ("answers", "responses", "completions", "candidates", "items", "options")
 
 
 def _tasks(row: Row) -> Iterator[ImportedItem]:
     data = fields.object_of(fields.required(row, "data"), "data")
     names, completions = _answers(data)
     judgments = []
-    for number, value in enumerate(fields.items_of(row.get("annotations"), "annotations")):
-        annotation = fields.object_of(value, f"annotations[{number}]")
-        if annotation.get("was_cancelled"):
-            continue
-        judgments.append(
-            replace(
-                _judgment(annotation, names, completions, f"annotations[{number}].result"),
-                annotator=_annotator(row, annotation),
-            )
-        )
+    for where, annotation in _annotations(row):
+        if not annotation.get("was_cancelled"):
+            reading = _Reading(row, names, completions)
+            reading.read(annotation, where)
+            judgments.append(reading.judgment(_annotator(row, annotation), annotation, where))
+    shown, _roles = by_name(data)
+    meta = row.get("meta")
+    rest = {k: v for k, v in meta.items() if k not in _META} if isinstance(meta, dict) else {}
     yield ImportedItem(
-        messages=messages_of(data),
+        messages=chats.prompt_of(shown),
+        **prompt_parts(shown),
         completions=tuple(completions),
         judgments=tuple(judgments),
+        metadata={"meta": rest} if rest else {},
     )
+
+
+def _annotations(row: Row) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, value in enumerate(fields.items_of(row.get("annotations"), "annotations")):
+        where = f"annotations[{number}]"
+        yield where, fields.object_of(value, where)
 
 
 def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletion]]:
@@ -88,7 +119,8 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletio
                 )
                 for entry in value
             ]
-    answers = answers_of(data) or [(name, data[name]) for name in ("text1", "text2") if name in data]
+    shown, _roles = by_name(data)
+    answers = answers_of(data)
     if not answers and isinstance(data.get("text"), str):
         answers = [("text", data["text"])]
     if not answers:
@@ -98,57 +130,212 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletio
     return [name for name, _ in answers], [
         ImportedCompletion(
             text=fields.text(text, f"data.{name}"),
-            source=fields.optional_text(data.get(f"source_{number}"), f"data.source_{number}"),
+            source=fields.optional_text(shown.get(f"source_{number}"), f"data.source_{number}"),
         )
         for number, (name, text) in enumerate(answers, start=1)
     ]
 
 
-def _judgment(
-    annotation: Mapping[str, Any], names: Sequence[str], answers: Sequence[ImportedCompletion], where: str
-) -> ImportedJudgment:
-    verdict, ranks = Verdict.NOT_ASKED, tuple[int, ...]()
-    comment = ""
-    spans: list[ImportedSpan] = []
-    ratings: list[ImportedRating] = []
-    for number, entry in enumerate(fields.items_of(annotation.get("result"), where)):
-        at = f"{where}[{number}]"
-        result = fields.object_of(entry, at)
-        value = fields.object_of(result.get("value"), f"{at}.value")
-        kind = result.get("type")
+class _Reading:
+    """The results of one annotation, read one after another."""
+
+    def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
+        self._row = row
+        self._names = names
+        self._answers = answers
+        self._decision = Decision(len(answers))
+        self._spans: list[ImportedSpan] = []
+        self._ratings: list[ImportedRating] = []
+        self._comments: list[str] = []
+        self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
+        self._regions: list[tuple[str, ImportedSpan]] = []
+        self._unread: list[Mapping[str, Any]] = []
+        self.parts: list[Part] = []
+        """The account of every result."""
+
+    def read(self, annotation: Mapping[str, Any], where: str) -> None:
+        """Read all results of an annotation. Raises `FieldError`."""
+        where = f"{where}.result"
+        for number, entry in enumerate(fields.items_of(annotation.get("result"), where)):
+            self._result(fields.object_of(entry, f"{where}[{number}]"), f"{where}[{number}]")
+        self._place_notes()
+
+    def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
+        """The judgment that an annotation is."""
+        seconds = annotation.get("lead_time")
+        more: dict[str, Any] = {
+            name: value
+            for name, value in annotation.items()
+            if name not in _READ_OF_ANNOTATION | _BOOKKEEPING
+        }
+        if annotation.get("ground_truth"):
+            more["ground_truth"] = True
+        if self._unread:
+            more["results"] = list(self._unread)
+        return ImportedJudgment(
+            verdict=self._decision.verdict,
+            ranks=self._decision.ranks,
+            strength=self._decision.strength,
+            annotator=annotator,
+            spans=tuple(self._spans),
+            ratings=tuple(self._ratings),
+            comment=fields.text("\n\n".join(self._comments), where, empty=True),
+            active_seconds=int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
+            created_at=fields.moment(annotation.get("created_at"), f"{where}.created_at"),
+            more=more,
+        )
+
+    def _result(self, result: Mapping[str, Any], at: str) -> None:
+        kind, value = result.get("type"), result.get("value")
+        value = value if isinstance(value, dict) else {}
+        is_region = "start" in value
         if kind == "pairwise":
-            ranks = _pair(value, len(answers), at)
-            verdict = Verdict.RANKED
+            self._decision.rank(self._pair(result, value, at), at)
         elif kind == "ranker":
-            ranks = _ranking(result, value, names, at)
-            # More than two that are all tied are a ranking still; two are called equal.
-            verdict = verdict_of(ranks) if len(names) == 2 else Verdict.RANKED
-        elif kind in ("labels", "hypertextlabels"):
-            spans += _marks(result, value, names, answers, at)
-        elif kind == "rating":
-            ratings.append(_rating(result, value, names, at))
-        elif kind == "choices" and (without := no_winner((value.get("choices") or [""])[0])):
-            verdict = without
-            ranks = () if without == Verdict.CANNOT_JUDGE else (1,) * len(answers)
+            self._decision.rank(_ranking(result, value, self._names, at), at)
+        elif kind in _SPANS and (place := self._place(result, at)) is not None:
+            for span in _marks(result, value, place, self._answers[place].text, at):
+                self._spans.append(span)
+                self._regions.append((str(result.get("id")), span))
+            if not value.get(kind):
+                self._keep(result, "metadata", "a region without a label")
+                return
+        elif kind == "rating" and not is_region and (place := self._place(result, at)) is not None:
+            self._ratings.append(_rating(result, value, place, at))
+        elif kind == "choices" and not is_region and self._is_decision(word := _choice(value)):
+            self._choose(result, word, at)
+            return
         elif kind == "textarea":
-            comment = "\n".join(map(str, fields.items_of(value.get("text"), f"{at}.value.text")))
-    seconds = annotation.get("lead_time")
-    return ImportedJudgment(
-        verdict=verdict,
-        ranks=ranks,
-        spans=tuple(spans),
-        ratings=tuple(ratings),
-        comment=fields.text(comment, where, empty=True),
-        active_seconds=int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
-    )
+            lines = value.get("text")
+            words = "\n".join(map(str, fields.items_of([lines] if isinstance(lines, str) else lines, at)))
+            if is_region:
+                self._notes.append((str(result.get("id")), value, self._place(result, at), words))
+            elif words:
+                self._comments.append(words)
+        else:
+            is_verdict = kind in _VERDICT_LIKE and not is_region
+            self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
+            return
+        self.parts.append(Part(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
+
+    def _is_decision(self, word: str) -> bool:
+        """True for a choice that may be a preference; of a single answer only that it cannot be judged."""
+        return bool(word) and (len(self._names) > 1 or no_winner(word) == Verdict.CANNOT_JUDGE)
+
+    def _choose(self, result: Mapping[str, Any], word: str, at: str) -> None:
+        name, names = _part_name(result), tuple(self._names)
+        self.parts.append(Part(name, word, "read", _READINGS["choices"], answers=names))
+        if (reading := winner_of(self._row, name, word, names)) is None:
+            self._unread.append(_kept(result))
+        else:
+            self._decision.say(reading, at)
+
+    def _keep(self, result: Mapping[str, Any], kind: Kind, why: str) -> None:
+        """A result that is not read: it stays with the judgment."""
+        self._unread.append(_kept(result))
+        self.parts.append(Part(_part_name(result), _shown(result.get("value")), kind, why))
+
+    def _pair(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> tuple[int, ...]:
+        """The ranks of a pair. Left is the first that `to_name` names, in whatever order the task has them."""
+        if len(self._answers) != 2:
+            raise FieldError(at, f"is a pair, and the task has {len(self._answers)} answers")
+        if value.get("selected") not in ("left", "right"):
+            raise FieldError(f"{at}.value.selected", f"{value.get('selected')!r} is neither left nor right")
+        listed = [name.strip() for name in str(result.get("to_name", "")).split(",") if name.strip()]
+        places = [named_place(name, self._names) for name in listed]
+        left = 0
+        if any(place is not None for place in places):
+            if len(places) != 2 or None in places or places[0] == places[1]:
+                raise FieldError(f"{at}.to_name", f"does not name both of {', '.join(self._names)}")
+            left = places[0] or 0
+        best = left if value["selected"] == "left" else 1 - left
+        return (1, 2) if best == 0 else (2, 1)
+
+    def _place(self, result: Mapping[str, Any], where: str) -> int | None:
+        """The answer that a result is about; None for one about something else of the task."""
+        name = str(result.get("to_name", ""))
+        place = self._names.index(name) if name in self._names else None
+        if place is None and name in self._row["data"]:
+            return None
+        if place is None and len(self._names) == 1:
+            return None if name in ("prompt", "question", "context") else 0
+        if place is None:
+            place = named_place(name, self._names)
+        if place is None and name in ("prompt", "question", "context", "instruction", ""):
+            return None
+        if place is None:
+            raise FieldError(f"{where}.to_name", f"{name!r} is none of the answers {', '.join(self._names)}")
+        return place
+
+    def _place_notes(self) -> None:
+        """A text about a region is the note of its span; without a span it is a comment, with its quote."""
+        for region, value, place, words in self._notes:
+            spans = [span for of, span in self._regions if of == region]
+            spans = spans or [
+                span
+                for _, span in self._regions
+                if span.completion == place
+                and (span.start, span.end) == (value.get("start"), value.get("end"))
+            ]
+            if spans:
+                for span in spans:
+                    at = self._spans.index(span)
+                    noted = replace(span, note="\n".join(note for note in (span.note, words) if note))
+                    self._spans[at] = noted
+                    self._regions = [(of, noted if each == span else each) for of, each in self._regions]
+            elif words:
+                quote = value.get("text_quote") or self._quote(value, place)
+                self._comments.append(f"“{quote}”: {words}" if quote else words)
+
+    def _quote(self, value: Mapping[str, Any], place: int | None) -> str:
+        start, end = value.get("start"), value.get("end")
+        if place is None or not isinstance(start, int) or not isinstance(end, int):
+            return ""
+        return self._answers[place].text[max(start, 0) : end]
 
 
-def _pair(value: Mapping[str, Any], answers: int, where: str) -> tuple[int, ...]:
-    if answers != 2:
-        raise FieldError(where, f"is a pair, and the task has {answers} answers")
-    if value.get("selected") not in ("left", "right"):
-        raise FieldError(f"{where}.value.selected", f"{value.get('selected')!r} is neither left nor right")
-    return (1, 2) if value["selected"] == "left" else (2, 1)
+_KEPT_OF_RESULT = ("from_name", "to_name", "type", "value", "meta")
+_META = {"judgment", "annotator"}
+_READINGS = {
+    "pairwise": "the preference",
+    "ranker": "the ranking",
+    "labels": "spans",
+    "hypertextlabels": "spans",
+    "rating": "a rating of the response",
+    "choices": "the preference",
+    "textarea": "the annotator's comment",
+}
+
+
+def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: result[name] for name in _KEPT_OF_RESULT if name in result}
+
+
+def _choice(value: Mapping[str, Any]) -> str:
+    """The one choice of a result; empty where there are none or several."""
+    chosen = value.get("choices")
+    chosen = [chosen] if isinstance(chosen, str) else chosen
+    return str(chosen[0]) if isinstance(chosen, list) and len(chosen) == 1 else ""
+
+
+def _part_name(result: Mapping[str, Any]) -> str:
+    return f"result.{result.get('from_name') or result.get('type')}"
+
+
+def _shown(value: Any) -> str:
+    """What a result says, for the account."""
+    said = value.get("choices", value) if isinstance(value, dict) else value
+    return ", ".join(map(str, said)) if isinstance(said, list) else str(said)
+
+
+def _why(kind: str, value: Mapping[str, Any]) -> str:
+    if "start" in value:
+        return f"of the type {kind}, about a region"
+    if kind == "choices":
+        return "several choices, or choices about a single answer, are no preference"
+    if kind == "rating":
+        return "it rates none of the answers"
+    return f"Rondo does not read results of the type {kind}"
 
 
 def _ranking(
@@ -170,35 +357,27 @@ def _ranking(
     return tuple(ids.index(name) + 1 for name in names)
 
 
-def _place(result: Mapping[str, Any], names: Sequence[str], where: str) -> int:
-    name = str(result.get("to_name", ""))
-    if name in names:
-        return names.index(name)
-    if len(names) == 1:
-        return 0
-    raise FieldError(f"{where}.to_name", f"{name!r} is none of the answers {', '.join(names)}")
-
-
 def _marks(
-    result: Mapping[str, Any],
-    value: Mapping[str, Any],
-    names: Sequence[str],
-    answers: Sequence[ImportedCompletion],
-    where: str,
+    result: Mapping[str, Any], value: Mapping[str, Any], place: int, text: str, where: str
 ) -> Iterator[ImportedSpan]:
-    number = _place(result, names, where)
     quote = value.get("text")
+    offsets = value
+    if isinstance(value.get("globalOffsets"), dict) and not isinstance(value.get("start"), int):
+        # A page's offsets are paths into its HTML; these count in its text.
+        offsets = value["globalOffsets"]
+        if not isinstance(quote, str):
+            raise FieldError(f"{where}.value.text", "is missing; offsets in a page are not safe without it")
     start, end = placed(
-        answers[number].text,
-        fields.whole_number(value.get("start"), f"{where}.value.start"),
-        fields.whole_number(value.get("end"), f"{where}.value.end"),
+        text,
+        fields.whole_number(offsets.get("start"), f"{where}.value.start"),
+        fields.whole_number(offsets.get("end"), f"{where}.value.end"),
         quote if isinstance(quote, str) else None,
         f"{where}.value",
     )
     meta = result.get("meta") or {}
     for label in value.get("labels") or value.get("hypertextlabels") or []:
         yield ImportedSpan(
-            completion=number,
+            completion=place,
             category=key_of(str(label)),
             start=start,
             end=end,
@@ -207,17 +386,46 @@ def _marks(
         )
 
 
-def _rating(
-    result: Mapping[str, Any], value: Mapping[str, Any], names: Sequence[str], where: str
-) -> ImportedRating:
+def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, where: str) -> ImportedRating:
     stars = fields.whole_number(value.get("rating"), f"{where}.value.rating")
     scale = (result.get("meta") or {}).get("scale") or (RatingScale.FIVE if stars <= 5 else RatingScale.SEVEN)
     return ImportedRating(
-        completion=_place(result, names, where),
+        completion=place,
         criterion=key_of(str(result.get("from_name", "rating"))),
         scale=str(scale),
         value=stars,
     )
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    """Account for every result and every field of the annotations."""
+    data = row.get("data")
+    if not isinstance(data, dict):
+        return
+    try:
+        names, completions = _answers(data)
+    except FieldError:
+        # Its reading raises the same error, which then names the row.
+        return
+    for where, annotation in _annotations(row):
+        if annotation.get("was_cancelled"):
+            yield Part("annotations[].was_cancelled", True, "not_read", "a skipped task is no annotation")
+            continue
+        reading = _Reading(row, names, completions)
+        with suppress(FieldError):
+            reading.read(annotation, where)
+        yield from reading.parts
+        for name, value in annotation.items():
+            if name in _READ_OF_ANNOTATION or value in (None, "", [], {}, False):
+                continue
+            if name == "ground_truth":
+                yield Part(f"annotations[].{name}", value, "metadata", "")
+            elif name in _BOOKKEEPING:
+                yield Part(f"annotations[].{name}", value, "not_read", "bookkeeping of Label Studio")
+            elif VERDICT_LIKE.search(words_of(name)):
+                yield Part(f"annotations[].{name}", value, "question", "its name looks like a verdict")
+            else:
+                yield Part(f"annotations[].{name}", value, "metadata", "")
 
 
 def _annotator(row: Row, annotation: Mapping[str, Any]) -> str:
@@ -371,6 +579,31 @@ READERS = (
         sentence="Label Studio's JSON export: pairs, rankings, marks, ratings.",
         read=_tasks,
         matches=lambda row: isinstance(row.get("data"), dict) and "annotations" in row,
+        reads={
+            "annotations": "the annotations",
+            "meta": "who annotated, in an export of Rondo; the rest as metadata",
+            **PROMPT_READS,
+            **{
+                role: words for role, words in ANSWER_READS.items() if role.startswith(("answer_", "source_"))
+            },
+            "data.text": "the response",
+            **{f"data.{name}": "the responses" for name in _LISTS},
+        },
+        ignores={
+            "predictions": "a model's prediction is no annotation",
+            "drafts": "a draft is no annotation",
+            **dict.fromkeys(
+                (
+                    *("updated_at", "inner_id", "total_annotations", "total_predictions", "project"),
+                    *("cancelled_annotations", "comment_count", "unresolved_comment_count", "updated_by"),
+                    *("last_comment_updated_at", "comment_authors", "is_labeled", "overlap", "agreement"),
+                ),
+                "bookkeeping of Label Studio",
+            ),
+        },
+        inner="data",
+        survey=_survey,
+        loses="predictions, drafts, skipped tasks; results of other types stay with the annotation",
     ),
 )
 WRITERS = (

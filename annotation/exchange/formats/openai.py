@@ -14,6 +14,7 @@ From https://platform.openai.com/docs/guides/supervised-fine-tuning and …/dire
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from annotation.exchange.formats import chats, fields
@@ -54,7 +55,10 @@ def _preference(row: Row) -> Iterator[ImportedItem]:
     request = fields.object_of(fields.required(row, "input"), "input")
     messages = fields.prompt(_chat(request.get("messages"), "input.messages"), "input.messages")
     chosen, rejected = (fields.answer(_chat(fields.required(row, name), name), name) for name in _PAIR)
-    yield preference({"annotator": row.get("annotator")}, messages, chosen, rejected)
+    item = preference(
+        {"annotator": row.get("annotator"), "created_at": row.get("created_at")}, messages, chosen, rejected
+    )
+    yield replace(item, metadata={name: value for name, value in request.items() if name != "messages"})
 
 
 def _chat(value: Any, where: str) -> list[dict[str, str]]:
@@ -106,6 +110,7 @@ READERS = (
             "preferred_output": "the better response",
             "non_preferred_output": "the other response",
             "annotator": "the annotator",
+            "created_at": "the time of the annotation",
         },
         completion_fields=_PAIR,
     ),

@@ -18,6 +18,7 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
+    Part,
     Reader,
     Row,
     dense,
@@ -70,6 +71,9 @@ def _question(chat: list[dict[str, str]], replies: list[Mapping[str, Any]], tree
     more: dict[str, Any] = {"message_tree_id": tree}
     if len(ranked) < len(replies):
         more["unranked_replies"] = len(replies) - len(ranked)
+    times = [
+        moment for reply in ranked if (moment := fields.moment(reply.get("created_date"), "created_date"))
+    ]
     return ImportedItem(
         messages=messages,
         completions=tuple(
@@ -79,12 +83,19 @@ def _question(chat: list[dict[str, str]], replies: list[Mapping[str, Any]], tree
             )
             for reply in ranked
         ),
-        judgments=(ImportedJudgment(verdict=verdict_of(ranks), ranks=ranks, more=more),),
+        judgments=(
+            ImportedJudgment(
+                verdict=verdict_of(ranks), ranks=ranks, more=more, created_at=max(times, default="")
+            ),
+        ),
     )
 
 
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
-    """Flat messages as trees: one row for the messages that stand together with one `message_tree_id`."""
+    """Flat messages as trees: one row for the messages that stand together with one `message_tree_id`.
+
+    The metadata of a tree is that of its root, under `rows`.
+    """
     waiting: dict[str, dict[str, Any]] = {}
     tree, first = None, 0
     root: dict[str, Any] | None = None
@@ -94,7 +105,7 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
             continue
         if row.get("message_tree_id") != tree or root is None:
             if root is not None:
-                yield first, {"message_tree_id": tree, "prompt": root}
+                yield first, {"message_tree_id": tree, "prompt": root, "rows": [root]}
             tree, first, root, waiting = row.get("message_tree_id"), number, None, {}
         node = {**row, "replies": []}
         waiting[str(row.get("message_id"))] = node
@@ -104,7 +115,33 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         elif str(parent) in waiting:
             waiting[str(parent)]["replies"].append(node)
     if root is not None:
-        yield first, {"message_tree_id": tree, "prompt": root}
+        yield first, {"message_tree_id": tree, "prompt": root, "rows": [root]}
+
+
+_UNREAD = {
+    "labels": "labels of single messages, by several people together",
+    "emojis": "emojis of single messages",
+    "detoxify": "a program's scores of single messages",
+    "user_id": "the author of a single message",
+    "review_count": "bookkeeping of OpenAssistant",
+    "synthetic": "the source of a reply says it",
+    "events": "bookkeeping of OpenAssistant",
+}
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    """Account for what the messages of a tree hold besides."""
+    root = row.get("prompt")
+    nodes = [root] if isinstance(root, dict) else []
+    while nodes:
+        node = nodes.pop()
+        for name in node.keys() & _UNREAD.keys():
+            if node[name] not in (None, "", [], {}, False):
+                yield Part(f"prompt.{name}", node[name], "not_read", _UNREAD[name])
+        if node.get("deleted") or node.get("review_result") is False:
+            yield Part("prompt.deleted", True, "not_read", "a message that was deleted, or found to be spam")
+        replies = node.get("replies")
+        nodes += [reply for reply in replies if isinstance(reply, dict)] if isinstance(replies, list) else []
 
 
 READERS = (
@@ -114,5 +151,22 @@ READERS = (
         read=_trees,
         matches=lambda row: "message_tree_id" in row and ("prompt" in row or "message_id" in row),
         group=_joined,
+        reads={
+            "message_tree_id": "the tree to which a message belongs",
+            "prompt": "the tree of messages",
+            "message_id": "the place of a message in its tree",
+            "parent_id": "the place of a message in its tree",
+            "text": "a message",
+            "role": "who wrote a message",
+            "replies": "the replies to a message",
+            "rank": "the rank of a reply, 0 the best",
+            "created_date": "the time of the annotation: when the last ranked reply was written",
+            "model_name": "the source of a reply",
+            "deleted": "whether a message is left out",
+            "review_result": "whether a message is left out, as spam",
+        },
+        ignores=_UNREAD,
+        survey=_survey,
+        loses="labels of single messages, emojis, scores of toxicity, authors, deleted messages",
     ),
 )

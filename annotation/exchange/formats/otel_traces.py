@@ -252,6 +252,7 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     first: dict[str, int] = {}
     comparisons: dict[str, str] = {}
     spans: dict[str, list[Span]] = {}
+    rows_of: dict[str, list[Row]] = {}
     for number, row in rows:
         try:
             row_spans = list(spans_in(row))
@@ -262,18 +263,37 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         for span in row_spans:
             spans.setdefault(span.trace, []).append(span)
             first.setdefault(span.trace, number)
+            if len(row_spans) == 1:
+                # Of a span's row only what its reader passes over: the metadata that is kept.
+                rest = {name: value for name, value in row.items() if name not in _READS}
+                rows_of.setdefault(span.trace, []).extend([rest] if rest else [])
             if _COMPARISON in span.values:
                 comparisons[span.trace] = f"comparison {span.values[_COMPARISON]}"
     together: dict[str, list[Span]] = {}
     numbers: dict[str, int] = {}
+    metadata: dict[str, list[Row]] = {}
     for trace, of_trace in spans.items():
         key = comparisons.get(trace, trace)
         together.setdefault(key, []).extend(of_trace)
+        metadata.setdefault(key, []).extend(rows_of.get(trace, ()))
         numbers.setdefault(key, first[trace])
     for key, of_key in together.items():
-        yield numbers[key], {"spans": of_key}
+        yield numbers[key], {"spans": of_key, "rows": metadata[key]}
 
 
+_READS = {
+    "resourceSpans": "spans",
+    "attributes": "the messages of a span",
+    "events": "the messages of a span",
+    **dict.fromkeys(("context", "traceId", "trace_id"), "the trace to which a span belongs"),
+    **dict.fromkeys(("startTimeUnixNano", "start_time_unix_nano", "start_time"), "the order of spans"),
+}
+_UNREAD = (
+    *("name", "kind", "status", "links", "resource", "scope", "flags", "traceState", "trace_state"),
+    *("spanId", "span_id", "parentSpanId", "parent_span_id", "parent_id"),
+    *("endTimeUnixNano", "end_time_unix_nano", "end_time", "status_code", "status_message", "span_kind"),
+    *("droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"),
+)
 READERS = (
     Reader(
         name="otel_traces",
@@ -281,5 +301,8 @@ READERS = (
         read=_read,
         matches=lambda row: "resourceSpans" in row or (trace_id(row) is not None and "attributes" in row),
         group=_joined,
+        reads=_READS,
+        ignores=dict.fromkeys(_UNREAD, "no message of the trace"),
+        loses="spans without messages, times, costs, links",
     ),
 )

@@ -28,11 +28,11 @@ from annotation.exchange.formats.columns import (
     words_of,
 )
 from annotation.exchange.formats.fields import FieldError, has_zone
-from annotation.exchange.formats.items import Kind, Part, Reader, Row
+from annotation.exchange.formats.items import READINGS, Kind, Part, Reader, Row
 from annotation.exchange.formats.profiles import INNER, MOST_VALUES, Column, Profile
 from annotation.exchange.formats.storable import refuse_unstorable
 from annotation.exchange.formats.tables import winner_by_row
-from annotation.exchange.formats.verdicts import Reading, spelled
+from annotation.exchange.formats.verdicts import ColumnReading, RatingReading, Reading, spelled
 
 Stated = Mapping[str, str | Sequence[str]]
 """Role → the column of the file, or the columns, that a person gave it."""
@@ -41,6 +41,8 @@ LONGEST_METADATA = 20_000
 _MOST_VALUES_SHOWN = 40
 _LONG_TEXT = 15
 """A column of texts that all differ is none of verdicts, if some are longer than this."""
+PartReadings = Mapping[tuple[str, tuple[str, ...]], ColumnReading | RatingReading | None]
+"""Part and the names of its answers → what its values mean; None where it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +86,8 @@ class Plan:
     account: tuple[ColumnAccount, ...] = ()
     rows: int = 0
     meanings: Mapping[str, str] = field(default_factory=dict)
+    readings: PartReadings = field(default_factory=dict)
+    """What the values of parts mean, for the reader."""
     hidden: frozenset[str] = frozenset()
     """Columns that nobody reads, and that are called as a role is: no reader may take them for it."""
 
@@ -110,6 +114,8 @@ class Plan:
         values = renamed(row, self.roles.columns)
         if self.hidden or self.roles.winner is not None or self.roles.ratings:
             values = self._with_verdicts(values)
+        if self.readings:
+            values = {**values, READINGS: self.readings}
         return values, self._metadata(row) if self.metadata else {}
 
     def _with_verdicts(self, row: Row) -> Row:
@@ -160,7 +166,7 @@ class Plan:
             try:
                 refuse_unstorable({name: value})
             except FieldError as error:
-                raise FieldError(name, str(error)) from None
+                raise FieldError(name, str(error).removeprefix(f"field {name}: ")) from None
             except RecursionError:
                 continue
             if _size(value) <= LONGEST_METADATA:
@@ -314,7 +320,7 @@ def _accounted(
         role = roles.columns.get(name, "")
         # A column called `rating` that is no rating is not read as one.
         wanted = role if role or (reader.is_tabular and name in ROLES) else name
-        reading = inner.get(name) or reader.reads.get(wanted, "")
+        reading = inner.get(name) or reader.reading_of(wanted)
         values = _values_shown(plan, name, column) if reader.is_tabular else ()
         kind: Kind = "metadata"
         if role == LEAVE_OUT:
@@ -326,8 +332,8 @@ def _accounted(
         elif reading or not reader.reads:
             # A reader of another package may not say what it reads.
             kind, reading = "read", reading or "a column of the format"
-        elif name in reader.ignores and not stated.get(name):
-            kind, reading = "not_read", reader.ignores[name]
+        elif (reason := reader.ignoring(name)) and not stated.get(name):
+            kind, reading = "not_read", reason
         elif stated.get(name) and reader.is_tabular:
             raise Refusal(
                 f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
@@ -364,7 +370,8 @@ def _accounted(
     kept = tuple(column.name for column in account if column.kind == "metadata")
     unread = {column.name for column in account if column.kind in ("metadata", "question")}
     hidden = (unread & ROLES) - set(roles.columns.values()) if reader.is_tabular else ()
-    account += _parts_account(parts, left_out)
+    of_parts, readings = _parts_account(parts, left_out, plan.meanings)
+    account += of_parts
     return Plan(
         reader=reader,
         roles=roles,
@@ -372,14 +379,20 @@ def _accounted(
         account=tuple(account),
         rows=plan.rows,
         meanings=plan.meanings,
+        readings=readings,
         hidden=frozenset(hidden),
     )
 
 
 def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
     """Columns inside the nested one that the reader reads: column → what it is read as."""
-    prefix = f"{plan.reader.inner}."
-    names = [name.removeprefix(prefix) for name in profile.columns if name.startswith(prefix)]
+    # A flat file of the format has them as columns of the row itself.
+    prefix = f"{plan.reader.inner}." if plan.reader.inner in profile.columns else ""
+    names = [
+        name.removeprefix(prefix)
+        for name in profile.columns
+        if (name.startswith(prefix) if prefix else "." not in name)
+    ]
     if not plan.reader.inner or not names:
         return {}
     stated = {role: name.removeprefix(prefix) for name, role in plan.roles.columns.items()}
@@ -390,7 +403,11 @@ def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
         f"{prefix}{ours[name]}": reads[role]
         for name, role in roles.columns.items()
         if role in reads and name in ours
-    } | {f"{prefix}{ours[name]}": reads[f"{prefix}{name}"] for name in ours if f"{prefix}{name}" in reads}
+    } | {
+        f"{prefix}{ours[name]}": words
+        for name in ours
+        if prefix and (words := plan.reader.reading_of(f"{prefix}{name}"))
+    }
 
 
 def _note(roles: Roles, name: str) -> str:
@@ -455,28 +472,79 @@ def _is_prose(column: Column) -> bool:
 class Parts:
     """What nested rows hold besides their columns, counted by `Reader.survey`."""
 
-    columns: dict[tuple[str, Kind, str], Column] = field(default_factory=dict)
+    columns: dict[tuple[str, Kind, str, tuple[str, ...], bool], Column] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
         """The names of the parts."""
-        return {name for name, _, _ in self.columns}
+        return {name for name, *_ in self.columns}
 
     def add(self, part: Part) -> None:
         """Count one part."""
-        column = self.columns.setdefault((part.name, part.kind, part.reading), Column(part.name))
+        key = (part.name, part.kind, part.reading, part.answers, part.is_rating)
+        column = self.columns.setdefault(key, Column(part.name))
         column.add(part.value, MOST_VALUES)
 
 
-def _parts_account(parts: Parts | None, left_out: set[str]) -> list[ColumnAccount]:
-    """The account of what nested rows hold besides their columns."""
-    return [
-        ColumnAccount(
-            name=name,
-            rows=column.rows,
-            kind="left_out" if kind == "question" and name in left_out else kind,
-            reading=reading,
-            example=column.example,
+def _parts_account(
+    parts: Parts | None, left_out: set[str], meanings: Mapping[str, str]
+) -> tuple[list[ColumnAccount], PartReadings]:
+    """The account of what nested rows hold besides their columns, and what its values mean."""
+    account = []
+    readings: dict[tuple[str, tuple[str, ...]], ColumnReading | RatingReading | None] = {}
+    for (name, kind, words, answers, is_rating), column in (parts.columns if parts else {}).items():
+        values: tuple[tuple[str, int, str], ...] = ()
+        reading: ColumnReading | RatingReading | None = None
+        if name in left_out:
+            kind = "left_out" if kind == "question" or answers or is_rating else kind
+        elif answers:
+            reading, kind, words = _part_winners(column, answers, meanings, words)
+            shown = {value: each.words(answers) for value, each in reading.values.items()}
+            values = _counted(column, shown)
+        elif is_rating:
+            scale = verdicts.read_ratings(name, column.distinct)
+            if isinstance(scale, RatingReading) and column.values is not None:
+                reading = scale
+                shown = {value: f"{number} ({scale.scale.label})" for value, number in scale.values.items()}
+                values = _counted(column, shown)
+            else:
+                why = scale if isinstance(scale, str) else "it has too many values"
+                kind, words = (
+                    "question",
+                    f"is no rating: {why}; leave it out, and it stays with the annotation",
+                )
+        if answers or is_rating:
+            readings[name, answers] = reading
+        account.append(
+            ColumnAccount(
+                name=name, rows=column.rows, kind=kind, reading=words, values=values, example=column.example
+            )
         )
-        for (name, kind, reading), column in (parts.columns if parts else {}).items()
+    return account, readings
+
+
+def _part_winners(
+    column: Column, answers: tuple[str, ...], meanings: Mapping[str, str], words: str
+) -> tuple[ColumnReading, Kind, str]:
+    """Read the values of a part that may say which answer is best."""
+    listed = ", ".join(answers)
+    try:
+        reading = verdicts.read_column(column.distinct, answers, answered=meanings)
+    except ValueError as error:
+        return ColumnReading(values={}), "question", f"has no answer {str(error)[:60]!r} among {listed}"
+    if column.values is None:
+        return reading, "question", "it has too many values for a preference"
+    if reading.question or reading.unclear:
+        unclear = ", ".join(map(repr, reading.unclear[:5]))
+        why = reading.question or f"its values {unclear} name neither one of the answers {listed} nor a tie"
+        return reading, "question", f"{why}; say what they mean (--value VALUE=ANSWER), or leave it out"
+    return reading, "read", words
+
+
+def _counted(column: Column, meanings: Mapping[str, str]) -> tuple[tuple[str, int, str], ...]:
+    counts: dict[str, int] = {}
+    for value, rows in (column.values or {}).items():
+        counts[spelled(value)] = counts.get(spelled(value), 0) + rows
+    return tuple((value, rows, meanings.get(value, "?")) for value, rows in counts.items())[
+        :_MOST_VALUES_SHOWN
     ]

@@ -184,5 +184,13 @@ READERS = (
         sentence="Prompts with context, references, tags, answers to be compared, as for import_prompts.",
         read=lambda row: (parse_object(dict(row)),),
         matches=lambda row: "prompt" in row and set(row) <= set(FIELDS),
+        reads={
+            "prompt": "the prompt",
+            "context": "context passages",
+            "reference": "reference answers",
+            "tags": "tags of the prompt",
+            "completions": "responses to be compared",
+        },
+        completion_fields=tuple(f"completions[{number}]" for number in range(26)),
     ),
 )

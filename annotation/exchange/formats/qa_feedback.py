@@ -210,6 +210,15 @@ READERS = (
         sentence="The JSON of github.com/allenai/FineGrainedRLHF.",
         read=_question,
         matches=lambda row: row.keys() >= set(_FIELDS),
+        reads={
+            "question": "the prompt",
+            "passages": "context passages",
+            "gold": "a reference answer",
+            **dict.fromkeys(_PREDICTIONS, "a response"),
+            "feedback": "spans, missing information and a correction of the first response",
+            "preference": "the preference, in pairs",
+        },
+        completion_fields=_PREDICTIONS,
         categories=(*SPAN_TYPES.values(), *MISSING_TYPES.values()),
         project=NewProject(
             slug="qa-feedback",

@@ -10,15 +10,20 @@ from annotation.exchange.formats import (
     argilla,
     chatbot_arena,
     label_studio,
+    observability,
+    open_webui,
     openai,
     openassistant,
     openrlhf,
     otel_traces,
+    potato,
+    promptfoo,
     prompts_jsonl,
     qa_feedback,
     rondo_csv,
     rondo_jsonl,
     spans,
+    summaries,
     tables,
     trace_messages,
     transcripts,
@@ -36,6 +41,7 @@ READERS: dict[str, Reader] = {}
 WRITERS: dict[str, Writer] = {}
 _MODULES = (
     *(rondo_jsonl, rondo_csv, qa_feedback, transcripts, ultrafeedback, chatbot_arena, openassistant),
+    *(open_webui, promptfoo, summaries, potato, observability),
     *(label_studio, argilla, trl, otel_traces, openai, trace_messages, openrlhf, verl, spans),
     *(prompts_jsonl, tables),
 )

@@ -1,21 +1,26 @@
 """Judgments as a table for statisticians: one row for each answer of each judgment, out and in again.
 
-Columns: `judgment`, `comparison`, `round`, `annotator`, `machine`, `split`, `prompt`, `verdict`, `strength`,
+Columns: `judgment`, `answers` (rows of the judgment), `comparison`, `round`, `annotator`, `machine`, `split`, `prompt`, `verdict`, `strength`,
 `seconds`, `created_at`, then of the answer `completion`, `source`, `position` (as shown, from 1),
 `letter` (as the annotator saw it, which comments use), `rank`, a column `rating_CRITERION_SCALE` for each
-criterion, `question` (the last of the user's turns), `text`, `comment`.
+criterion, `question` (the last of the user's turns), `text`, `comment`, `metadata` (of the comparison, as JSON).
+
+The rows of a judgment stand together. One whose rows a spreadsheet sorted apart, or of which a row is missing,
+is refused with its id.
 
 A spreadsheet takes a cell that begins with = + - @, a tab or a return for a formula, so such a cell gets a
 `'` before it, and one that begins with `'` another; read back, it goes again. It carries no marks, no missing
 info, no corrections, no earlier turns, no context: Rondo's JSON Lines do.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from annotation.choices import RatingScale
+from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
+from annotation.exchange.formats.conversation_turns import split_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -28,10 +33,21 @@ from annotation.exchange.formats.items import (
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
 BEFORE = (
-    *("judgment", "comparison", "round", "annotator", "machine", "split", "prompt", "verdict", "strength"),
+    *(
+        "judgment",
+        "answers",
+        "comparison",
+        "round",
+        "annotator",
+        "machine",
+        "split",
+        "prompt",
+        "verdict",
+        "strength",
+    ),
     *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
-AFTER = ("question", "text", "comment")
+AFTER = ("question", "text", "comment", "metadata")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
 _RATING = "rating_"
 
@@ -57,11 +73,13 @@ def _rows(record: Record, scene: Scene) -> Written:
     letters = dict(zip(record["display_order"], ascii_uppercase, strict=False))
     ratings = {(r["completion"], f"{r['criterion']}_{r['scale']}"): r["value"] for r in record["ratings"]}
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
+    metadata = record.get("metadata")
     for completion in record["completions"]:
         pk = completion["id"]
         yield {
             **{name: record[name] for name in ("judgment", "comparison", "round", "annotator", "machine")},
             **{name: record[name] for name in ("split", "prompt", "verdict", "strength", "created_at")},
+            "answers": len(record["completions"]),
             "seconds": record["active_seconds"],
             "completion": pk,
             "source": completion["source"],
@@ -72,6 +90,7 @@ def _rows(record: Record, scene: Scene) -> Written:
             "question": question,
             "text": completion["text"],
             "comment": record["comment"],
+            "metadata": json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else "",
         }
     for name, what in (("spans", "marks"), ("missing", "missing info"), ("corrections", "corrections")):
         if record[name]:
@@ -83,20 +102,58 @@ def _rows(record: Record, scene: Scene) -> Written:
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     """One row for the rows of one judgment, which stand together."""
     first, together = 0, list[Row]()
+    # Of the ids that stood before their hashes do: one that comes again stands apart.
+    seen: set[int] = set()
+
+    def joined() -> Row:
+        mark = hash(together[0].get("judgment"))
+        is_apart = mark in seen
+        seen.add(mark)
+        return {"rows": together, "apart": is_apart}
+
     for number, row in rows:
         if together and row.get("judgment") != together[0].get("judgment"):
-            yield first, {"rows": together}
+            yield first, joined()
             together = []
         if not together:
             first = number
         together.append(row)
     if together:
-        yield first, {"rows": together}
+        yield first, joined()
+
+
+def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
+    """Refuse a judgment whose rows do not stand together or are not all there."""
+    first = rows[0]
+    answers = _number(first["answers"], "answers") if first.get("answers") else len(rows)
+    positions = sorted(_number(line["position"], "position") for line in rows if line.get("position"))
+    ranks = {_number(line["rank"], "rank") for line in rows if line.get("rank")}
+    if is_apart:
+        fault = "its rows do not stand together"
+    elif len(rows) != answers:
+        fault = f"it has {answers} answers, and {len(rows)} of its rows stand together"
+    elif positions and positions != list(range(1, len(rows) + 1)):
+        fault = f"its answers have the positions {', '.join(map(str, positions))}"
+    elif ranks and ranks != set(range(1, len(ranks) + 1)):
+        fault = f"its answers have the ranks {', '.join(map(str, sorted(ranks)))}"
+    elif len(rows) == 1 and first.get("verdict", "") not in ("", Verdict.NOT_ASKED, Verdict.CANNOT_JUDGE):
+        fault = f"it is {first['verdict']}, and one of its answers alone is there"
+    else:
+        return
+    raise FieldError(
+        "judgment",
+        f"{str(first.get('judgment'))[:40]!r} is torn apart: {fault}; sort the file by the column judgment, "
+        "and export again what was deleted",
+    )
 
 
 def _judgment(row: Row) -> Iterator[ImportedItem]:
-    rows = [{name: plain(str(cell)) for name, cell in line.items()} for line in row["rows"]]
+    rows = [
+        {name: plain(str(cell)) for name, cell in line.items() if isinstance(cell, (str, int, float))}
+        for line in row["rows"]
+    ]
     first = rows[0]
+    _refuse_torn(rows, is_apart=row.get("apart") is True)
     ranks = tuple(_number(line["rank"], "rank") for line in rows if line.get("rank"))
     positions = sorted(
         (_number(line["position"], "position"), n) for n, line in enumerate(rows) if line.get("position")
@@ -112,17 +169,28 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
                 verdict=first.get("verdict", ""),
                 ranks=ranks,
                 annotator=first.get("annotator", ""),
-                is_machine=first.get("machine") == "True",
+                is_machine=first.get("machine", "").lower() == "true",
                 strength=_number(first["strength"], "strength") if first.get("strength") else None,
                 active_seconds=_number(first["seconds"], "seconds") if first.get("seconds") else None,
                 comment=first.get("comment", ""),
-                created_at=first.get("created_at", ""),
+                created_at=fields.moment(first.get("created_at"), "created_at"),
                 display_order=tuple(n for _, n in positions),
                 ratings=tuple(rating for n, line in enumerate(rows) for rating in _ratings(n, line)),
                 more={name: first[name] for name in ("judgment", "comparison", "round") if first.get(name)},
             ),
         ),
+        split=split_of({"split": first.get("split", "")}),
+        metadata=_metadata(first.get("metadata", "")),
     )
+
+
+def _metadata(cell: str) -> Mapping[str, Any]:
+    if not cell:
+        return {}
+    try:
+        return fields.object_of(fields.DECODER.decode(cell), "metadata")
+    except (ValueError, RecursionError) as error:
+        raise FieldError("metadata", f"is no object in JSON ({str(error)[:80]})") from None
 
 
 def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
@@ -150,6 +218,34 @@ READERS = (
         read=_judgment,
         matches=lambda row: {"judgment", "verdict", "rank", "position", "text"} <= row.keys(),
         group=_joined,
+        reads={
+            "judgment": "the rows that belong together",
+            "answers": "the number of rows of a judgment",
+            "annotator": "the annotator",
+            "machine": "whether the annotator is a program",
+            "split": "the side of the split",
+            "verdict": "the preference",
+            "strength": "how much better the winner is",
+            "seconds": "the seconds that it took",
+            "created_at": "the time of the annotation",
+            "source": "the source of the response",
+            "position": "the position at which the response was shown",
+            "rank": "the rank of the response",
+            "rating_*": "a rating of the response",
+            "question": "the prompt",
+            "text": "the response",
+            "comment": "the annotator's comment",
+            "metadata": "metadata of the comparison",
+            "comparison": "an id, kept with the annotation",
+            "round": "the number of the round, kept with the annotation",
+        },
+        ignores={
+            "prompt": "an id of the database that it came from",
+            "completion": "an id of the database that it came from",
+            "letter": "the position says it, too",
+        },
+        completion_fields=("text", "text"),
+        loses="spans, missing information, corrections, earlier turns, context passages",
     ),
 )
 WRITERS = (

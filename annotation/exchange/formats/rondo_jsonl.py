@@ -39,6 +39,7 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
   `created_at`) and `decisions`, one for each suggestion: what it says (`kind`, `completion`, `category`,
   `start`, `end`, `quote`, `severity`, `text`, `verdict`, `ranks`, `confidence`, `source`), whether it was
   `planted` wrong, the `decision` (`accepted`, `changed`, `rejected`), its `seconds` and `decided_at`
+- `metadata`: values of imported columns that are kept with the comparison; only where there are some
 - `imported_from`: where an imported judgment came from, or null
 - `conversations`: only of a turn of a live conversation, see `formats.conversation_turns`
 
@@ -99,6 +100,7 @@ def _line(row: Row) -> Iterator[ImportedItem]:
         judgments=(_judgment(row, places, [str(completion.get("text")) for _, completion in completions]),),
         split=split_of(row),
         turns=turns_of(row, places),
+        metadata=fields.object_of(row.get("metadata") or {}, "metadata"),
     )
     yield from unjudged_of(row, _completion)
 
@@ -304,6 +306,34 @@ READERS = (
         sentence="Rondo's own JSON Lines, whole: marks, missing info, corrections, ratings.",
         read=_line,
         matches=lambda row: {"messages", "completions", "verdict", "display_order"} <= row.keys(),
+        reads={
+            "messages": "the prompt",
+            "context": "context passages",
+            "references": "reference answers",
+            "tags": "tags of the prompt",
+            "completions": "the responses",
+            "annotator": "the annotator",
+            "machine": "whether the annotator is a program",
+            "display_order": "the order in which the responses were shown",
+            "verdict": "the preference",
+            "ranks": "the ranks of the responses",
+            "strength": "how much better the winner is",
+            "spans": "spans",
+            "missing": "missing information",
+            "corrections": "corrections",
+            "ratings": "ratings",
+            "critiques": "critiques",
+            "step_labels": "labels of steps",
+            "demonstration": "a demonstration",
+            "comment": "the annotator's comment",
+            "active_seconds": "the seconds that it took",
+            "created_at": "the time of the annotation",
+            "split": "the side of the split",
+            "conversations": "turns of conversations",
+            "metadata": "metadata of the comparison",
+            **dict.fromkeys(_KEPT_AS_WRITTEN, "kept with the annotation"),
+        },
+        ignores={"prompt": "an id of the database that it came from"},
     ),
 )
 WRITERS = (

@@ -8,9 +8,11 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -120,9 +122,22 @@ def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
     first = beginning.lstrip()[:1]
     if first == "[":
         return _json(stream)
+    if _BEGINS_ONE_OBJECT.match(beginning):
+        return _one_object(stream)
     if first == "{" or name.lower().endswith((".jsonl", ".ndjson", ".json")):
         return _json_lines(stream)
     return _csv(stream)
+
+
+_BEGINS_ONE_OBJECT = re.compile(r"\s*\{\s*\n|\s*\{[^\n]*[\[{,]\s*\n")
+"""A line that ends within an object: the file is one object on many lines, as promptfoo writes its results."""
+
+
+def _one_object(stream: IO[str]) -> Iterator[NumberedRow]:
+    document = stream.read(LONGEST_ROW)
+    if stream.read(1):
+        raise Refusal(_("The file is one object, and too long. Write a list of objects."), field="file")
+    yield 1, _object(document)
 
 
 def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
@@ -203,12 +218,15 @@ def _first(waiting: str) -> tuple[Row | FieldError, int]:
 
 def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
     csv.field_size_limit(LONGEST_ROW)
-    header = stream.readline(LONGEST_ROW)
-    stream.seek(0)
+    lines, skipped = _lines(stream), 0
+    header = next(lines, "")
     delimiter = max(",;\t", key=header.count)
+    if stated := _SEPARATOR.fullmatch(header):
+        # Excel's own first line.
+        delimiter, skipped, header = stated.group(1), 1, next(lines, "")
     if header.count(delimiter) >= MOST_COLUMNS:
         raise Refusal(f"The file has more than {MOST_COLUMNS} columns. Take those that matter.", field="file")
-    reader = csv.DictReader(stream, delimiter=delimiter, strict=True)
+    reader = csv.DictReader(chain([header], lines), delimiter=delimiter, strict=True)
     number = 0
     while True:
         number += 1
@@ -217,15 +235,32 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield (
-                number,
-                FieldError(
-                    None,
-                    f"line {reader.reader.line_num} is no CSV ({error}); close every quote that is opened",
-                ),
-            )
+            line = reader.reader.line_num + skipped
+            if "new-line character" in str(error):
+                remedy = f"line {line} has a carriage return outside of quotes; end lines with a line feed"
+            else:
+                remedy = f"line {line} is no CSV ({error}); close every quote that is opened"
+            yield number, FieldError(None, remedy)
             return
         yield number, _cells(row)
+
+
+_SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+
+
+def _lines(stream: IO[str]) -> Iterator[str]:
+    """The lines of a table. Where no line feed ends one, a carriage return does, as on old Macs."""
+    beginning = stream.read(_CHUNK)
+    stream.seek(0)
+    if "\n" in beginning or "\r" not in beginning:
+        yield from iter(lambda: stream.readline(LONGEST_ROW), "")
+        return
+    waiting = ""
+    while part := stream.read(_CHUNK):
+        *whole, waiting = f"{waiting}{part}".split("\r")
+        yield from (f"{line}\r" for line in whole)
+    if waiting:
+        yield waiting
 
 
 def _cells(row: dict[Any, Any]) -> Row | FieldError:

@@ -111,6 +111,15 @@ def _is_anthropic(row: Row) -> bool:
     return any(isinstance(block, dict) and block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
 
 
+_READS = {
+    "messages": "the prompt and the steps after it",
+    "traces": "traces that are compared with each other",
+    "system": "the system message",
+    "tools": "the tools, in the system message",
+    "model": "the source of the trace",
+    "source": "the source of the trace",
+    "comparison": "the traces that are compared with each other",
+}
 READERS = (
     Reader(
         name="anthropic_traces",
@@ -118,6 +127,7 @@ READERS = (
         read=_read,
         matches=_is_anthropic,
         group=_joined,
+        reads=_READS,
     ),
     Reader(
         name="openai_traces",
@@ -125,5 +135,6 @@ READERS = (
         read=_read,
         matches=_is_session,
         group=_joined,
+        reads=_READS,
     ),
 )

@@ -145,8 +145,14 @@ def _answered(row: Row) -> tuple[list[dict[str, str]], str]:
         if chat[-1]["role"] != "assistant" or len(chat) < 2:
             raise FieldError("completion", "is missing")
         return fields.prompt(chat[:-1], "messages"), chat[-1]["content"]
+    value = _chat_or_text(row["completion"])
+    if isinstance(value, list) and any(isinstance(text, str) for text in value):
+        raise FieldError(
+            "completion",
+            f"is a list of {len(value)} texts; write two as chosen and rejected, or each on a row of its own",
+        )
     prompt = chats.prompt_of(row)
-    return prompt, fields.answer(_after(prompt, _chat_or_text(row["completion"])), "completion")
+    return prompt, fields.answer(_after(prompt, value), "completion")
 
 
 def _unpaired(row: Row) -> Iterator[ImportedItem]:

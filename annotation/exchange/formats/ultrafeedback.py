@@ -10,12 +10,15 @@ from typing import Any
 
 from annotation.choices import Verdict
 from annotation.exchange.formats import fields
+from annotation.exchange.formats.columns import VERDICT_LIKE, words_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
     ImportedRating,
+    Kind,
+    Part,
     Reader,
     Row,
     dense,
@@ -83,11 +86,50 @@ def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[Imp
     return ratings
 
 
+_UNREAD = {
+    "overall_score": "the mean of the four ratings ranks; this was wrong in the first release",
+    "fine-grained_score": "it is the mean of the four ratings, which are read",
+    "principle": "a part of how the completion was sampled",
+    "custom_system_prompt": "a part of how the completion was sampled",
+}
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    """Account for what completions hold besides."""
+    for completion in row.get("completions") or ():
+        for name, value in completion.items() if isinstance(completion, dict) else ():
+            if name in _UNREAD and value not in (None, ""):
+                yield Part(f"completions[].{name}", value, "not_read", _UNREAD[name])
+            elif name == "annotations" and isinstance(value, dict):
+                for aspect, annotation in value.items():
+                    if aspect not in _ASPECTS:
+                        reason = f"Rondo reads {', '.join(_ASPECTS)}"
+                        yield Part(f"completions[].annotations.{aspect}", annotation, "question", reason)
+                    elif isinstance(annotation, dict) and "Rationale" in annotation:
+                        name = "completions[].annotations.*.Rationale"
+                        yield Part(name, annotation["Rationale"], "not_read", "the critique is read")
+            elif name not in ("response", "model", "critique", "annotations") and value not in (None, ""):
+                is_verdict = bool(VERDICT_LIKE.search(words_of(name)))
+                kind: Kind = "question" if is_verdict else "not_read"
+                yield Part(f"completions[].{name}", value, kind, "UltraFeedback does not have it")
+
+
 READERS = (
     Reader(
         name="ultrafeedback",
         sentence="UltraFeedback: four completions with ratings and critiques by GPT-4.",
         read=_ultrafeedback,
         matches=lambda row: "instruction" in row and isinstance(row.get("completions"), list),
+        reads={
+            "instruction": "the prompt",
+            "completions": "the responses, with ratings and critiques",
+            "source": "a tag of the prompt",
+            "correct_answers": "reference answers",
+        },
+        keeps=frozenset({"incorrect_answers"}),
+        ignores={"models": "each completion names its model"},
+        completion_fields=tuple(f"completions[{number}]" for number in range(10)),
+        survey=_survey,
+        loses="rationales, principles, system prompts, overall scores",
     ),
 )

@@ -413,3 +413,20 @@ def read_ratings(name: str, values: Iterable[Any]) -> RatingReading | str:
             note="0 to 4, stored as 1 to 5",
         )
     return f"its values go from {low} to {high}; Rondo rates 0 and 1, 1 to 5, or 1 to 7"
+
+
+def read_value(word: Any, names: Sequence[str]) -> Reading | None:
+    """Return what a value says of the answers by itself; None where it says nothing, or may say two things.
+
+    A number alone counts only where the answers' names have numbers: who counts from 0 nobody can tell.
+    """
+    if isinstance(word, (dict, list)) or word in (None, ""):
+        return None
+    column = read_column([word], names)
+    return None if column.question or column.note else column.values.get(spelled(word))
+
+
+def named_place(word: Any, names: Sequence[str]) -> int | None:
+    """Return the place of the answer that a name of the file means; None where it means none for sure."""
+    reading = read_value(word, names)
+    return reading.place if reading is not None and reading.strength is None else None

@@ -10,11 +10,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from annotation.errors import Refusal
-from annotation.exchange.file_imports import items_of, plan_of, sample_of
+from annotation.exchange.file_imports import items_of, plan_of
 from annotation.exchange.formats import columns, registry
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.registry import READERS, Plan
 from annotation.exchange.formats.rows import read_rows
+from annotation.exchange.previews import preview_values
 
 NAMES = sorted(
     {
@@ -74,8 +75,8 @@ SHAPES: dict[str, dict[str, Callable[[Any], Any]]] = {
 def go_through(path: Path, name: str) -> None:
     """Preview and plan a file and read all its items, as an upload and its import do."""
     try:
-        shown = sample_of(path, name=name, unpack=False)
         plan = plan_of(path, name=name, unpack=False)
+        shown = preview_values(path, plan)
     except Refusal as refused:
         refusal = refused.message
     else:
@@ -118,7 +119,7 @@ def test_any_json_with_names_that_formats_know_gives_items_or_errors(tmp_path: P
 @given(row=ROW, text=st.text(max_size=20), name=st.sampled_from(sorted(READERS)))
 def test_every_reader_takes_or_refuses_any_row(row: Any, text: str, name: str):
     row = {**row, **{key: shape(row.get(key)) for key, shape in SHAPES.get(name, {}).items()}}
-    plan = Plan(reader=registry.READERS[name], mapping={})
+    plan = Plan(reader=registry.READERS[name])
     errors: list[FieldError] = []
     read_items = items_of(iter([(1, row)]), plan, lambda number, error: errors.append(error))
     for _number, item in read_items:

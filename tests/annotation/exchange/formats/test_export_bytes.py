@@ -54,7 +54,7 @@ VERDICTS: tuple[tuple[Verdict, tuple[int, ...]], ...] = (
 DIGESTS = {
     "bio": "0ab2876e722f13ed",
     "chatbot-arena": "b6acd0d99947bc50",
-    "csv": "a1f0fb0265eff5da",
+    "csv": "d6fd22d8ffe70119",
     "hh-rlhf": "6342954b986c4e9f",
     "jsonl": "10e91f2cbf7fd5af",
     "label-studio": "d85beca5926b71d5",

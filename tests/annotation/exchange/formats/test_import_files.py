@@ -46,6 +46,7 @@ def test_pairs_become_comparisons_that_nobody_is_asked_again(project: Project, a
     assert (record.state, record.rows_done, record.rows_total) == (ImportState.FINISHED, 2, 2)
     assert record.counts == {
         "prompts": 2,
+        "prompts_already_there": 0,
         "comparisons": 2,
         "waiting": 0,
         "judgments": 2,
@@ -208,7 +209,10 @@ def test_the_command_tells_format_columns_and_what_was_left_out(project: Project
     output = StringIO()
     arguments = ["import_judgments", str(path), "--project", project.slug, "--map", "prompt=asked"]
     call_command(*arguments, "--dry-run", stdout=output, stderr=StringIO())
-    assert "prompt is the column asked" in output.getvalue()
+    assert "asked: read as the prompt (3 rows)" in output.getvalue()
+    assert "label: read as the preference (3 rows): 'a' (2) is response_a; 'bothbad' (1) is both_bad" in (
+        output.getvalue()
+    )
     assert not Prompt.objects.exists()
     with pytest.raises(CommandError, match="row 2, field answer_1: is empty"):
         call_command(*arguments, stdout=output, stderr=StringIO())

@@ -7,17 +7,15 @@ import pytest
 from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem
-from annotation.exchange.formats.registry import READERS, plan_for
-from annotation.exchange.item_checks import checked
+from annotation.exchange.formats.registry import READERS
+from tests.annotation.exchange.formats.reading import plan_rows, read_by, read_file
 
 ASKED = [{"role": "user", "content": "What is tea?"}]
 
 
 def read(row: dict[str, Any], format_name: str) -> list[ImportedItem]:
     """The items of a row, which must be taken for that format unasked."""
-    plan = plan_for([row])
-    assert plan.reader.name == format_name
-    return [checked(item) for item in plan.reader.read(row)]
+    return read_file([row], format_name)
 
 
 def assistant_turn(text: str) -> list[dict[str, str]]:
@@ -236,7 +234,7 @@ def test_flat_messages_become_the_trees_that_they_came_from():
     for row in rows[1:3]:
         row["message_tree_id"] = "1"
     reader = READERS["openassistant"]
-    assert plan_for(rows).reader is reader
+    assert plan_rows(rows).reader is reader
     trees = list(reader.group(iter(enumerate(rows, start=1))))
     assert [number for number, _ in trees] == [1, 4]
     items = [item for _, tree in trees for item in reader.read(tree)]
@@ -357,7 +355,7 @@ def test_a_table_is_read_by_its_columns_names(label: str, verdict: Verdict, rank
         "response_b": "A stone.",
         "preference": label,
     }
-    plan = plan_for([row])
+    plan = plan_rows([row])
     assert plan.reader.name == "table"
     assert plan.mapping == {
         "prompt": "question",
@@ -365,21 +363,19 @@ def test_a_table_is_read_by_its_columns_names(label: str, verdict: Verdict, rank
         "answer_1": "response_a",
         "answer_2": "response_b",
     }
-    from annotation.exchange.formats.columns import renamed
-
-    (item,) = plan.reader.read(renamed(row, plan.mapping))
+    (item,) = read_by([row], plan)
     assert (item.judgments[0].verdict, item.judgments[0].ranks) == (verdict, ranks)
 
 
 def test_a_guess_that_completes_another_format_is_read_as_that():
-    plan = plan_for([{"query": "Tea?", "preferred_response": "Yes.", "dispreferred_response": "No."}])
+    plan = plan_rows([{"query": "Tea?", "preferred_response": "Yes.", "dispreferred_response": "No."}])
     assert plan.reader.name == "trl-preference"
     assert plan.mapping["chosen"] == "preferred_response"
 
 
 def test_what_a_person_says_of_a_column_goes_before_the_guess():
     rows = [{"question": "odd", "asked": "Tea?", "answer_1": "Yes.", "answer_2": "No.", "winner": "1"}]
-    assert plan_for(rows, mapping={"prompt": "asked"}).mapping == {"prompt": "asked"}
+    assert plan_rows(rows, mapping={"prompt": "asked"}).mapping == {"prompt": "asked"}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ from annotation.exchange.import_names import NamesInFile, scene_for
 from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import ItemImport
 from annotation.exchange.occurrences import Occurrences
-from annotation.models import Project
+from annotation.models import FileImport, Project
 
 pytestmark = pytest.mark.django_db
 
@@ -140,10 +140,10 @@ def project_with(stored: list[ImportedItem]) -> Project:
     names = NamesInFile()
     for item in stored:
         names.add(item)
+    scene, _made = scene_for(project=project, names=names)
+    record = FileImport.objects.create(project=project, name="x", digest=uuid.uuid4().hex, size=0)
     with Occurrences() as occurrences:
-        importer = ItemImport(
-            scene=scene_for(project=project, names=names), format_name="test", occurrences=occurrences
-        )
+        importer = ItemImport(scene=scene, format_name="test", occurrences=occurrences, file_import=record.pk)
         importer.write(list(enumerate(stored, start=1)))
     return project
 

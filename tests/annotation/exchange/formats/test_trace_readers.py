@@ -10,12 +10,12 @@ from annotation.errors import ImportErrors
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedCompletion, ImportedItem
-from annotation.exchange.formats.registry import READERS, plan_for
-from annotation.exchange.item_checks import checked
+from annotation.exchange.formats.registry import READERS
 from annotation.exchange.records import records
 from annotation.models import Comparison, Completion, Project, TraceStep, User
 from annotation.selectors.access import judgments_current
 from tests import factories
+from tests.annotation.exchange.formats.reading import read_file
 from tests.annotation.traces.test_step_labels import label_steps
 
 ASKED = {"role": "user", "content": "What is tea?"}
@@ -98,11 +98,7 @@ def request(start: int, sent: list[Any], received: list[Any], **more: Any) -> di
 
 def read(*rows: dict[str, Any], format_name: str) -> list[ImportedItem]:
     """The items of rows, which must be taken for that format unasked."""
-    plan = plan_for(rows)
-    assert plan.reader.name == format_name
-    assert plan.reader.group is not None
-    grouped = plan.reader.group(iter(enumerate(rows, start=1)))
-    return [checked(item) for _, row in grouped for item in plan.reader.read(row)]
+    return read_file(list(rows), format_name)
 
 
 def shape(completion: ImportedCompletion) -> list[tuple[str, str, str]]:
