@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from annotation.choices import RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import answers_of, messages_of, no_winner
 from annotation.exchange.formats.fields import FieldError
@@ -117,9 +117,10 @@ def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, .
         places = {str(entry.get("value")): fields.whole_number(entry.get("rank"), where) for entry in value}
     else:
         places = {str(name): rank for rank, name in enumerate(value, start=1)}
-    if sorted(places) != sorted(names):
-        raise FieldError(where, f"does not name each of {', '.join(names)} once")
-    return dense([places[name] for name in names])
+    if len(places) < len(value) or not places.keys() <= set(names):
+        raise FieldError(where, f"does not name some of {', '.join(names)}, each once")
+    ranks = dict(zip(places, dense(list(places.values())), strict=True))
+    return tuple(ranks.get(name, NOT_ORDERED) for name in names)
 
 
 def _marks(question: str, value: list[Any], names: Sequence[str], where: str) -> Iterator[ImportedSpan]:
