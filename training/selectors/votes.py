@@ -78,11 +78,11 @@ def judged(ids: Sequence[int]) -> dict[int, Judged]:
         *("comparison__purpose", "comparison__project_id"),
         *("comparison__round_number", "comparison__prompt__tags"),
     )
-    found = list(rows)
-    for pk, completion, source, length in _unordered({row[0]: row[6] for row in found}, ranked):
+    displayed = {row[0]: row[6] for row in rows}
+    for pk, completion, source, length in _unordered(displayed, ranked):
         ranked[pk].append((completion, math.inf, source, length))
     by_id = {}
-    for pk, supersedes, verdict, blind, guest, machine, shown, retest, purpose, project, number, tags in found:
+    for pk, supersedes, verdict, blind, guest, machine, shown, retest, purpose, project, number, tags in rows:
         votes: tuple[Vote, ...] = ()
         if blind and retest is None and purpose in _VOTED:
             votes = tuple(

@@ -36,7 +36,8 @@ class DirectPreference(TrainingMethod):
     divided by its number of choices: its answers less one, or of a partial ranking those that it ranks. With
     ties `davidson` answers that are all tied teach too, and the log odds of ties are learned, beginning where
     the training data's ties are likeliest under equal rewards. With the other losses every decided pair of a
-    ranking costs its DPO loss, and a ranking the mean of its pairs. So a ranking counts as one judgment under each.
+    ranking costs its DPO loss, and a ranking the mean of its pairs. So a ranking counts as one judgment under
+    each.
 
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
     reference is that of the settings, see `Reference`.
