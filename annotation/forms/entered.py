@@ -220,7 +220,7 @@ def _shown(number: int | None) -> str:
 
 
 def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
-    if judgment.verdict != Verdict.RANKED or len(ranks) != 2:
+    if judgment.verdict != Verdict.RANKED or len(judgment.assignment.display_order) != 2:
         return judgment.verdict
     winner = min(ranks, key=lambda token: int(ranks[token]))
     return f"win:{winner}:{judgment.strength}" if judgment.strength else f"win:{winner}"

@@ -85,7 +85,7 @@ def check_answer(
     if not imported:
         _check_asked(project, answer, configured.asked_criteria, size=len(completions))
     ranks = _check_ranks(answer, sorted(completions))
-    _check_strength(answer, ranks)
+    _check_strength(answer, size=len(completions))
     check_text(answer.comment, "comment")
     _check_seconds(answer.active_seconds)
     for number, span in enumerate(answer.span_flags, start=1):
@@ -216,10 +216,10 @@ def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[
     return ranks
 
 
-def _check_strength(answer: JudgmentAnswer, ranks: Mapping[int, int]) -> None:
+def _check_strength(answer: JudgmentAnswer, *, size: int) -> None:
     if answer.strength is None:
         return
-    if len(ranks) != 2 or answer.verdict != Verdict.RANKED:
+    if size != 2 or answer.verdict != Verdict.RANKED:
         raise InvalidAnswer(
             _("How much better is asked only of a pair with a winner. Take the strength away."),
             field="strength",

@@ -15,6 +15,7 @@ from annotation.agreement.records import decides_a_pair, outcome_between, unorde
 from annotation.agreement.selection import Selection
 from annotation.choices import ReviewReason, Shown, Verdict
 from annotation.errors import InvalidAnswer
+from annotation.forms.entered import Entered
 from annotation.models import Comparison, Judgment, Project, Review, User
 from annotation.selectors.comparisons import items_behind
 from annotation.selectors.judged import judged_in
@@ -71,6 +72,15 @@ def test_a_pair_is_ranked_whole_or_not_at_all(project: Project, alice: User):
     with pytest.raises(InvalidAnswer) as refusal:
         factories.make_judgment(factories.make_comparison(project), alice, (1, 0))
     assert refusal.value.field == "ranks"
+
+
+def test_two_of_four_are_no_pair_and_have_no_strength(four: Comparison, alice: User):
+    with pytest.raises(InvalidAnswer) as refusal:
+        factories.make_judgment(four, alice, (1, 2, 0, 0), strength=2)
+    assert refusal.value.field == "strength"
+    judgment = factories.make_judgment(four, alice, (1, 2, 0, 0))
+    entered = Entered.from_judgment(judgment)
+    assert (entered.choice, entered.partial) == (Verdict.RANKED, "yes")
 
 
 @pytest.mark.parametrize("verdict", [Verdict.EQUAL, Verdict.BOTH_BAD])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from django.core.management import call_command
+from django.urls import reverse
 
 from annotation.models import Assignment, Judgment, Project, User
 from tests import factories
@@ -70,6 +71,19 @@ def test_the_best_alone_is_a_decided_judgment_and_a_training_text(project: Proje
     ).train
     (answer,) = example.answers
     assert tokenizer.decode(answer.ids[answer.answer_start : -1]) == "two"
+
+
+def test_the_page_of_a_completion_names_the_annotations_that_leave_it_unordered(
+    judgment: Judgment, carol: User, client_of
+):
+    client = client_of(carol)
+    pages = {
+        completion.text: client.get(reverse("completion", args=[completion.pk])).content.decode()
+        for completion in judgment.comparison.completions.all()
+    }
+    said = f'in annotation <span class="number">{judgment.pk}</span>'
+    assert f'Rank <span class="number">1</span> {said}' in pages["two"]
+    assert f"Not ordered {said}" in pages["three"]
 
 
 @pytest.mark.parametrize(("name", "suffix"), [("jsonl", "jsonl"), ("csv", "csv"), ("label-studio", "json")])
