@@ -328,7 +328,7 @@ class JobState(models.TextChoices):
 
 
 class ImportState(models.TextChoices):
-    """Life of a file that is brought in: uploaded → waiting → running → finished or failed; → undoing → undone."""
+    """Life of an imported file: uploaded → waiting → running → finished or failed → undoing → undone."""
 
     UPLOADED = "uploaded", _("uploaded, not imported yet")
     WAITING = "waiting", _("waiting for a worker")

@@ -125,8 +125,8 @@ def _source(value: Any, where: str) -> str:
 def _answers(row: Row) -> list[Any]:
     """The answers of a row. A table may have columns for more answers than a row has.
 
-    One that is empty before the last, or that leaves a pair with one answer, stays and is refused: the numbers
-    after it must not move.
+    One that is empty before the last, or that leaves a pair with one answer, stays and is refused: the
+    numbers after it must not move.
     """
     answers = []
     for number in range(1, MOST_ANSWERS + 1):
@@ -161,7 +161,9 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
         verdict, strength, ranks = reading.verdict, reading.strength, reading.ranks(count)
     elif scored:
         if missing := [n for n, score in enumerate(scored, start=1) if score is None]:
-            raise FieldError(f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank")
+            raise FieldError(
+                f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank"
+            )
         ranks = dense([-float(score) for score in scored if score is not None])
         verdict = verdict_of(ranks)
     elif ratings:
