@@ -214,7 +214,7 @@ def test_the_command_tells_format_columns_and_what_was_left_out(project: Project
         output.getvalue()
     )
     assert not Prompt.objects.exists()
-    with pytest.raises(CommandError, match="row 2, field answer_1: is empty"):
+    with pytest.raises(CommandError, match="row 2, field response_a: is empty"):
         call_command(*arguments, stdout=output, stderr=StringIO())
     call_command(*arguments, "--skip-bad", stdout=output, stderr=StringIO())
     assert "2 judgments added to the project tea" in output.getvalue()
