@@ -612,5 +612,7 @@ WRITERS = (
         sentence="Label Studio's JSON: a task with an annotation for each judgment.",
         container="json",
         rows=_task,
+        carries="preferences, rankings with ties, spans, ratings, comments",
+        loses="missing information, corrections, critiques, demonstrations, strength, metadata",
     ),
 )

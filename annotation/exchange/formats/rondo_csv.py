@@ -254,5 +254,7 @@ WRITERS = (
         sentence="A table for statisticians, safe to open in a spreadsheet: one row for each judged answer.",
         container="csv",
         rows=_rows,
+        carries="preferences, ranks, ratings, positions, comments, metadata",
+        loses="spans, missing information, corrections, earlier turns, context",
     ),
 )
