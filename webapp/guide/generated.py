@@ -216,7 +216,7 @@ def _formats() -> str:
             f"`{reader.name}`",
             _sentence(str(reader.sentence)),
             _readings(reader),
-            reader.loses or "what is not declared, which is metadata",
+            reader.loses,
         )
         for reader in READERS.values()
     )
@@ -248,7 +248,7 @@ card. `FILE.dropped.jsonl` lists what a file could not carry.
 def _readings(reader: Reader) -> str:
     """Return what a reader reads, each once: of the numbered columns of responses one."""
     words = (re.sub(r"response \d+", "each response", reading) for reading in reader.reads.values())
-    return ", ".join(dict.fromkeys(words))
+    return "; ".join(dict.fromkeys(words))
 
 
 def _sentence(text: str) -> str:

@@ -1,7 +1,8 @@
 """LLaMA-Factory's preference files in the form of ShareGPT, which axolotl reads too: out.
 
-From `data/dpo_en_demo.json` of https://github.com/hiyouga/LLaMA-Factory: `conversations` with `from` (`human`, `gpt`)
-and `value`, `chosen` and `rejected` as one message of `gpt` each, and `system`. `trl-preference` reads them.
+From `data/dpo_en_demo.json` of https://github.com/hiyouga/LLaMA-Factory: `conversations` of `from`
+(`human`, `gpt`) and `value`, `chosen` and `rejected` as one message of `gpt` each, and `system`.
+`trl-preference` reads them.
 """
 
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, pairs

@@ -1,8 +1,8 @@
 """Potato's annotations: in, as `annotated_instances.jsonl` has them (https://github.com/davidjurgens/potato).
 
 A row has `id`, `displayed_text`, `label_annotations` (schema → label → value), `span_annotations` and
-`behavioral_data`, and may have the fields of its item. The responses are a list (`responses`, `items`, …), `left`
-and `right`, columns such as `response_a`, the parts `A. …`, `B. …` of the displayed text, or that text itself.
+`behavioral_data`, and may have the fields of its item. The responses are a list (`responses`, `items`, …),
+`left` and `right`, columns such as `response_a`, the parts `A. …`, `B. …` of the shown text, or that text.
 
 | scheme            | value                                | becomes                                        |
 |-------------------|--------------------------------------|------------------------------------------------|

@@ -312,7 +312,7 @@ _NO_ANSWERS = {"answer_1", "answer_2"}
 READERS = (
     Reader(
         name="trl-preference",
-        sentence="Preference pairs: prompt, chosen, rejected, as texts or as messages (TRL, LLaMA-Factory, axolotl).",
+        sentence="Pairs: prompt, chosen, rejected, as texts or as messages (TRL, LLaMA-Factory, axolotl).",
         read=_preference,
         matches=lambda row: "chosen" in row and "rejected" in row,
         is_tabular=True,
@@ -343,7 +343,7 @@ READERS = (
     ),
     Reader(
         name="trl-unpaired",
-        sentence="Single responses with a label or ratings (TRL's unpaired preferences, KTO, tables of ratings).",
+        sentence="Single responses with a label or ratings (TRL's unpaired preferences, KTO, tables).",
         read=_unpaired,
         matches=lambda row: (
             RATING in row
