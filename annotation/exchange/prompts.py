@@ -43,8 +43,8 @@ def import_prompts(*, project: Project, lines: Iterable[str], name: str) -> Impo
 
     One transaction: with a single faulty line nothing is added and `ImportErrors` lists
     line, field and remedy of every fault, up to `LISTED_ERRORS`. A prompt with the same
-    messages and context as one in the project counts as already there, whatever its
-    references and tags, so importing a file twice adds nothing. Lines are read as they
+    messages and context as one in the project counts as already there, so importing a file twice
+    adds nothing; references and tags that it lacks are added to it. Lines are read as they
     come and held in batches. `name` is what errors call the file.
     """
     with bulk.writing_much(), transaction.atomic():

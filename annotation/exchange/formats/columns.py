@@ -128,9 +128,15 @@ VERDICT_LIKE = re.compile(
     r"winner|\bwins?\b|winning|loser|prefer|verdict|\bvotes?\b|voted|upvote|rating|\brate[ds]?\b|score|"
     r"label(?!l?er)|\branks?\b|ranked|ranking|weight|reward|better|\bbest\b|worse|worst|chosen|rejected|choice|"
     r"judg(?:e?ment)|grade|stars?\b|thumb|feedback|\blike[ds]?\b|dislike|kto|selected|\baccept|approv|margin|"
-    r"\bsafer?\b|unsafe|helpful|harmless|correct(?!ion)|quality|desirable|agree"
+    r"\bsafer?\b|unsafe|helpful|harmless|correct(?!ion)|quality|desirable|agree|likert|slider|\bti(?:e|ed|es)\b|"
+    r"swapped|flipped|reversed"
 )
 """Names of columns that may say which answer is good. Words are parted by single spaces."""
+_RATING_LIKE = re.compile(
+    r"rating|\brated?\b|score|stars?\b|grade|thumb|label|kto|feedback|\bliked?\b|helpful|harmless|correct|quality|"
+    r"desirable|\baccepted|approved|\bgood\b|\bsafe\b|likert"
+)
+"""Names of columns whose numbers may be ratings; counts of votes and weights are none."""
 ANSWER_LIKE = re.compile(
     r"(?:answers|responses|completions|outputs|generations|candidates|replies|choices|results|samples)"
 )
@@ -417,7 +423,7 @@ class _Guess:
         values = [value for name in columns.values() for value in self._profile[name].distinct]
         kept = all(self._profile[name].values is not None for name in columns.values())
         reading = verdicts.read_ratings(stem, values) if kept and values else "it has too many values"
-        if isinstance(reading, RatingReading):
+        if isinstance(reading, RatingReading) and _RATING_LIKE.search(stem.replace("_", " ")):
             for place, name in columns.items():
                 self._columns[name] = f"{RATING}_{place + 1}"
                 self._ratings[name] = reading
@@ -430,7 +436,7 @@ class _Guess:
         if single and not self._taken("chosen"):
             for name, _snake_name in list(self._free()):
                 column = self._profile[name]
-                if not column.rows or not VERDICT_LIKE.search(words_of(name)):
+                if not column.rows or not _RATING_LIKE.search(words_of(name)):
                     continue
                 if column.kinds <= {"text", "number", "boolean"} and column.values is not None:
                     if isinstance(verdicts.read_ratings(name, column.distinct), RatingReading):

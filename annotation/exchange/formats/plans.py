@@ -4,6 +4,7 @@ Nothing of a file is lost without a word: a column is read, kept as metadata, le
 so, or known not to be read. One that may be a verdict is none of these before a person says what it is.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,8 +37,8 @@ from annotation.exchange.formats.verdicts import ColumnReading, RatingReading, R
 
 Stated = Mapping[str, str | Sequence[str]]
 """Role → the column of the file, or the columns, that a person gave it."""
-LONGEST_METADATA = 20_000
-"""Characters of one value of metadata; a longer one is left where it is, and told."""
+LONGEST_METADATA = 100_000
+"""Characters of one value of metadata."""
 _MOST_VALUES_SHOWN = 40
 _LONG_TEXT = 15
 """A column of texts that all differ is none of verdicts, if some are longer than this."""
@@ -163,14 +164,20 @@ class Plan:
                 value = row[outer].get(inner)
             if value is None or value == "":
                 continue
+            if isinstance(value, float) and math.isinf(value) and name in self.reader.keeps:
+                # A score of a model; JSON has no such number.
+                value = str(value)
             try:
                 refuse_unstorable({name: value})
             except FieldError as error:
                 raise FieldError(name, str(error).removeprefix(f"field {name}: ")) from None
-            except RecursionError:
-                continue
-            if _size(value) <= LONGEST_METADATA:
-                kept[inner if outer in INNER and inner else name] = value
+            if _size(value) > LONGEST_METADATA:
+                raise FieldError(
+                    name,
+                    f"is longer than {LONGEST_METADATA} characters, too long for metadata; leave the column out "
+                    f"(--leave-out {name})",
+                )
+            kept[inner if outer in INNER and inner else name] = value
         return kept
 
     def theirs(self, where: str | None) -> str | None:
@@ -354,8 +361,6 @@ def _accounted(
             reading += ", in UTC where it says no time zone"
         if kind == "read" and (note := _note(roles, name)):
             reading += f": {note}"
-        if kind == "metadata" and column.longest > LONGEST_METADATA:
-            reading = f"values of more than {LONGEST_METADATA} characters are not"
         account.append(
             ColumnAccount(
                 name=name,
@@ -448,7 +453,9 @@ def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) 
             by_words = any(not re.fullmatch(r"[+-]?\d+", value) for value in named)
             if by_words or reading.note.startswith("a scale from -"):
                 return f"its values look like a preference ({', '.join(map(repr, named[:3]))})"
-    if HARMLESS.fullmatch(words) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
+    # The index that pandas writes has no name.
+    is_index = not column.name.strip() or re.fullmatch(r"unnamed \d+", words)
+    if (is_index or HARMLESS.fullmatch(words)) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
         return ""
     if VERDICT_LIKE.search(words) and not (PROSE.fullmatch(words) and column.kinds == {"text"}):
         return "its name looks like a verdict, a rating or a weight, and it is not read"

@@ -12,6 +12,9 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import date, datetime, timedelta
+from datetime import time as clock_time
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -227,6 +230,13 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
     if header.count(delimiter) >= MOST_COLUMNS:
         raise Refusal(f"The file has more than {MOST_COLUMNS} columns. Take those that matter.", field="file")
     reader = csv.DictReader(chain([header], lines), delimiter=delimiter, strict=True)
+    try:
+        names = [name for name in reader.fieldnames or () if name.strip()]
+    except csv.Error as error:
+        yield 1, _no_csv(error, reader.reader.line_num + skipped)
+        return
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise Refusal(f"Two columns are called {doubled[:60]!r}. Give each its own name.", field="file")
     number = 0
     while True:
         number += 1
@@ -235,14 +245,17 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
         except StopIteration:
             return
         except csv.Error as error:
-            line = reader.reader.line_num + skipped
-            if "new-line character" in str(error):
-                remedy = f"line {line} has a carriage return outside of quotes; end lines with a line feed"
-            else:
-                remedy = f"line {line} is no CSV ({error}); close every quote that is opened"
-            yield number, FieldError(None, remedy)
+            yield number, _no_csv(error, reader.reader.line_num + skipped)
             return
         yield number, _cells(row)
+
+
+def _no_csv(error: csv.Error, line: int) -> FieldError:
+    if "new-line character" in str(error):
+        return FieldError(
+            None, f"line {line} has a carriage return outside of quotes; end lines with a line feed"
+        )
+    return FieldError(None, f"line {line} is no CSV ({error}); close every quote that is opened")
 
 
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
@@ -289,7 +302,7 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
             for batch in file.iter_batches(batch_size=_ROWS_OF_A_TABLE, use_threads=False):
                 # Before it becomes Python objects: what a dictionary repeats is there once, and then often.
                 bound.add(batch.nbytes)
-                yield from enumerate(map(_without_nan, batch.to_pylist()), start=1)
+                yield from enumerate(map(_plain_row, batch.to_pylist()), start=1)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise Refusal(f"{path.name} cannot be read as Parquet: {error}") from None
 
@@ -324,9 +337,33 @@ def _refuse_many_columns(count: int, path: Path) -> None:
 def _batch_rows(batch: Any, bound: Expanding) -> Iterator[NumberedRow]:
     bound.add(batch.nbytes)
     for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
-        yield from enumerate(map(_without_nan, batch.slice(start, _ROWS_AT_ONCE).to_pylist()), start=1)
+        yield from enumerate(map(_plain_row, batch.slice(start, _ROWS_AT_ONCE).to_pylist()), start=1)
 
 
-def _without_nan(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with null for NaN, as which pandas writes a missing number."""
-    return {name: None if value != value else value for name, value in row.items()}
+def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
+    """The row in values of JSON, with null for NaN, as which pandas writes a missing number."""
+    return {name: value if type(value) in _PLAIN else _plain(value) for name, value in row.items()}
+
+
+_PLAIN = (str, int, bool, type(None))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return None if value != value else value
+        case list():
+            return [entry if type(entry) in _PLAIN else _plain(entry) for entry in value]
+        case dict():
+            return _plain_row(value)
+        case tuple():
+            return [_plain(entry) for entry in value]
+        case datetime() | date() | clock_time():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Decimal():
+            return int(value) if value == value.to_integral_value() else float(value)
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+    return value

@@ -141,6 +141,8 @@ def _answers(row: Row) -> list[Any]:
 def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterator[ImportedJudgment]:
     count = len(completions)
     ranked, scored = (_numbers(row, name, count) for name in ("rank", "score"))
+    if count == 2 and None in ranked:
+        raise FieldError(f"rank_{ranked.index(None) + 1}", "is missing, and the other answer has a rank")
     ratings = tuple(
         rating
         for place in range(count)
@@ -162,7 +164,9 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
         else:
             ranks = tuple(1 if reading.place in (None, place) else 2 for place in range(count))
     elif scored:
-        ranks = _ranks([None if score is None else -float(score) for score in scored])
+        if missing := [n for n, score in enumerate(scored, start=1) if score is None]:
+            raise FieldError(f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank")
+        ranks = dense([-float(score) for score in scored if score is not None])
         verdict = verdict_of(ranks)
     elif ratings:
         verdict, ranks = Verdict.NOT_ASKED, ()

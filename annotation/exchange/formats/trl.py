@@ -58,7 +58,7 @@ _PAIR_SCORES = frozenset(
     for name in ("score", "rating", "avg_rating", "logprob", "logps", "reward")
     for side in ("chosen", "rejected")
     for before, between, after in ((name, "_", side), (side, "_", name), (side, "-", name), (name, "-", side))
-) | {"margin"}
+) | {"margin", "scores"}
 
 
 def preference(row: Row, prompt: list[dict[str, str]], chosen: str, rejected: str) -> ImportedItem:

@@ -97,7 +97,7 @@ def test_importing_twice_adds_nothing_also_within_one_file(project: Project):
     rows = [{"prompt": "a"}, {"prompt": "b"}, {"prompt": "a", "tags": ["again"]}]
     assert bring_in(project, *rows) == ImportReport(added=2, already_there=1)
     assert bring_in(project, *rows) == ImportReport(added=0, already_there=3)
-    assert Prompt.objects.get(messages__0__content="a").tags == []
+    assert Prompt.objects.get(messages__0__content="a").tags == ["again"]
 
 
 def test_the_same_question_with_other_context_is_another_prompt(project: Project):
