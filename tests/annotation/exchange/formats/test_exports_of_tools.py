@@ -22,6 +22,10 @@ def texts(item: ImportedItem) -> list[str]:
     return [completion.text for completion in item.completions]
 
 
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
 def feedback(rating: int, *, siblings: tuple[str, ...] = ("beta",), **data: Any) -> dict[str, Any]:
     messages = {
         "q": {"id": "q", "parentId": None, "role": "user", "content": "Tea?"},
