@@ -243,6 +243,15 @@ SPENT_STATES = (AssignmentState.LEASED, AssignmentState.SUBMITTED, AssignmentSta
 """States of an assignment after which its comparison does not come to the same person again."""
 
 
+NOT_ORDERED = 0
+"""Rank, in ranks by place, of a completion that a partial ranking leaves without an order.
+
+A partial ranking ranks the best m of k completions. The others are below all of these, in no order and not
+tied. Ranks by completion (database, API, records, snapshots) do not name them. Ranks by place, as of an
+imported judgment, have this number for them; tensors have −1 (`training.rlhf.losses`), where 0 is absence.
+"""
+
+
 class Verdict(models.TextChoices):
     """Verdicts of annotators. The four without a winner are never the same thing."""
 
@@ -319,7 +328,7 @@ class JobState(models.TextChoices):
 
 
 class ImportState(models.TextChoices):
-    """Life of a file that is brought in: uploaded → waiting → running → finished or failed; → undoing → undone."""
+    """Life of an imported file: uploaded → waiting → running → finished or failed → undoing → undone."""
 
     UPLOADED = "uploaded", _("uploaded, not imported yet")
     WAITING = "waiting", _("waiting for a worker")

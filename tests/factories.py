@@ -211,7 +211,7 @@ def make_gold_item(
     purpose: Purpose = Purpose.GOLD,
     explanation: str = "Two minutes are enough.",
 ) -> Comparison:
-    """A known item of a new prompt; `ranks` in the order of its candidates, () for no ranks."""
+    """A known item of a new prompt; `ranks` in the order of its candidates, 0 for none, () for no ranks."""
     prompt = make_prompt(project, f"What is known of tea? {uuid.uuid4()}")
     completions = make_completions(prompt, texts or [f"answer {n}" for n in range(max(len(ranks), 2))])
     knows = User.objects.filter(memberships__project=project, memberships__role=Role.MANAGER).first()
@@ -219,7 +219,9 @@ def make_gold_item(
         prompt=prompt,
         completions=completions,
         verdict=verdict,
-        ranks=dict(zip([completion.pk for completion in completions], ranks, strict=bool(ranks))),
+        ranks={
+            completion.pk: rank for completion, rank in zip(completions, ranks, strict=bool(ranks)) if rank
+        },
         explanation=explanation,
         created_by=knows or make_user(f"knows-{uuid.uuid4()}", superuser=True),
         purpose=purpose,
@@ -229,16 +231,15 @@ def make_gold_item(
 def make_judgment(
     comparison: Comparison, annotator: User, ranks: Sequence[int] = (1, 2), **answer: Any
 ) -> Judgment:
-    """`annotator` is leased `comparison` and submits `ranks`, in the order of its candidates.
+    """`annotator` is leased `comparison` and submits `ranks`, in the order of its candidates, 0 for none.
 
     `answer` holds further fields of `JudgmentAnswer`; with `verdict=Verdict.CANNOT_JUDGE`
     give `ranks=()`. Other open comparisons stay as they are.
     """
     assignment = lease_to(comparison, annotator)
     ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
-    judgment_answer = JudgmentAnswer(
-        **{"verdict": Verdict.RANKED, "ranks": dict(zip(ids, ranks, strict=bool(ranks))), **answer}
-    )
+    ranked = {pk: rank for pk, rank in zip(ids, ranks, strict=bool(ranks)) if rank}
+    judgment_answer = JudgmentAnswer(**{"verdict": Verdict.RANKED, "ranks": ranked, **answer})
     return submit_judgment(
         assignment=assignment, annotator=annotator, answer=judgment_answer, idempotency_key=uuid.uuid4()
     )

@@ -12,12 +12,12 @@ from threading import Lock
 
 import numpy as np
 from cachetools import LRUCache, cached
-from django.db.models import Max, QuerySet
+from django.db.models import Count, F, Max, QuerySet
 from numpy.typing import NDArray
 
 from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, standardised, table_of
 from annotation.acquisition.text_features import DIMENSIONS, SPACE
-from annotation.choices import Purpose
+from annotation.choices import Purpose, Verdict
 from annotation.models import (
     Candidate,
     Comparison,
@@ -42,7 +42,7 @@ class ProjectArrays:
     comparisons: dict[int, tuple[int, ...]] = field(default_factory=dict)
     """Comparison of the round → rows of its completions."""
     rankings: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
-    """Judgment → rows and ranks; of all rounds."""
+    """Judgment → rows and ranks, what a partial ranking leaves without an order tied last; of all rounds."""
     prompt_of: dict[int, int] = field(default_factory=dict)
     """Judgment → prompt."""
     last_judgment: int = 0
@@ -134,7 +134,24 @@ def _completions(arrays: ProjectArrays) -> set[int]:
     ).order_by()
     completions = set(new.values_list("completion_id", flat=True))
     ranked = RankedCompletion.objects.filter(judgment__in=_new_judgments(arrays)).order_by()
-    return completions | set(ranked.values_list("completion_id", flat=True))
+    unordered = {pk for rest in _unordered(arrays).values() for pk in rest}
+    return completions | set(ranked.values_list("completion_id", flat=True)) | unordered
+
+
+def _unordered(arrays: ProjectArrays) -> dict[int, list[int]]:
+    """Return new partial rankings with the completions that they leave without an order."""
+    partial = (
+        _new_judgments(arrays)
+        .filter(verdict=Verdict.RANKED, comparison__size__gt=2)
+        .annotate(ranked=Count("ranks"))
+        .filter(ranked__lt=F("comparison__size"))
+        .order_by()
+    )
+    rest = {pk: set(shown) for pk, shown in partial.values_list("pk", "assignment__display_order")}
+    ranked = RankedCompletion.objects.filter(judgment__in=list(rest)).order_by()
+    for judgment, completion in ranked.values_list("judgment_id", "completion_id") if rest else ():
+        rest[judgment].discard(completion)
+    return {judgment: sorted(completions) for judgment, completions in rest.items()}
 
 
 def read_stored(arrays: ProjectArrays, completions: set[int]) -> set[int]:
@@ -157,6 +174,10 @@ def read_new(arrays: ProjectArrays) -> None:
     for judgment, completion, rank, prompt in ranks.iterator():
         rankings[judgment].append((arrays.row_of.get(completion, NOBODY), rank))
         arrays.prompt_of[judgment] = prompt
+    for judgment, completions in _unordered(arrays).items():
+        # Below all ranked ones, and like completions that tie not chosen against each other.
+        last = 1 + max((rank for _, rank in rankings[judgment]), default=0)
+        rankings[judgment] += [(arrays.row_of.get(pk, NOBODY), last) for pk in completions]
     # What came after the features were read is left for the next time.
     late = [pk for pk, both in rankings.items() if any(row == NOBODY for row, _ in both)]
     until = min(late, default=newest_judgment + 1)

@@ -14,10 +14,13 @@ def kendall_tau_b(first: Sequence[float], second: Sequence[float]) -> float | No
     """τ-b of two rankings of the same things; None where one of them is all ties.
 
     τ_b = (P − Q) / √((P + Q + X)(P + Q + Y)): P pairs in the same order, Q in opposite order, X tied in the
-    first ranking alone, Y in the second alone. Kendall 1945.
+    first ranking alone, Y in the second alone. Kendall 1945. Two of rank infinity have no order and are not
+    tied: a pair of which one ranking says nothing is left out.
     """
     concordant = decided_first = decided_second = 0
     for left, right in combinations(range(len(first)), 2):
+        if any(ranking[left] == ranking[right] == math.inf for ranking in (first, second)):
+            continue
         first_sign = (first[left] > first[right]) - (first[left] < first[right])
         second_sign = (second[left] > second[right]) - (second[left] < second[right])
         concordant += first_sign * second_sign

@@ -1,5 +1,6 @@
 """Plain records as what the statistics take: units of items, outcomes by position, circles, gold."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,7 +100,10 @@ def strength_units(item: Sequence[Judged]) -> list[list[float]]:
 
 
 def rank_units(item: Sequence[Judged]) -> list[list[float]]:
-    """Of a ranking of three or more: for each completion the ranks that people gave it."""
+    """Of a ranking of three or more: for each completion the ranks that people gave it.
+
+    Who left a completion without an order gave it none.
+    """
     units: dict[int, list[float]] = defaultdict(list)
     for judgment in item:
         if len(judgment.shown) > 2:
@@ -109,9 +113,12 @@ def rank_units(item: Sequence[Judged]) -> list[list[float]]:
 
 
 def rankings(item: Sequence[Judged]) -> list[list[float]]:
-    """The rankings of three or more completions, each in the order of `Judged.completions`."""
+    """The rankings of three or more completions, each in the order of `Judged.completions`.
+
+    A completion without an order has the rank infinity; see `kendall_tau_b`.
+    """
     return [
-        [float(judgment.ranks[completion]) for completion in judgment.completions]
+        [float(judgment.ranks.get(completion, math.inf)) for completion in judgment.completions]
         for judgment in item
         if len(judgment.shown) > 2 and judgment.ranks
     ]

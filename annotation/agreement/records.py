@@ -1,10 +1,32 @@
 """Judgments as plain data, as the statistics take them."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
 
 from annotation.choices import Purpose
+
+
+def outcome_between(ranks: Mapping[int, int], left: int, right: int) -> int | None:
+    """Return 1 where `left` is better, −1 where `right` is, 0 for a tie; None where ranks say nothing.
+
+    left, right: of the judged completions. One without a rank is below all that have one; two say nothing.
+    """
+    first, second = ranks.get(left), ranks.get(right)
+    if first is None or second is None:
+        return None if first is second else 1 if second is None else -1
+    return (second > first) - (second < first)
+
+
+def decides_a_pair(ranks: Mapping[int, int], size: int) -> bool:
+    """Return True where ranks of some of `size` completions put one above another."""
+    return len(set(ranks.values())) > 1 or 0 < len(ranks) < size
+
+
+def unordered_among(ranks: Mapping[int, int], completions: Iterable[int]) -> list[int]:
+    """Return the completions that a partial ranking leaves without an order; none where nothing is ranked."""
+    return [pk for pk in completions if pk not in ranks] if ranks else []
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +48,7 @@ class Judged:
     shown: tuple[int, ...]
     """Completion ids in the order in which they were displayed."""
     ranks: dict[int, int]
+    """Of a partial ranking, those of the best completions alone."""
     undecided: frozenset[frozenset[int]]
     """Pairs that an imported set calls equal although its other pairs give them different ranks."""
 
@@ -41,12 +64,9 @@ class Judged:
 
     def outcome(self, left: int, right: int) -> int | None:
         """1 where `left` is better, −1 where `right` is, 0 where neither; None where nothing was said."""
-        first, second = self.ranks.get(left), self.ranks.get(right)
-        if first is None or second is None:
-            return None
         if self.undecided and frozenset((left, right)) in self.undecided:
             return 0
-        return (second > first) - (second < first)
+        return outcome_between(self.ranks, left, right)
 
     def outcomes(self) -> list[tuple[int, int, int]]:
         """Every pair of its completions with the outcome: (older, younger, outcome)."""

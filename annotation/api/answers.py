@@ -54,7 +54,8 @@ class VerdictSerializer(serializers.Serializer[Any]):
         child=serializers.IntegerField(min_value=1, max_value=1000),
         required=False,
         default=dict,
-        help_text="Answer → rank, 1 best, equal numbers tied. For the verdict `ranked`.",
+        help_text="Answer → rank, 1 best, equal numbers tied. For the verdict `ranked`. Of three or more the "
+        "best may be ranked alone: the others are below them, without an order.",
     )
 
 
@@ -133,7 +134,10 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     superseded = serializers.BooleanField()
     created_at = serializers.DateTimeField()
     verdict = serializers.ChoiceField(choices=Verdict.choices)
-    ranks = serializers.DictField(child=serializers.IntegerField())
+    ranks = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="Answer → rank. A partial ranking leaves out the answers below all ranked ones.",
+    )
     strength = serializers.IntegerField(allow_null=True)
     comment = serializers.CharField()
     span_flags = SpanSerializer(many=True)

@@ -137,7 +137,10 @@ class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
     purpose = serializers.ChoiceField(choices=Purpose.choices, source="comparison.purpose")
-    ranks = serializers.DictField(child=serializers.IntegerField(), help_text="Completion → rank.")
+    ranks = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="Completion → rank. A partial ranking leaves out the completions below all ranked ones.",
+    )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
 
     class Meta:

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import connection
 from django.utils import timezone
 
-from annotation.choices import AssignmentState
+from annotation.choices import NOT_ORDERED, AssignmentState
 from annotation.exchange.accepted import Accepted, ImportScene
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment, ImportedMissing
 from annotation.exchange.import_corrections import write_corrections
@@ -86,8 +86,9 @@ def _has_details(judgment: ImportedJudgment) -> bool:
 
 def _ranks(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[tuple[int, int, int]]:
     for pk, row in numbered:
-        ranks = dict(zip(row.completions, row.judgment.ranks, strict=False))
-        for completion, rank in dense_ranks(ranks).items():
+        by_place = dict(zip(row.completions, row.judgment.ranks, strict=False))
+        ranks = {completion: rank for completion, rank in by_place.items() if rank != NOT_ORDERED}
+        for completion, rank in dense_ranks(ranks, by_place).items():
             yield pk, completion, rank
 
 

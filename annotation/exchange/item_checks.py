@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from annotation.choices import SCALE_VALUES, RatingScale, StepLabel, Verdict
+from annotation.choices import NOT_ORDERED, SCALE_VALUES, RatingScale, StepLabel, Verdict
 from annotation.exchange.formats.fields import FieldError, text
 from annotation.exchange.formats.items import (
     LONGEST_SOURCE,
@@ -147,7 +147,7 @@ def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
     if judgment.verdict in _NO_ORDER:
         if ranks:
             raise FieldError("ranks", f"there are ranks, and the verdict {judgment.verdict} gives no order")
-    elif len(ranks) != answers or any(rank < 1 for rank in ranks):
+    elif len(ranks) != answers or not _are_ranks(ranks, is_ranking=judgment.verdict == Verdict.RANKED):
         raise FieldError("ranks", f"one rank from 1 is expected for each of the {answers} answers")
     elif judgment.verdict in _NO_WINNER and (len(ranks) < 2 or len(set(ranks)) > 1):
         raise FieldError("ranks", f"the verdict {judgment.verdict} names no winner, but the ranks do")
@@ -157,6 +157,12 @@ def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
         judgment.verdict == Verdict.RANKED and answers == 2 and 1 <= judgment.strength <= 4
     ):
         raise FieldError("strength", "is 1 to 4, and only of a pair with a winner")
+
+
+def _are_ranks(ranks: Sequence[int], *, is_ranking: bool) -> bool:
+    """Return True for ranks from 1; a ranking of three or more may leave some without an order."""
+    may_be_partial = is_ranking and len(ranks) > 2 and any(rank != NOT_ORDERED for rank in ranks)
+    return all(rank >= 1 or (may_be_partial and rank == NOT_ORDERED) for rank in ranks)
 
 
 def _check_object(values: Mapping[str, Any], where: str) -> None:

@@ -58,7 +58,7 @@ class ItemCounts:
 class ItemImport:
     """One import into one project. Give it the items of a file in their order, from the first on.
 
-    scene: the project with the categories and criteria that the items name. file_import: the id of its record.
+    scene: the project with the categories and criteria that the items name. file_import: its record's id.
     """
 
     def __init__(
@@ -246,9 +246,7 @@ class _Places:
         """Return True where this person has, or had, the comparison."""
         return (comparison, annotator) in self._judged
 
-    def says(
-        self, comparison: int, annotator: int, judgment: ImportedJudgment, ids: Sequence[int]
-    ) -> bool:
+    def says(self, comparison: int, annotator: int, judgment: ImportedJudgment, ids: Sequence[int]) -> bool:
         """Return True where this person has said the very same of the comparison."""
         content = _content(judgment, ids)
         if said := self._said.get((comparison, annotator)):

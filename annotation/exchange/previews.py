@@ -1,4 +1,4 @@
-"""An uploaded file before its import: its first rows, what is wrong with them, and the account of its columns."""
+"""An uploaded file before its import: its first rows, their faults, and the account of its columns."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """An import is undone: what it brought is deleted, as long as nobody has judged it or builds on it.
 
-Deleted are its judgments, comparisons, completions and prompts, and the categories and criteria that it made and
-nothing uses. What was there before it stays, and so do the accounts of its annotators.
+Deleted are its judgments, comparisons, completions and prompts, and the categories and criteria that it made
+and nothing uses. What was there before it stays, and so do the accounts of its annotators.
 """
 
 from collections.abc import Callable, Iterator, Sequence

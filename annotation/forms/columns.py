@@ -1,7 +1,7 @@
-"""The form of an uploaded file: one choice for each column of the file, and one for each value of the winner.
+"""The form of an uploaded file: a choice for each of its columns, and for each value of the winner.
 
-Fields: `format`; for column N `name-N`, `role-N` and, where it can only be left out, `leave-N`; for a value of
-the winner `value-N` and `meaning-N`.
+Fields: `format`; for column N `name-N`, `role-N` and, where it can only be left out, `leave-N`; for a value
+of the winner `value-N` and `meaning-N`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _VERDICTS = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_
 
 
 class ColumnChoices:
-    """What a person chose for the columns of a file. Values of fields that the file does not have are ignored."""
+    """Choices of a person for the columns of a file; columns that it does not have are ignored."""
 
     def __init__(self, posted: Mapping[str, str], account: Sequence[ColumnAccount], format_name: str) -> None:
         self.format_name = posted.get("format", "")

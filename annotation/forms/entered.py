@@ -52,6 +52,8 @@ class Entered:
 
     choice: str = ""
     ranks: Mapping[str, str] = field(default_factory=dict)
+    partial: str = ""
+    """Not empty where the annotator leaves the responses without a rank unordered, below the ranked ones."""
     span_flags: str = "[]"
     missing: Sequence[MissingRow] = ()
     ratings: Mapping[str, str] = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Entered:
         return cls(
             choice=data.get("choice", ""),
             ranks={token: data.get(f"rank-{token}", "") for token in tokens},
+            partial=data.get("partial", ""),
             span_flags=data.get("span_flags", "") or "[]",
             missing=_rows(data),
             ratings={name: value for name in ratings if (value := data.get(name, ""))},
@@ -120,6 +123,7 @@ class Entered:
         return cls(
             choice=_choice_of(judgment, ranks),
             ranks=ranks if judgment.verdict == Verdict.RANKED else {},
+            partial="yes" if 0 < len(ranks) < len(assignment.display_order) else "",
             span_flags=json.dumps(_spans(judgment)),
             missing=[
                 _row(row, token(row.completion_id))
@@ -216,7 +220,7 @@ def _shown(number: int | None) -> str:
 
 
 def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
-    if judgment.verdict != Verdict.RANKED or len(ranks) != 2:
+    if judgment.verdict != Verdict.RANKED or len(judgment.assignment.display_order) != 2:
         return judgment.verdict
     winner = min(ranks, key=lambda token: int(ranks[token]))
     return f"win:{winner}:{judgment.strength}" if judgment.strength else f"win:{winner}"

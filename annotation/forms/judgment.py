@@ -219,8 +219,9 @@ class JudgmentForm(forms.Form):
         if not choice and not ranks:
             raise ValidationError(str(Incomplete.RANKING))
         unranked = [self._letters[token] for token in self._completions if token not in ranks]
-        if unranked:
-            raise ValidationError(_("Rank %(letters)s too.") % {"letters": _listed(unranked)})
+        may_leave_rest = bool(ranks) and len(self._completions) > 2
+        if unranked and not (may_leave_rest and self.entered.partial):
+            raise ValidationError(_unranked_too(unranked))
         if not all(rank.isascii() and rank.isdigit() for rank in ranks.values()):
             raise ValidationError(_("Ranks are whole numbers from 1, the best."))
         return Verdict.RANKED, {self._completions[token]: int(rank) for token, rank in ranks.items()}, None
@@ -249,6 +250,14 @@ class JudgmentForm(forms.Form):
             sentence=first.sentence if first else None,
             further_evidence=tuple(pointers[1:]),
         )
+
+
+def _unranked_too(letters: Sequence[str]) -> str:
+    # One that is left is the last: there is nothing to leave unordered.
+    asked = (
+        _("Rank %(letters)s too.") if len(letters) == 1 else _("Rank %(letters)s, or leave them unordered.")
+    )
+    return asked % {"letters": _listed(letters)}
 
 
 def _pointer(text: str) -> EvidencePointer:

@@ -27,6 +27,8 @@ class ReviewChoice:
 class ReviewForm(forms.Form):
     """Reads a review's page; `verdict` and `ranks` are what the service takes."""
 
+    # Cleaned in this order: a ranking is read with what `partial` says of the rest.
+    partial = forms.BooleanField(required=False)
     choice = forms.CharField(required=False)
     comment = forms.CharField(required=False, max_length=20_000)
 
@@ -98,8 +100,13 @@ class ReviewForm(forms.Form):
         if not ranks:
             raise ValidationError(_("Choose a preference, or “cannot judge”."))
         unranked = [self._letters[name] for name in self._ids if name not in ranks]
-        if unranked:
-            raise ValidationError(_("Rank %(letters)s too.") % {"letters": ", ".join(unranked)})
+        if unranked and not (self.cleaned_data.get("partial") and len(self._ids) > 2):
+            asked = (
+                _("Rank %(letters)s too.")
+                if len(unranked) == 1
+                else _("Rank %(letters)s, or leave them unordered.")
+            )
+            raise ValidationError(asked % {"letters": ", ".join(unranked)})
         if not all(rank.isascii() and rank.isdigit() for rank in ranks.values()):
             raise ValidationError(_("Ranks are whole numbers from 1, the best."))
         return {self._ids[name]: int(rank) for name, rank in ranks.items()}

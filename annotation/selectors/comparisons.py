@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from django.db.models import BigIntegerField, Count, Exists, Max, OuterRef, Q, QuerySet
+from django.db.models import BigIntegerField, Count, Exists, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Cast
 
 from annotation.agreement import readings
@@ -134,11 +134,13 @@ def _decided(judgments: QuerySet[Judgment], shown: Shown) -> QuerySet[Judgment]:
         bests=Count("ranks", filter=is_best),
         first_is_best=Count("ranks", filter=is_best & Q(ranks__completion_id=first)),
     )
+    # Where fewer than all have a rank, the others are below the best.
+    has_winner = Q(last_rank__gt=1) | Q(last_rank=1, bests__lt=F("comparison__size"))
     if shown == Shown.NO_WINNER:
-        return counted.filter(last_rank=1)
+        return counted.filter(last_rank=1, bests__gte=F("comparison__size"))
     if shown == Shown.FIRST_WON:
-        return counted.filter(last_rank__gt=1, bests=1, first_is_best=1)
-    return counted.filter(last_rank__gt=1, first_is_best=0)
+        return counted.filter(has_winner, bests=1, first_is_best=1)
+    return counted.filter(has_winner, first_is_best=0)
 
 
 def _retests(alike: bool) -> Finder:

@@ -84,7 +84,7 @@ def _first_answers(
     )
     if comparisons is not None:
         known = known.filter(comparison__in=list(comparisons))
-    by_comparison = {answer.comparison_id: answer for answer in known}
+    by_comparison = {answer.comparison_id: answer for answer in known.select_related("comparison")}
     firsts = Judgment.objects.filter(
         comparison__in=by_comparison,
         annotator__in=list(annotators),

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
+from annotation.agreement.records import outcome_between
 from annotation.choices import AssignmentState, Purpose, Verdict
 from annotation.models import Assignment, GoldAnswer, Judgment
+from annotation.text.orders import with_rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +36,8 @@ def gold_outcome(judgment: Judgment) -> GoldOutcome:
     """Return True where a judgment agrees with the known answer of its comparison.
 
     Right is: a known verdict without winner is met exactly; a known ranking is met when every pair
-    that it decides is decided the same way. Ties in the known ranking leave the pair open.
+    that it decides is decided the same way. Ties in the known ranking leave the pair open, and so does a
+    known ranking that orders neither of two. Who leaves both without an order has not decided the pair.
     """
     known = judgment.comparison.gold_answer
     ranks = {place.completion_id: place.rank for place in judgment.ranks.all()}
@@ -48,10 +51,15 @@ def agrees_with_known(known: GoldAnswer, *, verdict: str, ranks: Mapping[int, in
     """Return True where this answer agrees with the known one; see `gold_outcome`."""
     if known.verdict != Verdict.RANKED or verdict != Verdict.RANKED:
         return verdict == known.verdict
+    expected = known_ranks(known)
+    completions = expected.keys() | ranks.keys()
+    if expected.keys() - ranks.keys() and known.comparison.size > len(completions):
+        # Below them is a completion that neither orders: the known answer decides that pair.
+        return False
     return all(
-        (rank < other_rank) == (ranks[pk] < ranks[other]) and ranks[pk] != ranks[other]
-        for (pk, rank), (other, other_rank) in combinations(known_ranks(known).items(), 2)
-        if rank != other_rank
+        outcome_between(ranks, left, right) == outcome
+        for left, right in combinations(completions, 2)
+        if (outcome := outcome_between(expected, left, right))
     )
 
 
@@ -84,7 +92,7 @@ def feedback_for(assignment: Assignment) -> Feedback | None:
         right=gold_outcome(judgment).right,
         verdict=Verdict(known.verdict),
         ranks=ranks,
-        ranking=_ranking(ranks) if known.verdict == Verdict.RANKED else "",
+        ranking=_ranking(assignment, ranks) if known.verdict == Verdict.RANKED else "",
         explanation=known.explanation,
     )
 
@@ -95,8 +103,10 @@ def _by_letter(assignment: Assignment, known: GoldAnswer) -> dict[str, int]:
     return {letter: ranks[pk] for letter, pk in letters if pk in ranks}
 
 
-def _ranking(ranks: Mapping[str, int]) -> str:
+def _ranking(assignment: Assignment, ranks: Mapping[str, int]) -> str:
     tiers = [
         [letter for letter, rank in ranks.items() if rank == tier] for tier in sorted(set(ranks.values()))
     ]
-    return " > ".join(" = ".join(tier) for tier in tiers)
+    letters = string.ascii_uppercase[: len(assignment.display_order)]
+    rest = [letter for letter in letters if letter not in ranks]
+    return with_rest(" > ".join(" = ".join(tier) for tier in tiers), rest)

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from django.db.models import Exists, OuterRef, QuerySet
 
+from annotation.agreement.records import decides_a_pair, unordered_among
 from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, Withholding
 from annotation.selectors.disputed_gold import disputes_in
 from annotation.selectors.known_answers import agrees_with_known
+from annotation.text.orders import with_rest
 
 EXCERPT = 160
 """So many characters around the quote of a withheld text are shown."""
@@ -151,7 +153,9 @@ def _candidate(comparison: Comparison) -> GoldCandidate | None:
         if len(preferences) < 2 or any(answer != preferences[0] for answer in preferences):
             return None
         (verdict, ranks), by_reviewer = preferences[0], False
-    if verdict == Verdict.NOT_ASKED or (verdict == Verdict.RANKED and len(set(ranks.values())) < 2):
+    if verdict == Verdict.NOT_ASKED or (
+        verdict == Verdict.RANKED and not decides_a_pair(ranks, comparison.size)
+    ):
         return None
     return GoldCandidate(
         comparison=comparison, answer=_in_words(comparison, verdict, ranks), by_reviewer=by_reviewer
@@ -178,7 +182,8 @@ def _in_words(comparison: Comparison, verdict: str, ranks: dict[int, int]) -> st
     by_rank: dict[int, list[str]] = defaultdict(list)
     for pk, rank in ranks.items():
         by_rank[rank].append(numbers[pk])
-    return " > ".join(" = ".join(sorted(by_rank[rank], key=int)) for rank in sorted(by_rank))
+    order = " > ".join(" = ".join(sorted(by_rank[rank], key=int)) for rank in sorted(by_rank))
+    return with_rest(order, [numbers[pk] for pk in unordered_among(ranks, ids)])
 
 
 def _cut(text: str, *, from_end: bool) -> str:

@@ -14,6 +14,7 @@ from django.utils.crypto import salted_hmac
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import unordered_among
 from annotation.choices import (
     SCALE_VALUES,
     STRENGTHS,
@@ -38,6 +39,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.comparison.traces import Traces
+from annotation.text.orders import with_rest
 from annotation.text.rendering import render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 
@@ -223,7 +225,8 @@ class ReviewPage:
         by_rank: dict[int, list[str]] = {}
         for pk, rank in ranks.items():
             by_rank.setdefault(rank, []).append(self._letters[pk])
-        return " > ".join(" = ".join(sorted(by_rank[rank])) for rank in sorted(by_rank))
+        order = " > ".join(" = ".join(sorted(by_rank[rank])) for rank in sorted(by_rank))
+        return with_rest(order, [self._letters[pk] for pk in unordered_among(ranks, self._letters)])
 
     def _remarks(self, judgment: Judgment) -> list[Remark]:
         """Marks, missing info, ratings, critiques, corrections, the demonstration and the comment."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from annotation.agreement.bootstrap import RESAMPLES, Floats, estimate_of, ratio
 from annotation.agreement.estimate import Estimate, Missing, absent
+from annotation.agreement.records import outcome_between
 from annotation.agreement.shares import share_of
 
 LEAST_ITEMS = 10
@@ -152,20 +153,26 @@ def effect_of(
     return Effect(helped=helped, control=control, difference=difference)
 
 
-def outcomes_of(ranks: Mapping[int, int]) -> dict[tuple[int, int], int]:
-    """Return for each pair of ranked completions: 1 where the older is better, −1 the younger, 0 neither."""
+def outcomes_of(ranks: Mapping[int, int], completions: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return for each pair that was ordered: 1 where the older is better, −1 the younger, 0 neither."""
     return {
-        (left, right): (ranks[right] > ranks[left]) - (ranks[right] < ranks[left])
-        for left, right in combinations(sorted(ranks), 2)
+        (left, right): outcome
+        for left, right in combinations(sorted(completions), 2)
+        if (outcome := outcome_between(ranks, left, right)) is not None
     }
 
 
-def agreement_with(ranks: Mapping[int, int], others: Iterable[Mapping[int, int]]) -> float | None:
-    """Return the share of pairs decided alike, over all others; None where nobody else decided a pair."""
-    mine = outcomes_of(ranks)
+def agreement_with(
+    ranks: Mapping[int, int], others: Iterable[Mapping[int, int]], completions: Sequence[int]
+) -> float | None:
+    """Return the share of pairs decided alike, over all others; None where nobody else decided a pair.
+
+    completions: all that were compared.
+    """
+    mine = outcomes_of(ranks, completions)
     alike = total = 0
     for other in others:
-        theirs = outcomes_of(other)
+        theirs = outcomes_of(other, completions)
         shared = mine.keys() & theirs.keys()
         total += len(shared)
         alike += sum(mine[pair] == theirs[pair] for pair in shared)

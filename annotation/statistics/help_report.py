@@ -49,6 +49,7 @@ def passes_in(project: Project) -> list[Passes]:
             *("pk", "arm", "finished_at", "assignment_id", "assignment__comparison_id"),
             *("assignment__annotator_id", "first_judgment_id"),
             *("first_judgment__active_seconds", "final_judgment__active_seconds"),
+            "assignment__display_order",
         )
     )
     comparisons = {row[4] for row in reveals}
@@ -58,7 +59,8 @@ def passes_in(project: Project) -> list[Passes]:
         .filter(assignment__in=[row[3] for row in reveals])
         .values_list("assignment_id", "pk")
     )
-    gold = {known.comparison_id: known for known in GoldAnswer.objects.filter(comparison__in=comparisons)}
+    answers = GoldAnswer.objects.filter(comparison__in=comparisons).select_related("comparison")
+    gold = {known.comparison_id: known for known in answers}
     ids = {*standing.values(), *(pk for of_one in firsts.values() for pk in of_one.values())}
     ranks, verdicts = _ranks(ids), dict(Judgment.objects.filter(pk__in=ids).values_list("pk", "verdict"))
 
@@ -68,12 +70,12 @@ def passes_in(project: Project) -> list[Passes]:
             return None
         return float(agrees_with_known(answer, verdict=verdicts[judgment], ranks=ranks.get(judgment, {})))
 
-    def agreed(comparison: int, annotator: int, judgment: int) -> float | None:
-        others = (pk for who, pk in firsts[comparison].items() if who != annotator)
-        return agreement_with(ranks.get(judgment, {}), [ranks.get(pk, {}) for pk in others])
+    def agreed(comparison: int, annotator: int, judgment: int, completions: list[int]) -> float | None:
+        others = [ranks.get(pk, {}) for who, pk in firsts[comparison].items() if who != annotator]
+        return agreement_with(ranks.get(judgment, {}), others, completions)
 
     passes = []
-    for _pk, arm, finished, assignment, comparison, annotator, first, before, after in reveals:
+    for _pk, arm, finished, assignment, comparison, annotator, first, before, after, completions in reveals:
         helped = arm == HelpArm.HELPED
         stands = standing[assignment]
         passes.append(
@@ -82,8 +84,8 @@ def passes_in(project: Project) -> list[Passes]:
                 helped=helped,
                 finished=finished is not None,
                 seconds=_seconds(before, after, two=helped),
-                agreement=agreed(comparison, annotator, stands),
-                first_agreement=agreed(comparison, annotator, first),
+                agreement=agreed(comparison, annotator, stands, completions),
+                first_agreement=agreed(comparison, annotator, first, completions),
                 gold=known(comparison, stands),
                 first_gold=known(comparison, first),
             )

@@ -5,7 +5,7 @@ import { formatOrder } from "./label-order.js";
 const VERDICT = translate("Preference");
 const ORDER = translate("Order");
 const NAMED = { choice: VERDICT, span_flags: translate("Spans"), comment: translate("Comment") };
-const SILENT = new Set(["active_seconds", "stands_on", "confirmed", "missing-candidate", "missing-category"]);
+const SILENT = new Set(["active_seconds", "stands_on", "confirmed", "partial", "missing-candidate", "missing-category"]);
 
 const letterOf = (form, token) => form.querySelector(`[data-candidate="${token}"]`)?.dataset.letter ?? "?";
 
@@ -49,7 +49,8 @@ export function describe(fields, form, categories) {
     }
   }
   said = said.filter(Boolean);
-  if (ranks.size) said.unshift([ORDER, formatOrder(ranks)]);
+  const rest = fields.some(([name, value]) => name === "partial" && value) ? " > …" : "";
+  if (ranks.size) said.unshift([ORDER, formatOrder(ranks) + rest]);
   return said;
 }
 

@@ -201,8 +201,10 @@ export class Help {
       return () => before && this.screen.choose(before);
     }
     const ranks = order.ranks();
-    order.set(new Map(Object.entries(suggestion.ranks)));
-    return () => before ? this.screen.choose(before) : order.set(ranks);
+    const rest = order.rest.checked;
+    const suggested = new Map(Object.entries(suggestion.ranks));
+    order.set(suggested, { rest: suggested.size < order.letters.length });
+    return () => before ? this.screen.choose(before) : order.set(ranks, { rest });
   }
 
   /** Where an accepted suggestion is changed: its mark, its field, or the preference. */

@@ -2,13 +2,19 @@
    letter keys, and by dragging letters between tiers or whole cards onto each other. Each way updates the
    others; the selects are what is submitted. */
 
-/** Reads "B > C = D > A" (or "BC=DA"): ranks by letter, or what is wrong with it. */
+/* "…" or dots at the end of a typed order: the rest stays below, unordered. */
+const REST = /[….]/;
+
+/** Reads "B > C = D > A" (or "BC=DA", or "B > C > …"): ranks by letter, whether the rest is left unordered,
+    or what is wrong with it. */
 export function parseOrder(text, letters) {
   const ranks = new Map();
   let rank = 0;
   let tied = false;
+  let rest = false;
   for (const character of text.toUpperCase()) {
     if (letters.includes(character)) {
+      if (rest) return { ranks, rest, error: translate("“…” is the rest, in no order: write it last.") };
       if (ranks.has(character)) return { ranks, error: translate("{character} stands there twice.", { character }) };
       rank += tied && rank > 0 ? 0 : 1;
       ranks.set(character, rank);
@@ -17,11 +23,13 @@ export function parseOrder(text, letters) {
       tied = true;
     } else if (character === ">") {
       tied = false;
+    } else if (REST.test(character) && ranks.size) {
+      rest = true;
     } else if (!/[\s,]/.test(character)) {
       return { ranks, error: translate("“{character}” is no response here. Write for example {order}.", { character, order: letters.join(" > ") }) };
     }
   }
-  return { ranks, error: "" };
+  return { ranks, rest, error: "" };
 }
 
 /** The text of an order: letters by rank, ties joined by "=". */
@@ -68,6 +76,9 @@ export class Order {
     this.letters = [...this.cards.keys()];
     this.selects = new Map(this.letters.map((letter) => [letter, this.cards.get(letter).querySelector(".rank__select")]));
     this.input = screen.querySelector("#order");
+    this.rest = screen.querySelector('[name="partial"]');
+    this.restLabel = this.rest.closest("label");
+    screen.querySelector(".dock__foot").prepend(this.restLabel);
     this.noWins = [...screen.querySelectorAll('input[name="choice"]')];
     this.placed = [];
     this.tieNext = false;
@@ -78,6 +89,7 @@ export class Order {
     this.placed = [...this.ranks().keys()];
     this.input.addEventListener("input", () => this.read());
     this.input.addEventListener("blur", () => this.show());
+    this.rest.addEventListener("change", () => this.leaveRest(this.rest.checked));
     screen.querySelector("[data-clears-order]").addEventListener("click", () => this.clear());
     for (const radio of this.noWins) radio.addEventListener("change", () => radio.checked && this.set(new Map(), { keepChoice: true }));
     this.show();
@@ -91,10 +103,37 @@ export class Order {
     );
   }
 
-  /** The letters that have no rank yet. */
-  missing() {
+  /** The letters without a rank. */
+  unranked() {
     const ranks = this.ranks();
     return this.letters.filter((letter) => !ranks.has(letter));
+  }
+
+  /** The letters that still need a rank: none where the rest is left unordered. */
+  missing() {
+    return this.unordered().length ? [] : this.unranked();
+  }
+
+  /** The letters that are left unordered, below all ranked ones. */
+  unordered() {
+    return this.rest.checked && !this.rest.disabled ? this.unranked() : [];
+  }
+
+  /** The order in words, with what it leaves unordered. */
+  words() {
+    const rest = this.unordered();
+    const order = formatOrder(this.ranks());
+    return rest.length ? translate("{order}; not ordered: {rest}", { order, rest: rest.join(", ") }) : this.input.value;
+  }
+
+  /** Leave the rest unordered, or do not. One that is left is simply the last. */
+  leaveRest(leave) {
+    const rest = this.unranked();
+    if (leave && rest.length === 1) return this.append(rest[0]);
+    this.rest.checked = leave;
+    this.tieNext = false;
+    this.show({ changed: true });
+    if (leave) this.announce(this.words());
   }
 
   addButtons(letter) {
@@ -189,14 +228,17 @@ export class Order {
   }
 
   read() {
-    const { ranks, error } = parseOrder(this.input.value, this.letters);
+    const { ranks, rest, error } = parseOrder(this.input.value, this.letters);
+    const left = this.letters.filter((letter) => !ranks.has(letter));
+    if (rest && left.length === 1) ranks.set(left[0], Math.max(...ranks.values()) + 1);
     this.error = error;
     this.placed = [...ranks.keys()];
-    this.set(ranks);
+    this.set(ranks, { rest: Boolean(rest) });
   }
 
-  set(ranks, { keepChoice = false } = {}) {
+  set(ranks, { keepChoice = false, rest = this.rest.checked } = {}) {
     for (const [letter, select] of this.selects) select.value = String(ranks.get(letter) ?? "");
+    this.rest.checked = rest;
     if (!keepChoice && ranks.size) for (const radio of this.noWins) radio.checked = false;
     if (keepChoice) this.placed = [];
     this.show({ changed: true });
@@ -205,6 +247,10 @@ export class Order {
   show({ changed = false } = {}) {
     const ranks = this.ranks();
     const distinct = [...new Set(ranks.values())].sort((a, b) => a - b);
+    // Of all or none nothing is the rest; what was said of it does not outlast that.
+    this.rest.disabled = !ranks.size || ranks.size === this.letters.length;
+    this.restLabel.hidden = this.rest.disabled;
+    if (this.rest.disabled) this.rest.checked = false;
     for (const [letter, card] of this.cards) {
       const rank = ranks.get(letter);
       for (const button of card.querySelectorAll(".rank__buttons button")) {
@@ -215,7 +261,7 @@ export class Order {
     }
     this.board.draw(ranks);
     if (document.activeElement !== this.input) {
-      this.input.value = formatOrder(ranks) + (this.tieNext ? " =" : "");
+      this.input.value = formatOrder(ranks) + (this.unordered().length ? " > …" : this.tieNext ? " =" : "");
       this.error = "";
     }
     this.input.setAttribute("aria-invalid", String(Boolean(this.error)));
@@ -247,6 +293,10 @@ export class Order {
       return true;
     }
     if (name === keys.equal) return this.tie();
+    if (name === keys.rest && !this.rest.disabled) {
+      this.leaveRest(!this.rest.checked);
+      return true;
+    }
     if (name === keys.take_back) {
       this.takeBack();
       return true;
@@ -297,12 +347,13 @@ class Board {
     const focused = [...this.chips.values()].find((chip) => chip === document.activeElement);
     const tiers = tiersOf(ranks);
     const zones = [this.zone(0), ...tiers.flatMap((letters, i) => [this.zone(2 * i + 1, [...letters].sort()), this.zone(2 * i + 2)])];
-    const unranked = this.order.letters.filter((letter) => !ranks.has(letter));
+    const unranked = this.order.unranked();
+    const isRest = this.order.unordered().length > 0;
     this.element.replaceChildren(...zones, this.zone(-1, unranked));
     for (const [letter, chip] of this.chips) {
       chip.setAttribute("aria-label", ranks.has(letter)
         ? translate("Response {letter}, rank {rank}", { letter, rank: ranks.get(letter) })
-        : translate("Response {letter}, not ranked", { letter }));
+        : isRest ? translate("Response {letter}, not ordered", { letter }) : translate("Response {letter}, not ranked", { letter }));
     }
     focused?.focus({ preventScroll: true });
   }

@@ -171,7 +171,9 @@ class Screen {
     if (!missing.length) return "";
     return missing.length === this.order.letters.length
       ? translate("Rank the responses, or choose a no-preference option.")
-      : translate("Rank {letters} too.", { letters: listed(missing) });
+      : missing.length === 1
+        ? translate("Rank {letters} too.", { letters: listed(missing) })
+        : translate("Rank {letters}, or leave them unordered.", { letters: listed(missing) });
   }
 
   update() {
@@ -182,7 +184,7 @@ class Screen {
     this.doubts.changed(doubts);
     this.help?.draw();
     const warning = lack || this.doubts.isOpen ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
-    const entered = chosen ? `${chosen}.` : this.order?.input.value ?? "";
+    const entered = chosen ? `${chosen}.` : this.order?.words() ?? "";
     this.say(lack || warning || entered, warning ? "warn" : "");
     for (const details of $$(".missing", this.element)) {
       const rows = $$(".missing__row", details).filter((row) => !isEmpty(row)).length;
@@ -204,7 +206,9 @@ class Screen {
     const letters = this.data.candidates.map(({ letter }) => letter);
     const letterOf = new Map(this.data.candidates.map(({ token, letter }) => [token, letter]));
     const [, winner] = /^win:([^:]+)/.exec($('input[name="choice"]:checked', this.form)?.value ?? "") ?? [];
-    const ranks = winner ? new Map(letters.map((letter) => [letter, letter === letterOf.get(winner) ? 1 : 2])) : this.order?.ranks() ?? new Map();
+    const ranks = winner ? new Map(letters.map((letter) => [letter, letter === letterOf.get(winner) ? 1 : 2])) : new Map(this.order?.ranks());
+    // Below all ranked ones, and not below one another.
+    for (const letter of this.order?.unordered() ?? []) ranks.set(letter, Infinity);
     const polarities = new Map(this.data.categories.map(({ key, polarity }) => [key, polarity]));
     const spans = (this.marks?.flags ?? []).map(({ candidate, category, severity }) => ({ letter: letterOf.get(candidate), polarity: polarities.get(category), severity }));
     return doubtsOf({ letters, ranks, spans, isUnrated: this.answers.isUnrated() });

@@ -3,9 +3,9 @@
     python -m tests.benchmarks.formats --judgments 10000 100000
     python -m tests.benchmarks.formats --judgments 100000 --labellers 8
 
-With `--labellers` so many people label in a process of their own meanwhile, each about two seconds a comparison,
-and the longest that one of them waited for *submit and next* is printed beside the longest transaction of the
-import.
+With `--labellers` so many people label in a process of their own meanwhile, each about two seconds a
+comparison, and the longest that one of them waited for *submit and next* is printed beside the longest
+transaction of the import.
 
 Each size is a process of its own with a database of its own: made pairs of about 400 characters come in as
 TRL preference pairs, then go out as Rondo's JSON Lines, as CSV and as Parquet. Peak memory is the process's

@@ -182,7 +182,8 @@ class BesideVoteSerializer(serializers.Serializer[Any]):
         child=serializers.IntegerField(min_value=1, max_value=4),
         required=False,
         default=dict,
-        help_text="Position → rank, 1 best, equal numbers tied. For the verdict `ranked`.",
+        help_text="Position → rank, 1 best, equal numbers tied. For the verdict `ranked`. Of three or more "
+        "the best may be ranked alone: the others are below them, without an order.",
     )
 
     def validate_ranks(self, value: dict[str, int]) -> dict[int, int]:

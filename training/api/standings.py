@@ -153,7 +153,9 @@ class ScoredAnswerSerializer(serializers.Serializer[Any]):
     """An answer with its rank and its score."""
 
     completion = serializers.IntegerField()
-    rank = serializers.IntegerField(help_text="By people; 1 is best.")
+    rank = serializers.IntegerField(
+        allow_null=True, help_text="By people; 1 is best. Null where they left it without an order."
+    )
     score = serializers.FloatField(allow_null=True, help_text="By the reward model; null: not measured.")
 
 

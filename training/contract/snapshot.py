@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
@@ -172,7 +172,8 @@ class SnapshotRow:
     completions: Annotated[tuple[SnapshotCompletion, ...], Field(min_length=1)]
     verdict: Verdict
     ranks: dict[str, int]
-    """Completion id to rank, 1 best, equal numbers tied; empty when nobody could judge."""
+    """Completion id to rank, 1 best, equal numbers tied; empty when nobody could judge. Of a partial ranking,
+    those of the best completions alone: the others are below them all, without an order."""
     guideline_version: int | None = None
     strength: int | None = None
     """Strength of the preference for the winner of a pair, 1 to 4; None when not asked."""
@@ -276,15 +277,21 @@ class SnapshotRow:
 
     def pairs(self) -> Iterator[tuple[str, str]]:
         """Return every (winner id, loser id) that the ranks decide; ties give none."""
-        return decided_pairs(self.ranks)
+        return decided_pairs(self.ranks, [completion.id for completion in self.completions])
 
 
-def decided_pairs(ranks: Mapping[str, int]) -> Iterator[tuple[str, str]]:
-    """Return every (winner id, loser id) that ranks decide; ties give none."""
+def decided_pairs(ranks: Mapping[str, int], completions: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """Return every (winner id, loser id) that ranks decide; ties give none.
+
+    Completions without a rank are below all that have one; among themselves they give none.
+    """
+    unordered = [pk for pk in completions if pk not in ranks]
     for winner, winner_rank in ranks.items():
         for loser, loser_rank in ranks.items():
             if winner_rank < loser_rank:
                 yield winner, loser
+        for loser in unordered:
+            yield winner, loser
 
 
 def _edited(text: str, correction: SnapshotCorrection) -> str | None:

@@ -276,6 +276,16 @@ class VoteForm(forms.Form):
                 required=False,
                 label=_("Response %(number)s") % {"number": position},
             )
+        self.fields["partial"] = forms.BooleanField(required=False, label=_("Leave the rest unordered"))
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a ranking that leaves responses out by oversight."""
+        values: dict[str, Any] = super().clean() or {}
+        ranks = [values.get(f"rank_{position}") for position in self.positions]
+        left_out = any(ranks) and not all(ranks)
+        if values.get("vote") == Verdict.RANKED and left_out and not values.get("partial"):
+            raise forms.ValidationError(_("Rank every response, or leave the rest unordered."))
+        return values
 
     @property
     def decision(self) -> Vote:

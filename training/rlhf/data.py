@@ -18,6 +18,7 @@ from typing import Any
 
 from training.contract import ContractError, SnapshotCorrection, SnapshotRow, with_context
 from training.contract.chat_template import Thinking
+from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.changed import learning_from_changes
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
@@ -182,20 +183,14 @@ class _Building:
             return
         labels_of = RowLabels(row, self._wanted, again=again)
         wanted_ids = [
-            completion
-            for completion in row.completions
-            if completion.id in ranks or completion.id in labels_of.completions
+            completion for completion in row.completions if ranks or completion.id in labels_of.completions
         ]
-        if ranks:
-            for completion in row.completions:
-                if completion.id not in ranks:
-                    self._drop(row, "the annotator did not rank this answer", completion.id)
         answers: dict[str, Answered] = {}
         for completion in wanted_ids:
             if answer := self._encoded(row, completion.id, completion.text):
                 answers[completion.id] = answer
         places = {name: index for index, name in enumerate(answers)}
-        placed_ranks = {name: rank for name, rank in ranks.items() if name in places}
+        placed_ranks = {name: ranks.get(name, NOT_ORDERED) for name in places} if ranks else {}
         if ranks and not self._teaches(placed_ranks):
             reason, placed_ranks = "no two usable answers differ in rank", {}
         labels = labels_of.of(places)
@@ -245,7 +240,8 @@ class _Building:
 
     def _teaches(self, ranks: Mapping[str, int]) -> bool:
         enough = 2 if self._wanted.ranks == "decided" else 1
-        return len(ranks) > 1 and len(set(ranks.values())) >= enough
+        different = set(ranks.values())
+        return len(ranks) > 1 and len(different) >= enough and different != {NOT_ORDERED}
 
     def _add_corrections(self, row: SnapshotRow) -> None:
         """One example of (corrected text, original) for each correction of a row that teaches something:
@@ -309,7 +305,8 @@ class _Building:
                 self._drop(row, _DECIDED)
                 return []
             verdict, ranks = row.review.verdict, row.review.ranks
-        if verdict != "ranked" or len(set(ranks.values())) < 2:
+        is_partial = bool(ranks) and len(ranks) < len(row.completions)
+        if verdict != "ranked" or not (is_partial or len(set(ranks.values())) > 1):
             return []
         best = min(ranks.values())
         return [

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from annotation.agreement.records import outcome_between, unordered_among
 from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Completion, CompletionScore, Judgment, Project
 from annotation.statistics.plots import Dot, Line, Scatter, scatter
@@ -233,8 +234,9 @@ class Item:
     """A judgment behind a cell."""
 
     judgment: Judgment
-    answers: list[tuple[Completion, int, float | None]]
-    """Completion, rank by people, score by the reward model; the best rank first."""
+    answers: list[tuple[Completion, int | None, float | None]]
+    """Completion, rank by people (None where a partial ranking gives none), score by the reward model; the
+    best rank first."""
     agreeing: int
     pairs: int
 
@@ -248,19 +250,19 @@ def items_behind(model: Checkpoint, round_number: int) -> QuerySet[Judgment]:
     if model.run:
         learned = model.run.snapshot.judgments.values("comparison_id")
         judgments = judgments.exclude(comparison__prompt__split=Split.TRAIN, comparison__in=learned)
-    return judgments.select_related("comparison__prompt", "annotator").order_by("pk")
+    return judgments.select_related("comparison__prompt", "annotator", "assignment").order_by("pk")
 
 
 def items_of(model: Checkpoint, judgments: Sequence[Judgment]) -> list[Item]:
     """Return judgments with people's ranks and a reward model's scores. Three queries."""
     ids = [judgment.pk for judgment in judgments]
-    ranks: dict[int, list[tuple[Completion, int]]] = {pk: [] for pk in ids}
-    rows = Completion.objects.filter(ranks__judgment__in=ids)
+    ranks: dict[int, dict[int, int]] = {pk: {} for pk in ids}
+    rows = Completion.objects.filter(comparisons__judgments__in=ids).distinct()
     texts = {completion.pk: completion for completion in rows}
     placed = Judgment.objects.filter(pk__in=ids).order_by("ranks__rank", "ranks__pk")
     for pk, completion, rank in placed.values_list("pk", "ranks__completion_id", "ranks__rank"):
         if completion is not None:
-            ranks[pk].append((texts[completion], rank))
+            ranks[pk][completion] = rank
     scores = dict(
         CompletionScore.objects.filter(scorer=model.name, completion__in=texts).values_list(
             "completion_id", "value"
@@ -268,12 +270,14 @@ def items_of(model: Checkpoint, judgments: Sequence[Judgment]) -> list[Item]:
     )
     items = []
     for judgment in judgments:
-        answers = [(completion, rank, scores.get(completion.pk)) for completion, rank in ranks[judgment.pk]]
+        of_judgment = ranks[judgment.pk]
+        listed = [*of_judgment, *unordered_among(of_judgment, judgment.assignment.display_order)]
+        answers = [(texts[pk], of_judgment.get(pk), scores.get(pk)) for pk in listed]
         pairs = [
             (won, lost)
-            for _, better, won in answers
-            for _, worse, lost in answers
-            if better < worse and won is not None and lost is not None
+            for better, _, won in answers
+            for worse, _, lost in answers
+            if won is not None and lost is not None and outcome_between(of_judgment, better.pk, worse.pk) == 1
         ]
         agreeing = sum(1 for won, lost in pairs if won > lost)
         items.append(Item(judgment=judgment, answers=answers, agreeing=agreeing, pairs=len(pairs)))

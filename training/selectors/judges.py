@@ -12,6 +12,7 @@ from django.db.models import Count
 from annotation.agreement.estimate import Estimate, PositionBias
 from annotation.agreement.pairs import cohen_kappa, percent_agreement
 from annotation.agreement.position import Outcomes, position_bias
+from annotation.agreement.records import outcome_between
 from annotation.agreement.shares import share_of_independent
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, RankedCompletion
@@ -77,7 +78,9 @@ def report_of(judge: Judge) -> JudgeReport:
         shared=len(people),
         agreement=percent_agreement(items),
         kappa=cohen_kappa(items, _JUDGE, _PERSON),
-        among_people=percent_agreement([_units_of_all(others) for others in people.values()]),
+        among_people=percent_agreement(
+            [_units_of_all(others, by_comparison[comparison]) for comparison, others in people.items()]
+        ),
         position=position_bias([_by_place(replies) for replies, _ in verdicts]),
         same_in_all_orders=share_of_independent([agree for _, agree in verdicts]),
         criteria=criteria_agreement(judge, [pk for pk, _ in newest]),
@@ -110,30 +113,27 @@ def _rankings_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, l
 
 
 def _units(by_judge: Ranks, people: Sequence[Ranks]) -> list[dict[str, int]]:
-    """Return the verdicts of judge and person, for each person and pair that both ranked."""
+    """Return the verdicts of judge and person, for each person and pair that both ordered."""
     return [
-        {_JUDGE: _outcome(by_judge, pair), _PERSON: _outcome(person, pair)}
+        {_JUDGE: judged, _PERSON: said}
         for person in people
-        for pair in combinations(sorted(by_judge.keys() & person.keys()), 2)
+        for pair in combinations(sorted(by_judge.keys() | person.keys()), 2)
+        if (judged := outcome_between(by_judge, *pair)) is not None
+        and (said := outcome_between(person, *pair)) is not None
     ]
 
 
-def _units_of_all(people: Sequence[Ranks]) -> list[dict[int, int]]:
-    """Return each person's verdict for each pair of answers."""
-    answers = sorted({pk for person in people for pk in person})
+def _units_of_all(people: Sequence[Ranks], by_judge: Ranks) -> list[dict[int, int]]:
+    """Return each person's verdict for each pair of answers. The judge, who ranks all, names them."""
+    answers = sorted({pk for ranks in (*people, by_judge) for pk in ranks})
     return [
         {
-            number: _outcome(person, pair)
+            number: outcome
             for number, person in enumerate(people)
-            if pair[0] in person and pair[1] in person
+            if (outcome := outcome_between(person, *pair)) is not None
         }
         for pair in combinations(answers, 2)
     ]
-
-
-def _outcome(ranks: Ranks, pair: tuple[int, int]) -> int:
-    left, right = ranks[pair[0]], ranks[pair[1]]
-    return (right > left) - (right < left)
 
 
 def _by_place(replies: Sequence[Mapping[str, object]]) -> Outcomes:

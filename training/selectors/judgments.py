@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 
 from annotation.choices import Split, Verdict
 from annotation.models import Judgment, LabelledStep, Project
@@ -34,6 +34,11 @@ def decided_judgments(
     return (
         judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
         .filter(comparison__prompt__split=Split.TRAIN)
-        .annotate(places=Count("ranks__rank", distinct=True))
-        .filter(Q(~reviewed, places__gt=1) | Q(reviewed, comparison__review__verdict=Verdict.RANKED))
+        .annotate(places=Count("ranks__rank", distinct=True), ranked=Count("ranks", distinct=True))
+        .filter(
+            Q(~reviewed, places__gt=1)
+            # A partial ranking puts what it ranks above the others.
+            | Q(~reviewed, ranked__gt=0, ranked__lt=F("comparison__size"))
+            | Q(reviewed, comparison__review__verdict=Verdict.RANKED)
+        )
     )

@@ -3,9 +3,9 @@
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
-from django.db.models import Case, Prefetch, Q, QuerySet, When
+from django.db.models import Case, Min, Prefetch, Q, QuerySet, When
 
-from annotation.choices import Role
+from annotation.choices import Role, Verdict
 from annotation.models import Candidate, Completion, Judgment, Project, User
 from training.choices import WRITES_TEXT, CheckpointKind
 from training.models import Checkpoint, Snapshot
@@ -70,6 +70,18 @@ def judgments_in(snapshot: Snapshot) -> QuerySet[Judgment]:
     return (
         snapshot.judgments.select_related("annotator", "comparison__prompt")
         .prefetch_related("ranks", Prefetch("comparison__candidates", queryset=candidates))
+        .order_by("pk")
+    )
+
+
+def judgments_of(completion: Completion) -> QuerySet[Judgment]:
+    """Return the judgments that rank a completion, with its `rank`; None where they leave it unordered."""
+    rank = Min("ranks__rank", filter=Q(ranks__completion=completion))
+    return (
+        Judgment.objects.filter(comparison__completions=completion)
+        .annotate(rank=rank)
+        .filter(Q(rank__isnull=False) | Q(verdict=Verdict.RANKED))
+        .select_related("annotator")
         .order_by("pk")
     )
 

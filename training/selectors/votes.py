@@ -1,20 +1,22 @@
 """Judgments as votes between the sources of two answers.
 
-A ranking of k answers gives a vote for each of its pairs. Equal and both good are ties; both bad is a
+A ranking of k answers gives a vote for each of its pairs; a partial one none for a pair of those that it does
+not order. Equal and both good are ties; both bad is a
 separate kind of tie, so that a leaderboard may count it as a tie, as Chatbot Arena does, or leave it out.
 Cannot judge gives no vote, nor do two answers of one source. Work and arenas give votes; gold, qualification,
 repeated and unblinded comparisons do not.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from django.db.models.functions import Length
 
 from annotation.choices import Purpose, Verdict
-from annotation.models import Judgment, RankedCompletion
+from annotation.models import Completion, Judgment, RankedCompletion
 from training.models import Slice, Voters
 
 LENGTH_LEVELS = 10
@@ -60,7 +62,7 @@ class Judged:
 
 
 def judged(ids: Sequence[int]) -> dict[int, Judged]:
-    """Return the votes of these judgments, by id. Two queries."""
+    """Return the votes of these judgments, by id. Two queries, three where a ranking is partial."""
     ranked: dict[int, list[_Place]] = defaultdict(list)
     for judgment, completion, rank, source, length in (
         RankedCompletion.objects.filter(judgment__in=ids)
@@ -76,6 +78,9 @@ def judged(ids: Sequence[int]) -> dict[int, Judged]:
         *("comparison__purpose", "comparison__project_id"),
         *("comparison__round_number", "comparison__prompt__tags"),
     )
+    displayed = {row[0]: row[6] for row in rows}
+    for pk, completion, source, length in _unordered(displayed, ranked):
+        ranked[pk].append((completion, math.inf, source, length))
     by_id = {}
     for pk, supersedes, verdict, blind, guest, machine, shown, retest, purpose, project, number, tags in rows:
         votes: tuple[Vote, ...] = ()
@@ -100,14 +105,32 @@ def judged(ids: Sequence[int]) -> dict[int, Judged]:
     return by_id
 
 
-_Place = tuple[int, int, int, int]
-"""completion, rank, source, length in characters."""
+_Place = tuple[int, float, int, int]
+"""completion, rank (infinite where a partial ranking gives none), source, length in characters."""
+
+
+def _unordered(
+    shown: Mapping[int, Sequence[int]], ranked: Mapping[int, Sequence[_Place]]
+) -> Iterator[tuple[int, int, int, int]]:
+    """Yield what partial rankings leave without an order: judgment, completion, source, length."""
+    rest = {
+        pk: [completion for completion in shown[pk] if completion not in {place[0] for place in places}]
+        for pk, places in ranked.items()
+    }
+    ids = {completion for completions in rest.values() for completion in completions}
+    if not ids:
+        return
+    rows = Completion.objects.filter(pk__in=ids).values_list("pk", "source_id", Length("text"))
+    sources = {pk: (source, length) for pk, source, length in rows}
+    for pk, completions in rest.items():
+        for completion in completions:
+            yield (pk, completion, *sources[completion])
 
 
 def _pairs(ranked: Iterable[_Place]) -> Iterator[tuple[_Place, _Place]]:
-    """Yield every pair of different sources, the lower one first."""
+    """Yield every pair of different sources that is ordered or tied, the lower one first."""
     for first, second in combinations(ranked, 2):
-        if first[2] != second[2]:
+        if first[2] != second[2] and not first[1] == second[1] == math.inf:
             yield (first, second) if first[2] < second[2] else (second, first)
 
 

@@ -13,7 +13,7 @@ from annotation.models import Completion
 from annotation.selectors.access import projects_for
 from annotation.views.access import Request
 from training.models import Snapshot
-from training.selectors.projects import judgments_in, placed_candidates, request_of
+from training.selectors.projects import judgments_in, judgments_of, placed_candidates, request_of
 from training.views.access import require_manager
 
 _ROWS_ON_A_PAGE = 50
@@ -57,9 +57,7 @@ def completion(request: Request, pk: int) -> HttpResponse:
         "project": completion.prompt.project,
         "completion": completion,
         "writer": getattr(completion.source, "checkpoint", None),
-        "places": completion.ranks.select_related("judgment__annotator").order_by("judgment_id")[
-            :_ROWS_ON_A_PAGE
-        ],
+        "places": judgments_of(completion)[:_ROWS_ON_A_PAGE],
         "request_body": json.dumps(body, indent=2, ensure_ascii=False) if body else "",
         "server": settings.RONDO_MODEL_SERVER_URL,
     }

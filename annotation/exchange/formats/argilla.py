@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from annotation.choices import RatingScale
+from annotation.choices import NOT_ORDERED, RatingScale
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
 from annotation.exchange.formats.decisions import Decision, winner_of
@@ -251,9 +251,10 @@ def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, .
         places = {str(entry.get("value")): fields.whole_number(entry.get("rank"), where) for entry in value}
     else:
         places = {str(name): rank for rank, name in enumerate(value, start=1)}
-    if sorted(places) != sorted(names):
-        raise FieldError(where, f"does not name each of {', '.join(names)} once")
-    return dense([places[name] for name in names])
+    if len(places) < len(value) or not places.keys() <= set(names):
+        raise FieldError(where, f"does not name some of {', '.join(names)}, each once")
+    ranks = dict(zip(places, dense(list(places.values())), strict=True))
+    return tuple(ranks.get(name, NOT_ORDERED) for name in names)
 
 
 def _marks(value: list[Any], place: int, where: str) -> Iterator[ImportedSpan]:

@@ -37,12 +37,14 @@ from annotation.exchange.formats.items import (
 from annotation.exchange.formats.verdicts import no_winner
 from annotation.exchange.formats.writers import (
     NO_ORDER,
+    UNORDERED_PAIR,
     Dropped,
     Record,
     Scene,
     Writer,
     Written,
     answer_messages,
+    rank_in,
 )
 
 _WINNERS = {
@@ -186,7 +188,10 @@ def _votes(record: Record, scene: Scene) -> Written:
     place = {pk: number for number, pk in enumerate(record["display_order"])}
     ordered = sorted(record["completions"], key=lambda completion: place[completion["id"]])
     for left, right in combinations(ordered, 2):
-        difference = record["ranks"][left["id"]] - record["ranks"][right["id"]]
+        if left["id"] not in record["ranks"] and right["id"] not in record["ranks"]:
+            yield Dropped(f"{UNORDERED_PAIR} {right['id']}", left["id"])
+            continue
+        difference = rank_in(record, left) - rank_in(record, right)
         # Two that share a rank of a ranking are equal; the verdict on all was another.
         of_pair = Verdict.EQUAL if verdict == Verdict.RANKED and not difference else verdict
         yield {

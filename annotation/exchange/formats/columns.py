@@ -1,4 +1,4 @@
-"""Columns of a table and their roles: guessed from names and values, corrected by a person, told to the reader.
+"""Columns of a table and their roles: guessed from names and values, corrected by a person.
 
 | role                           | means                                                          |
 |--------------------------------|----------------------------------------------------------------|
@@ -16,8 +16,8 @@
 | `strength`, `annotator`, `comment`, `created_at`, `seconds` | of the judgment                   |
 | `tag`, `metadata`, `leave_out` | a tag of the prompt; kept with the comparison; not imported    |
 
-Other names are guessed (`question`; `response_a`, `model_b_output`; `preference`, …). Every column is accounted
-for (`account_of`), and one that may be a verdict is neither kept nor left out before somebody says so.
+Other names are guessed (`question`; `response_a`, `model_b_output`; `preference`, …). `plans` accounts for
+every column.
 """
 
 import re
@@ -93,6 +93,12 @@ _SYNONYMS = {
     "source_chosen": ("chosen_model", "model_chosen"),
     "source_rejected": ("rejected_model", "model_rejected"),
 }
+_KINDS = {
+    **dict.fromkeys(("comment", "system", "source_chosen", "source_rejected"), frozenset({"text"})),
+    **dict.fromkeys((TAG, "context"), frozenset({"text", "list"})),
+    "annotator": frozenset({"text", "number"}),
+}
+"""Role → the kinds of values that it may have."""
 _WINNERS = (
     *("winner", "preference", "preferred", "better", "choice", "chosen", "selected", "vote", "verdict"),
     *("human_preference", "overall_preference", "better_response_id", "preferred_response", "best"),
@@ -268,37 +274,30 @@ class _Guess:
                 if name is not None and self._fits(role, self._profile[name]):
                     self._columns[name] = role
                     break
-        if self._taken("prompt") and self._taken("messages"):
-            for name in [n for n in self._columns if self._columns[n] == "messages"]:
-                if name not in self._stated:
-                    del self._columns[name]
-        if not self._taken("prompt") and not self._taken("messages"):
-            # Without a prompt, what else holds one: HelpSteer3's context is a chat, Alpaca's input a text.
-            for role in ("input", "context", "history"):
-                names = [n for n in self._columns if self._columns[n] == role and n not in self._stated]
-                if names and self._profile[names[0]].kinds <= {"text", "list"}:
-                    is_chat = "list" in self._profile[names[0]].kinds
-                    if role == "history" and not is_chat:
-                        continue
-                    self._columns[names[0]] = "messages" if is_chat else "prompt"
-                    break
+        if not self._taken("prompt"):
+            self._find_prompt()
+            return
+        for name in [n for n, role in self._columns.items() if role == "messages" and n not in self._stated]:
+            # What repeats the prompt is none of it.
+            del self._columns[name]
+
+    def _find_prompt(self) -> None:
+        """Where no column is called the prompt: HelpSteer3's context is a chat, an input alone is a text."""
+        if self._taken("messages"):
+            return
+        for role in ("input", "context", "history"):
+            name = next((n for n, r in self._columns.items() if r == role and n not in self._stated), None)
+            kinds = self._profile[name].kinds if name else set()
+            if name and kinds <= {"text", "list"} and ("list" in kinds or role != "history"):
+                self._columns[name] = "messages" if "list" in kinds else "prompt"
+                break
 
     def _fits(self, role: str, column: Column) -> bool:
         if role == "created_at":
             return not column.kinds & {"list", "object", "boolean"} and _is_time(column)
-        if role in ("comment", "system"):
-            return column.kinds <= {"text"}
-        if role == "annotator":
-            return column.kinds <= {"text", "number"}
-        if role == "seconds":
-            return column.kinds <= {"number"} or all(_is_number(value) for value in column.distinct)
-        if role == TAG:
-            return column.kinds <= {"text", "list"}
-        if role == "context":
-            return column.kinds <= {"text", "list"}
-        if role in ("source_chosen", "source_rejected"):
-            return column.kinds <= {"text"}
-        return True
+        if role == "seconds" and column.kinds != {"number"}:
+            return all(_is_number(value) for value in column.distinct)
+        return column.kinds <= _KINDS.get(role, column.kinds)
 
     def winner(self) -> None:
         """The column that says which answer is better, and what its values mean."""
@@ -438,9 +437,9 @@ class _Guess:
                 column = self._profile[name]
                 if not column.rows or not _RATING_LIKE.search(words_of(name)):
                     continue
-                if column.kinds <= {"text", "number", "boolean"} and column.values is not None:
-                    if isinstance(verdicts.read_ratings(name, column.distinct), RatingReading):
-                        self._columns[name] = RATING
+                is_plain = column.kinds <= {"text", "number", "boolean"} and column.values is not None
+                if is_plain and isinstance(verdicts.read_ratings(name, column.distinct), RatingReading):
+                    self._columns[name] = RATING
         for name, role in list(self._columns.items()):
             if not re.fullmatch(r"rating(_\d+)?", role) or name in self._ratings or name not in self._profile:
                 continue

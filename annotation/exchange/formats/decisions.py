@@ -63,8 +63,7 @@ class Decision:
     def say(self, reading: Reading, where: str) -> None:
         """Take what a value says: the best answer, or a tie, which goes before another result's winner."""
         if reading.place is not None:
-            ranks = tuple(1 if place == reading.place else 2 for place in range(self.answers))
-            self.rank(ranks, where, reading.strength if self.answers == 2 else None)
+            self.rank(reading.ranks(self.answers), where, reading.strength if self.answers == 2 else None)
         elif self._tie in (None, reading.verdict):
             self._tie = reading.verdict
         else:

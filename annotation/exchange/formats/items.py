@@ -182,7 +182,7 @@ Kind = Literal["read", "metadata", "left_out", "not_read", "question"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something inside a row of a nested format, accounted for as a column: a result of an annotation."""
+    """Something inside a row of a nested format, such as a result of an annotation: like a column."""
 
     name: str
     value: Any
@@ -244,7 +244,7 @@ class Reader:
     ignores: Mapping[str, str] = field(default_factory=dict)
     """Columns of the format that are not read, each with the reason."""
     is_tabular: bool = False
-    """True for a table: `read`, `matches` and `reads` have columns under the roles of `columns`."""
+    """True for a table: `read` and `matches` get rows under the roles of `columns`; `reads` names roles."""
     inner: str = ""
     """The column of a nested format whose own columns are those of a table."""
     survey: Callable[[Row], Iterator[Part]] | None = None

@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from annotation.choices import RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
 from annotation.exchange.formats.decisions import Decision, winner_of
@@ -346,8 +346,10 @@ def _ranking(
 ) -> tuple[int, ...]:
     ranks = (result.get("meta") or {}).get("ranks")
     if isinstance(ranks, list) and len(ranks) == len(names):
-        # A list cannot say that two are tied; what Rondo wrote says so beside it.
-        return dense([fields.whole_number(rank, f"{where}.meta.ranks") for rank in ranks])
+        # A list cannot say that two are tied; what Rondo wrote says so beside it. None: not ordered.
+        known = [None if rank is None else fields.whole_number(rank, f"{where}.meta.ranks") for rank in ranks]
+        places = iter(dense([rank for rank in known if rank is not None]))
+        return tuple(NOT_ORDERED if rank is None else next(places) for rank in known)
     order = value.get("ranker")
     if isinstance(order, dict):
         filled = [ids for ids in order.values() if ids]
@@ -355,9 +357,9 @@ def _ranking(
             raise FieldError(f"{where}.value.ranker", "has several buckets, whose order Rondo cannot know")
         order = filled[0]
     ids = [str(answer_id) for answer_id in fields.items_of(order, f"{where}.value.ranker")]
-    if sorted(ids) != sorted(names):
-        raise FieldError(f"{where}.value.ranker", f"does not name each of {', '.join(names)} once")
-    return tuple(ids.index(name) + 1 for name in names)
+    if not ids or len(set(ids)) < len(ids) or not set(ids) <= set(names):
+        raise FieldError(f"{where}.value.ranker", f"does not name some of {', '.join(names)}, each once")
+    return tuple(ids.index(name) + 1 if name in ids else NOT_ORDERED for name in names)
 
 
 def _marks(
@@ -527,14 +529,14 @@ def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
             "value": {"selected": "left" if left < right else "right"},
         }
     else:
-        order = sorted(names, key=lambda pk: ranks[pk])
+        order = sorted((pk for pk in names if pk in ranks), key=lambda pk: ranks[pk])
         yield {
             "from_name": "ranking",
             "to_name": "answers",
             "type": "ranker",
             # Its pages show an order only under the name of the control.
             "value": {"ranker": {"ranking": [names[pk] for pk in order]}},
-            "meta": {"ranks": [ranks[pk] for pk in names]},
+            "meta": {"ranks": [ranks.get(pk) for pk in names]},
         }
 
 

@@ -174,7 +174,7 @@ class Plan:
             if _size(value) > LONGEST_METADATA:
                 raise FieldError(
                     name,
-                    f"is longer than {LONGEST_METADATA} characters, too long for metadata; leave the column out "
+                    f"is longer than {LONGEST_METADATA} characters, too long for metadata; leave it out "
                     f"(--leave-out {name})",
                 )
             kept[inner if outer in INNER and inner else name] = value
@@ -208,8 +208,8 @@ def require_answers(questions: Iterable[ColumnAccount]) -> None:
     if lines:
         listed = "\n".join(lines)
         raise Refusal(
-            f"{listed}\nNothing was imported. Say what each column is (--map ROLE=COLUMN, as --map winner=COLUMN "
-            "or --map metadata=COLUMN), or leave it out (--leave-out COLUMN).",
+            f"{listed}\nNothing was imported. Say what each column is (--map ROLE=COLUMN, as "
+            "--map winner=COLUMN or --map metadata=COLUMN), or leave it out (--leave-out COLUMN).",
             field="columns",
         )
 
@@ -262,8 +262,8 @@ def make_plan(
 ) -> Plan:
     """Return the plan for a file: the format named, or the one that its rows look like.
 
-    mapping, leave_out, meanings: what a person says of columns and of the values of the winner; it goes before
-    what is guessed. parts: what `Reader.survey` found, where the format has one.
+    mapping, leave_out, meanings: what a person says of columns and of the values of the winner; it goes
+    before what is guessed. parts: what `Reader.survey` found, where the format has one.
     """
     if name and name not in readers:
         raise Refusal(f"The format {name!r} is not known. Known are: {', '.join(readers)}.", field="format")
@@ -328,47 +328,17 @@ def _accounted(
         # A column called `rating` that is no rating is not read as one.
         wanted = role if role or (reader.is_tabular and name in ROLES) else name
         reading = inner.get(name) or reader.reading_of(wanted)
-        values = _values_shown(plan, name, column) if reader.is_tabular else ()
-        kind: Kind = "metadata"
-        if role == LEAVE_OUT:
-            kind, reading = "left_out", ""
-        elif name in roles.questions:
-            kind, reading = "question", roles.questions[name]
-        elif role == METADATA:
-            reading = ""
-        elif reading or not reader.reads:
-            # A reader of another package may not say what it reads.
-            kind, reading = "read", reading or "a column of the format"
-        elif (reason := reader.ignoring(name)) and not stated.get(name):
-            kind, reading = "not_read", reason
-        elif stated.get(name) and reader.is_tabular:
-            raise Refusal(
-                f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
-                "map it as metadata.",
-                field="map",
-            )
-        elif column.rows and (
-            doubt := _doubt(plan, column, has_verdict=has_verdict, has_answers=has_answers)
-        ):
-            kind, reading = "question", doubt
-        elif not column.rows:
-            kind, reading = "not_read", "it has no value"
-        if (
-            kind == "read"
-            and role == "created_at"
-            and not all(map(has_zone, column.distinct or [column.example]))
-        ):
-            reading += ", in UTC where it says no time zone"
-        if kind == "read" and (note := _note(roles, name)):
-            reading += f": {note}"
+        kind, reading = _become(plan, column, reading, is_stated=name in stated)
+        if kind == "metadata" and role != METADATA:
+            kind, reading = _unread(plan, column, has_verdict=has_verdict, has_answers=has_answers)
         account.append(
             ColumnAccount(
                 name=name,
                 rows=column.rows,
                 kind=kind,
                 role=role,
-                reading=reading,
-                values=values,
+                reading=reading + _rule(roles, column) if kind == "read" else reading,
+                values=_values_shown(plan, name, column) if reader.is_tabular else (),
                 example=column.example,
             )
         )
@@ -415,11 +385,50 @@ def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
     }
 
 
-def _note(roles: Roles, name: str) -> str:
-    """The rule by which the numbers of a winner or of ratings are read."""
-    if roles.columns.get(name) == "winner" and roles.winner is not None:
-        return roles.winner.note
-    return roles.ratings[name].note if name in roles.ratings else ""
+def _become(plan: Plan, column: Column, reading: str, *, is_stated: bool) -> tuple[Kind, str]:
+    """Return what becomes of a column by its role and its format: `metadata` where neither says anything."""
+    name, reader = column.name, plan.reader
+    role = plan.roles.columns.get(name, "")
+    if role == LEAVE_OUT:
+        return "left_out", ""
+    if name in plan.roles.questions:
+        return "question", plan.roles.questions[name]
+    if role == METADATA:
+        return "metadata", ""
+    if reading or not reader.reads:
+        # A reader of another package may not say what it reads.
+        return "read", reading or "a column of the format"
+    if not is_stated and (reason := reader.ignoring(name)):
+        return "not_read", reason
+    if is_stated and reader.is_tabular:
+        raise Refusal(
+            f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
+            "map it as metadata.",
+            field="map",
+        )
+    return "metadata", ""
+
+
+def _unread(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) -> tuple[Kind, str]:
+    """Return what becomes of a column that nobody reads: a question where it may hold a verdict."""
+    if not column.rows:
+        return "not_read", "it has no value"
+    doubt = _doubt(plan, column, has_verdict=has_verdict, has_answers=has_answers)
+    return ("question", doubt) if doubt else ("metadata", "")
+
+
+def _rule(roles: Roles, column: Column) -> str:
+    """The rule by which the values of a column are read, as the end of a sentence; empty without one."""
+    name = column.name
+    role = roles.columns.get(name)
+    if role == "created_at" and not all(map(has_zone, column.distinct or [column.example])):
+        return ", in UTC where it says no time zone"
+    note = ""
+    if role == "winner" and roles.winner is not None:
+        note = roles.winner.note
+    elif name in roles.ratings:
+        note = roles.ratings[name].note
+    return f": {note}" if note else ""
 
 
 def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int, str], ...]:
@@ -455,7 +464,9 @@ def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) 
                 return f"its values look like a preference ({', '.join(map(repr, named[:3]))})"
     # The index that pandas writes has no name.
     is_index = not column.name.strip() or re.fullmatch(r"unnamed \d+", words)
-    if (is_index or HARMLESS.fullmatch(words)) and not re.search(r"better|safer|winner|chosen|preferred|best", words):
+    if (is_index or HARMLESS.fullmatch(words)) and not re.search(
+        r"better|safer|winner|chosen|preferred|best", words
+    ):
         return ""
     if VERDICT_LIKE.search(words) and not (PROSE.fullmatch(words) and column.kinds == {"text"}):
         return "its name looks like a verdict, a rating or a weight, and it is not read"

@@ -23,7 +23,7 @@ INNER = ("data", "fields")
 
 @dataclass(slots=True)
 class Column:
-    """One column: the rows that have a value in it, the kinds of its values, and the values if they are few."""
+    """One column: its rows that have a value, the kinds of its values, and the values if they are few."""
 
     name: str
     rows: int = 0

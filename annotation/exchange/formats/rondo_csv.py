@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from annotation.choices import RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.conversation_turns import split_of
 from annotation.exchange.formats.fields import FieldError
@@ -155,7 +155,9 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
     ]
     first = rows[0]
     _refuse_torn(rows, is_apart=row.get("apart") is True)
-    ranks = tuple(_number(line["rank"], "rank") for line in rows if line.get("rank"))
+    ranks = tuple(_rank(line["rank"]) if line.get("rank") else NOT_ORDERED for line in rows)
+    if not any(ranks):
+        ranks = ()
     positions = sorted(
         (_number(line["position"], "position"), n) for n, line in enumerate(rows) if line.get("position")
     )
@@ -203,6 +205,12 @@ def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
             yield ImportedRating(
                 completion=number, criterion=criterion, scale=scale, value=_number(cell, name)
             )
+
+
+def _rank(cell: str) -> int:
+    if (rank := _number(cell, "rank")) < 1:
+        raise FieldError("rank", f"{rank} is no rank; ranks count from 1, and an empty cell has no order")
+    return rank
 
 
 def _number(cell: str, where: str) -> int:

@@ -11,7 +11,8 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 - `display_order`: completion ids as this annotator saw them, first to last
 - `verdict`: `ranked`, `equal`, `both_good`, `both_bad`, `cannot_judge`, or `not_asked` where the project
   does not ask which answer is better
-- `ranks`: completion id → rank, 1 best, equal numbers tied
+- `ranks`: completion id → rank, 1 best, equal numbers tied; a ranking of three or more may leave some out,
+  which are below all ranked ones and have no order
 - `strength`: 1 to 4 for a pair with a winner, or null
 - `spans`: `completion`, `category`, `start`, `end` (code points, half open), `quote`, `severity`
   (1, the mildest, to the category's steps, or null), `note`
@@ -51,7 +52,7 @@ keeps the pseudonym, and a new prompt its side of the split.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from annotation.choices import StepKind
+from annotation.choices import NOT_ORDERED, StepKind
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.conversation_turns import split_of, turns_of, unjudged_of
 from annotation.exchange.formats.fields import FieldError
@@ -165,10 +166,12 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
 
     ranks = fields.object_of(row.get("ranks") or {}, "ranks")
     by_place = {place(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
+    if any(rank < 1 for rank in by_place.values()):
+        raise FieldError("ranks", "count from 1; leave out the completions that have no order")
     strength = row.get("strength")
     return ImportedJudgment(
         verdict=str(fields.required(row, "verdict")),
-        ranks=tuple(by_place[number] for number in sorted(by_place)),
+        ranks=tuple(by_place.get(number, NOT_ORDERED) for number in range(len(texts))) if by_place else (),
         annotator=fields.optional_text(row.get("annotator"), "annotator"),
         is_machine=row.get("machine") is True,
         strength=None if strength is None else fields.whole_number(strength, "strength"),
@@ -344,7 +347,7 @@ WRITERS = (
         container="jsonl",
         rows=_whole,
         carries_context=True,
-        carries="everything",
+        carries="everything, partial rankings too",
         loses="ids, the round, the version of the guidelines",
     ),
 )

@@ -6,7 +6,7 @@ A row without winner, ranks, scores and ratings is work that waits.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from annotation.choices import Verdict
+from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.formats import chats, fields, verdicts
 from annotation.exchange.formats.columns import MOST_ANSWERS, RATING, REFERENCE, TAG, by_name
 from annotation.exchange.formats.fields import FieldError
@@ -125,8 +125,8 @@ def _source(value: Any, where: str) -> str:
 def _answers(row: Row) -> list[Any]:
     """The answers of a row. A table may have columns for more answers than a row has.
 
-    One that is empty before the last, or that leaves a pair with one answer, stays and is refused: the numbers
-    after it must not move.
+    One that is empty before the last, or that leaves a pair with one answer, stays and is refused: the
+    numbers after it must not move.
     """
     answers = []
     for number in range(1, MOST_ANSWERS + 1):
@@ -158,14 +158,12 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
         reading = _reading(winner, completions)
         if reading.place is not None and reading.place >= count:
             raise FieldError("winner", f"names answer {reading.place + 1}, and the row has {count}")
-        verdict, strength = reading.verdict, reading.strength
-        if verdict == Verdict.CANNOT_JUDGE:
-            ranks = ()
-        else:
-            ranks = tuple(1 if reading.place in (None, place) else 2 for place in range(count))
+        verdict, strength, ranks = reading.verdict, reading.strength, reading.ranks(count)
     elif scored:
         if missing := [n for n, score in enumerate(scored, start=1) if score is None]:
-            raise FieldError(f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank")
+            raise FieldError(
+                f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank"
+            )
         ranks = dense([-float(score) for score in scored if score is not None])
         verdict = verdict_of(ranks)
     elif ratings:
@@ -196,9 +194,9 @@ def _numbers(row: Mapping[str, Any], name: str, count: int) -> list[float | None
 
 
 def _ranks(numbers: Sequence[float | None]) -> tuple[int, ...]:
-    """Dense ranks, the lowest number best; 0 for an answer that is not ordered."""
+    """Dense ranks, the lowest number best; an answer without a number is not ordered."""
     places = iter(dense([number for number in numbers if number is not None]))
-    return tuple(0 if number is None else next(places) for number in numbers)
+    return tuple(NOT_ORDERED if number is None else next(places) for number in numbers)
 
 
 def _strength(value: Any, verdict: str, read: int | None) -> int | None:

@@ -41,6 +41,7 @@ from annotation.exchange.formats.tables import (
 )
 from annotation.exchange.formats.writers import (
     NO_ORDER,
+    UNORDERED,
     Dropped,
     Record,
     Scene,
@@ -240,13 +241,16 @@ def _labels(record: Record) -> Iterator[tuple[Mapping[str, Any], bool | str]]:
     """Each completion with whether it is desirable, or why nobody can tell."""
     thumbs = {r["completion"]: bool(r["value"]) for r in record["ratings"] if r["criterion"] == DESIRABLE}
     verdict, ranks = Verdict(record["verdict"]), record["ranks"]
-    worst = max(ranks.values(), default=1)
+    is_partial = len(ranks) < len(record["completions"])
+    worst = max(ranks.values(), default=1) + is_partial
     for completion in record["completions"]:
         pk = completion["id"]
         if pk in thumbs:
             yield completion, thumbs[pk]
         elif verdict in (Verdict.BOTH_GOOD, Verdict.BOTH_BAD):
             yield completion, verdict == Verdict.BOTH_GOOD
+        elif verdict == Verdict.RANKED and pk not in ranks:
+            yield completion, UNORDERED
         elif verdict == Verdict.RANKED and worst > 1 and ranks[pk] in (1, worst):
             yield completion, ranks[pk] == 1
         elif verdict == Verdict.RANKED and worst > 1:
@@ -273,9 +277,10 @@ def _worth_imitating(record: Record) -> Iterator[str]:
     if written_texts:
         return
     ranks = record["ranks"]
-    preferred = record["verdict"] == Verdict.RANKED and len(set(ranks.values())) > 1
+    is_partial = 0 < len(ranks) < len(record["completions"])
+    preferred = record["verdict"] == Verdict.RANKED and (is_partial or len(set(ranks.values())) > 1)
     if preferred or record["verdict"] == Verdict.BOTH_GOOD:
-        yield from (c["text"] for c in record["completions"] if ranks[c["id"]] == 1)
+        yield from (c["text"] for c in record["completions"] if ranks.get(c["id"]) == 1)
 
 
 def _trl_prm(record: Record, scene: Scene) -> Written:
@@ -312,7 +317,7 @@ _NO_ANSWERS = {"answer_1", "answer_2"}
 READERS = (
     Reader(
         name="trl-preference",
-        sentence="Pairs: prompt, chosen, rejected, as texts or as messages (TRL, LLaMA-Factory, axolotl).",
+        sentence="Pairs: prompt, chosen, rejected, as texts or messages (TRL, LLaMA-Factory, axolotl).",
         read=_preference,
         matches=lambda row: "chosen" in row and "rejected" in row,
         is_tabular=True,
@@ -343,7 +348,7 @@ READERS = (
     ),
     Reader(
         name="trl-unpaired",
-        sentence="Single responses with a label or ratings (TRL's unpaired preferences, KTO, tables).",
+        sentence="Single responses with a label or ratings (TRL's unpaired preferences, KTO, ratings).",
         read=_unpaired,
         matches=lambda row: (
             RATING in row
@@ -391,7 +396,7 @@ WRITERS = (
         container="jsonl",
         rows=_trl_unpaired,
         carries="best and worst, both good, both bad, thumbs",
-        loses="equal, the middle of a ranking",
+        loses="equal, the middle of a ranking, what a partial ranking does not order",
     ),
     Writer(
         name="trl-sft",

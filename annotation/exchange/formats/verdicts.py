@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 from typing import Any
 
-from annotation.choices import RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 
 STRENGTHS = range(1, 5)
 _NO_WINNER = {
@@ -65,6 +65,16 @@ class Reading:
     place: int | None = None
     verdict: Verdict = Verdict.RANKED
     strength: int | None = None
+
+    def ranks(self, answers: int) -> tuple[int, ...]:
+        """Return the ranks of so many answers, 1 best.
+
+        The best of more than two leaves the others unordered: the file does not say that they are tied.
+        """
+        if self.verdict == Verdict.CANNOT_JUDGE:
+            return ()
+        others = 2 if answers == 2 else NOT_ORDERED
+        return tuple(1 if self.place in (None, place) else others for place in range(answers))
 
     def words(self, names: Sequence[str]) -> str:
         """The meaning as `values` spells it: the name of an answer, with its strength, or a verdict."""

@@ -71,13 +71,24 @@ NO_ORDER = {
 }
 
 
+UNORDERED = "not ordered: a partial ranking has it below all ranked ones"
+UNORDERED_PAIR = "not ordered against completion"
+
+
+def rank_in(record: Record, completion: Mapping[str, Any]) -> int:
+    """Return a completion's rank; of one that a partial ranking does not order, the rank after the last."""
+    ranks: Mapping[str, int] = record["ranks"]
+    return ranks.get(completion["id"], max(ranks.values(), default=0) + 1)
+
+
 def answer_messages(text: str) -> list[dict[str, str]]:
     """An answer as a conversation of one message."""
     return [{"role": "assistant", "content": text}]
 
 
 def pairs(record: Record) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]] | Dropped]:
-    """Better and worse completion of each decided pair; each tie, and a verdict without order, as dropped."""
+    """Better and worse completion of each decided pair; each tie, each pair that a partial ranking does not
+    order, and a verdict without order, as dropped."""
     if record["verdict"] != Verdict.RANKED:
         yield Dropped(NO_ORDER[Verdict(record["verdict"])])
         return
@@ -86,7 +97,10 @@ def pairs(record: Record) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]
         return
     ranks = record["ranks"]
     for left, right in combinations(record["completions"], 2):
-        difference = ranks[left["id"]] - ranks[right["id"]]
+        if left["id"] not in ranks and right["id"] not in ranks:
+            yield Dropped(f"{UNORDERED_PAIR} {right['id']}", left["id"])
+            continue
+        difference = rank_in(record, left) - rank_in(record, right)
         if difference == 0:
             yield Dropped(f"tie with completion {right['id']}", left["id"])
         else:

@@ -57,8 +57,8 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="VALUE=MEANING",
-            help="what a value of the winner's column means: the name of an answer (also with its strength, as "
-            "answer_2:3), equal, both_good, both_bad or cannot_judge; may be repeated",
+            help="what a value of the winner's column means: the name of an answer (also with its strength, "
+            "as answer_2:3), equal, both_good, both_bad or cannot_judge; may be repeated",
         )
         parser.add_argument(
             "--split", default="", help="of a folder: only files whose path names it, as train"
@@ -134,8 +134,8 @@ class Command(BaseCommand):
         )
         if repeated := counts.get("prompts_already_there"):
             self.stdout.write(
-                f"{repeated} of {record.rows_total} rows repeat a prompt of the file or of the project, which has "
-                "it once."
+                f"{repeated} of {record.rows_total} rows repeat a prompt of the file or of the project, "
+                "which has it once."
             )
         if broken := counts["rankings_with_broken_ties"]:
             self.stdout.write(

@@ -4,14 +4,15 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import pairwise
 
 from django.db.models import Prefetch, QuerySet
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import unordered_among
 from annotation.choices import SCALE_VALUES, RatingScale, Verdict
 from annotation.models import Comparison, Judgment, RankedCompletion, Rating, RubricScore
 from annotation.text.edits import Piece, pieces
+from annotation.text.orders import in_order, with_rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,10 +48,16 @@ class ShownJudgment:
 
     @property
     def preference(self) -> str:
-        """`B > A = C`, or the label of a verdict without an order."""
+        """`B > A = C`, with what it leaves without an order, or the label of a verdict without one."""
         if self.judgment.verdict != Verdict.RANKED:
             return str(self.judgment.get_verdict_display())
-        return in_order([(rank, self.letters[pk]) for pk, rank in self.ranks.items()])
+        order = in_order([(rank, self.letters[pk]) for pk, rank in self.ranks.items()])
+        return with_rest(order, [self.letters[pk] for pk in self.unordered])
+
+    @property
+    def unordered(self) -> list[int]:
+        """The completions that a partial ranking leaves without an order, in displayed order."""
+        return unordered_among(self.ranks, self.order)
 
     @property
     def letters_in_words(self) -> str:
@@ -137,15 +144,6 @@ class ShownJudgment:
         if self.judgment.comment:
             remarks.append(Remark(about="", kind=_("Comment"), text=self.judgment.comment))
         return remarks
-
-
-def in_order(places: Sequence[tuple[int, str]]) -> str:
-    """`[(1, "B"), (2, "A"), (2, "C")]` → `B > A = C`."""
-    ordered = sorted(places)
-    text = ordered[0][1] if ordered else ""
-    for (before, _letter), (rank, letter) in pairwise(ordered):
-        text += f" {'=' if rank == before else '>'} {letter}"
-    return text
 
 
 def in_words(rating: Rating) -> str:

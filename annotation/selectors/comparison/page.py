@@ -14,15 +14,17 @@ from django.utils.crypto import salted_hmac
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import unordered_among
 from annotation.choices import Verdict
 from annotation.models import Assignment, Comparison, ItemFlag, Judgment, Review
 from annotation.selectors.comparison.agreement import agreement_on, in_a_sentence
-from annotation.selectors.comparison.judgments import ShownJudgment, in_order, judgments_of
+from annotation.selectors.comparison.judgments import ShownJudgment, judgments_of
 from annotation.selectors.comparison.responses import Column, ShownResponse, column_of, with_everybody
 from annotation.selectors.comparison.traces import Traces
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.reviews import completion_ids_by_name
 from annotation.selectors.traces import Row
+from annotation.text.orders import in_order, with_rest
 from annotation.text.rendering import render_markdown
 
 TOGETHER, SIDE_BY_SIDE = "together", "side"
@@ -210,7 +212,8 @@ class ComparisonPage:
         return self._in_numbers({int(pk): rank for pk, rank in self.review.ranks.items()})
 
     def _in_numbers(self, ranks: dict[int, int]) -> str:
-        return in_order([(rank, str(self.numbers[pk])) for pk, rank in ranks.items() if pk in self.numbers])
+        order = in_order([(rank, str(self.numbers[pk])) for pk, rank in ranks.items() if pk in self.numbers])
+        return with_rest(order, [str(self.numbers[pk]) for pk in unordered_among(ranks, self.numbers)])
 
     def _names(self, rows: Sequence[Judgment]) -> dict[int, str]:
         """Return assignment → the name of its annotator, or a number in the blind."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
 
+from annotation.agreement.records import decides_a_pair
 from annotation.choices import FinishReason
 from annotation.models import Completion, SpanFlag
 from annotation.selectors.comparison.judgments import Remark, ShownJudgment
@@ -37,6 +38,8 @@ class ShownResponse:
     letter: str = ""
     """The letter under which the annotator saw it; empty where it is shown with everybody's spans."""
     rank: int | None = None
+    is_unordered: bool = False
+    """True where a partial ranking leaves it below the ranked ones, without an order."""
     remarks: Sequence[Remark] = ()
     steps: Sequence[ShownStep] = ()
     """Of a trace, which is shown by them and not by its markup."""
@@ -94,7 +97,8 @@ def _as_seen(shown: ShownJudgment, completion: Completion, traces: Traces) -> Sh
         markup=markup,
         marks=marks,
         letter=shown.letters[completion.pk],
-        rank=shown.ranks.get(completion.pk) if len(set(shown.ranks.values())) > 1 else None,
+        rank=shown.ranks.get(completion.pk) if decides_a_pair(shown.ranks, len(shown.order)) else None,
+        is_unordered=completion.pk in shown.unordered,
         remarks=shown.remarks_about(completion.pk),
         steps=traces.of(completion, [shown], is_named=False),
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import unordered_among
 from annotation.choices import Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import Comparison, Completion, Criterion, Project
@@ -84,7 +85,7 @@ def check_answer(
     if not imported:
         _check_asked(project, answer, configured.asked_criteria, size=len(completions))
     ranks = _check_ranks(answer, sorted(completions))
-    _check_strength(answer, ranks)
+    _check_strength(answer, size=len(completions))
     check_text(answer.comment, "comment")
     _check_seconds(answer.active_seconds)
     for number, span in enumerate(answer.span_flags, start=1):
@@ -104,14 +105,22 @@ def check_answer(
     return replace(answer, ranks=ranks, corrections=tuple(changed))
 
 
-def dense_ranks(ranks: Mapping[int, int]) -> dict[int, int]:
-    """The same weak order with ranks 1, 2, 3, … and no gaps: {a: 1, b: 1, c: 3} → {a: 1, b: 1, c: 2}."""
+def dense_ranks(ranks: Mapping[int, int], completion_ids: Iterable[int] = ()) -> dict[int, int]:
+    """The same weak order with ranks 1, 2, 3, … and no gaps: {a: 1, b: 1, c: 3} → {a: 1, b: 1, c: 2}.
+
+    completion_ids: all that are compared. Where ranks leave out one of them alone, it is the last.
+    """
     place = {rank: number for number, rank in enumerate(sorted(set(ranks.values())), start=1)}
-    return {completion: place[rank] for completion, rank in ranks.items()}
+    dense = {completion: place[rank] for completion, rank in ranks.items()}
+    rest = unordered_among(ranks, completion_ids)
+    return {**dense, rest[0]: len(place) + 1} if len(rest) == 1 else dense
 
 
 def check_ranks(*, verdict: str, ranks: Mapping[int, int], completion_ids: Iterable[int]) -> dict[int, int]:
-    """The ranks of a verdict as they are stored, without gaps. Refuses what contradicts itself."""
+    """The ranks of a verdict as they are stored, without gaps. Refuses what contradicts itself.
+
+    The best of three or more may be ranked alone; the others are then below them, without an order.
+    """
     if verdict not in Verdict.values:
         raise InvalidAnswer(
             _("The preference %(verdict)s is not known; choose one of %(values)s.")
@@ -175,7 +184,9 @@ def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[
         if len(completion_ids) < 2:
             raise InvalidAnswer(_("A single response cannot be equal to another."), field="verdict")
         ranks = ranks or dict.fromkeys(completion_ids, 1)
-    if sorted(ranks) != list(completion_ids):
+    missing, others = set(completion_ids) - set(ranks), set(ranks) - set(completion_ids)
+    is_partial = answer.verdict == Verdict.RANKED and bool(ranks) and len(completion_ids) > 2
+    if others or (missing and not is_partial):
         raise InvalidAnswer(
             _(
                 "Rank every response of this comparison, and no other: %(asked)s are expected, "
@@ -184,13 +195,13 @@ def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[
             % {
                 "asked": len(completion_ids),
                 "ranked": len(set(ranks) & set(completion_ids)),
-                "others": len(set(ranks) - set(completion_ids)),
+                "others": len(others),
             },
             field="ranks",
         )
     if any(type(rank) is not int or rank < 1 for rank in ranks.values()):
         raise InvalidAnswer(_("Ranks are whole numbers from 1, the best."), field="ranks")
-    ranks = dense_ranks(ranks)
+    ranks = dense_ranks(ranks, completion_ids)
     tied = max(ranks.values()) == 1
     if answer.verdict in NO_WINNER and not tied:
         raise InvalidAnswer(
@@ -205,10 +216,10 @@ def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[
     return ranks
 
 
-def _check_strength(answer: JudgmentAnswer, ranks: Mapping[int, int]) -> None:
+def _check_strength(answer: JudgmentAnswer, *, size: int) -> None:
     if answer.strength is None:
         return
-    if len(ranks) != 2 or answer.verdict != Verdict.RANKED:
+    if size != 2 or answer.verdict != Verdict.RANKED:
         raise InvalidAnswer(
             _("How much better is asked only of a pair with a winner. Take the strength away."),
             field="strength",

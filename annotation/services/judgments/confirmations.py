@@ -11,9 +11,11 @@ from itertools import permutations
 
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import outcome_between
 from annotation.choices import Polarity, Verdict
 from annotation.models import Assignment, Category
 from annotation.selectors.configuration import configuration_of
+from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.inputs import JudgmentAnswer
 
 _WEIGHT = {Polarity.ERROR: 1, Polarity.NEUTRAL: 0, Polarity.MERIT: -1}
@@ -30,7 +32,7 @@ class Doubt:
 def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ...]:
     """Return the questions that an annotation raises, in the letters of the page on which it was made.
 
-    - A ranking of three or more that is exactly the order shown.
+    - A ranking of three or more, of all of them, that is exactly the order shown.
     - A winner with more or more severe error spans than the loser: spans count by their severity (1
       where there is none), errors for and merits against. Of several such pairs the one with the
       largest difference, the first in displayed order among equals.
@@ -42,20 +44,28 @@ def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ..
         bool(configured.asked_criteria) and not answer.ratings and answer.verdict != Verdict.CANNOT_JUDGE
     )
     doubts = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
-    if answer.verdict != Verdict.RANKED or len(answer.ranks) < 2:
+    if answer.verdict != Verdict.RANKED or len(assignment.display_order) < 2:
         return doubts
-    return (*_as_shown(answer, assignment), *_against_marks(answer, assignment, categories), *doubts)
+    ranks = dense_ranks(answer.ranks, assignment.display_order)
+    return (
+        *_as_shown(ranks, assignment),
+        *_against_marks(answer, ranks, assignment, categories),
+        *doubts,
+    )
 
 
-def _as_shown(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ...]:
-    shown = [answer.ranks.get(pk) for pk in assignment.display_order]
+def _as_shown(ranks: Mapping[int, int], assignment: Assignment) -> tuple[Doubt, ...]:
+    shown = [ranks.get(pk) for pk in assignment.display_order]
     if len(shown) < 3 or shown != list(range(1, len(shown) + 1)):
         return ()
     return (Doubt("as-shown", _("This is exactly the order shown.")),)
 
 
 def _against_marks(
-    answer: JudgmentAnswer, assignment: Assignment, categories: Mapping[int, Category]
+    answer: JudgmentAnswer,
+    ranks: Mapping[int, int],
+    assignment: Assignment,
+    categories: Mapping[int, Category],
 ) -> tuple[Doubt, ...]:
     badness = dict.fromkeys(assignment.display_order, 0)
     for span in answer.span_flags:
@@ -64,7 +74,7 @@ def _against_marks(
     against = [
         (badness[better] - badness[worse], better, worse)
         for better, worse in permutations(assignment.display_order, 2)
-        if answer.ranks[better] < answer.ranks[worse] and badness[better] > badness[worse]
+        if badness[better] > badness[worse] and outcome_between(ranks, better, worse) == 1
     ]
     if not against:
         return ()

@@ -97,7 +97,8 @@ class JudgmentAnswer:
 
     verdict: str
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """Completion id → rank, 1 best, equal numbers tied. May be left out where the verdict implies them."""
+    """Completion id → rank, 1 best, equal numbers tied. May be left out where the verdict implies them. Of
+    three or more completions the best may be ranked alone."""
     strength: int | None = None
     comment: str = ""
     span_flags: tuple[SpanFlagInput, ...] = ()

@@ -37,6 +37,7 @@ ACTIONS: Final = (
     Action(name="both_bad", label=gettext_lazy("Both or all bad"), default="-"),
     Action(name="cannot_judge", label=gettext_lazy("Cannot judge"), default="0"),
     Action(name="type_order", label=gettext_lazy("Type the order"), default="r"),
+    Action(name="rest", label=gettext_lazy("Leave the rest unordered"), default=","),
     Action(name="take_back", label=gettext_lazy("Unrank the last ranked response"), default="Backspace"),
     Action(name="missing", label=gettext_lazy("Missing information in this response"), default="m"),
     Action(name="comment", label=gettext_lazy("Comment"), default="t"),

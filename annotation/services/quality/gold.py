@@ -6,6 +6,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import decides_a_pair
 from annotation.choices import AssignmentState, Purpose, Role, Verdict
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import (
@@ -139,7 +140,7 @@ def _checked_answer(verdict: str, ranks: Mapping[int, int], ids: Sequence[int]) 
     if verdict == Verdict.NOT_ASKED:
         raise Refusal(_("Choose the better response: a known answer needs a preference."), field="verdict")
     known = check_ranks(verdict=verdict, ranks=ranks, completion_ids=ids)
-    if verdict == Verdict.RANKED and len(set(known.values())) < 2:
+    if verdict == Verdict.RANKED and not decides_a_pair(known, len(ids)):
         raise Refusal(_("This order has no winner: rank one response above another."), field="ranks")
     return known
 

@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import decides_a_pair, outcome_between
 from annotation.choices import NotificationKind, Purpose, ReviewReason, Role, Verdict
 from annotation.errors import InvalidAnswer, NotAllowed, Refusal
 from annotation.models import Assignment, Comparison, Judgment, Review, User
@@ -92,9 +93,11 @@ def disagree(first: tuple[str, Mapping[int, int]], second: tuple[str, Mapping[in
         return len(verdicts) > 1
     if verdicts == {Verdict.BOTH_GOOD, Verdict.BOTH_BAD}:
         return True
-    shared = sorted(set(first[1]) & set(second[1]))
+    # A pair of which neither has a rank in one of the two is ordered by one at most.
+    named = sorted(first[1].keys() | second[1].keys())
     return any(
-        (first[1][a] - first[1][b]) * (second[1][a] - second[1][b]) < 0 for a, b in combinations(shared, 2)
+        (outcome_between(first[1], a, b) or 0) * (outcome_between(second[1], a, b) or 0) < 0
+        for a, b in combinations(named, 2)
     )
 
 
@@ -123,7 +126,7 @@ def decide_review(
         )
     completion_ids = comparison.completions.values_list("pk", flat=True)
     checked = check_ranks(verdict=verdict, ranks=ranks, completion_ids=completion_ids)
-    if verdict == Verdict.RANKED and len(checked) > 1 and max(checked.values()) == 1:
+    if verdict == Verdict.RANKED and len(checked) > 1 and not decides_a_pair(checked, len(completion_ids)):
         verdict = Verdict.EQUAL
     with transaction.atomic():
         updated = Review.objects.filter(pk=review.pk, decided_at__isnull=True).update(

@@ -59,7 +59,8 @@ def ranks_of(suggestion: Suggestion) -> dict[int, int]:
 
 def _with(answer: JudgmentAnswer, suggestion: Suggestion, asks_strength: bool) -> JudgmentAnswer:
     if suggestion.kind == SuggestionKind.PREFERENCE:
-        is_won_pair = suggestion.verdict == Verdict.RANKED and len(suggestion.ranks) == 2
+        size = suggestion.suggestion_set.comparison.size
+        is_won_pair = suggestion.verdict == Verdict.RANKED and size == 2
         strength = SUGGESTED_STRENGTH if is_won_pair and asks_strength else None
         return replace(answer, verdict=suggestion.verdict, ranks=ranks_of(suggestion), strength=strength)
     completion = suggestion.completion

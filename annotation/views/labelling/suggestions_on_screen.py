@@ -9,6 +9,7 @@ from annotation.forms.final_pass import decided_in
 from annotation.models import HelpReveal, Suggestion
 from annotation.selectors.suggestions import suggestions_for
 from annotation.services.suggestions.applying import SUGGESTED_STRENGTH, ranks_of
+from annotation.text.orders import with_rest
 from annotation.views.labelling.screen_parts import CandidateOnScreen
 
 
@@ -34,7 +35,9 @@ class SuggestionOnScreen:
         if row.kind == SuggestionKind.PREFERENCE:
             ranked = {pk: rank for pk, rank in ranks_of(row).items() if pk in candidates}
             self.ranks = {candidates[pk].letter: rank for pk, rank in ranked.items()}
-            self.preference = _order(self.ranks)
+            letters = [candidate.letter for candidate in candidates.values()]
+            rest = [letter for letter in letters if letter not in self.ranks] if self.ranks else []
+            self.preference = with_rest(_order(self.ranks), rest)
             self.choice = _choice(row, ranked, candidates, asks_strength)
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +98,7 @@ def _choice(
     """The value of the preference as the form of a pair sends it; empty for a ranking of more."""
     if row.verdict != Verdict.RANKED:
         return row.verdict
-    if len(ranks) != 2:
+    if len(candidates) != 2:
         return ""
     winner = candidates[min(ranks, key=lambda pk: ranks[pk])].token
     return f"win:{winner}:{SUGGESTED_STRENGTH}" if asks_strength else f"win:{winner}"

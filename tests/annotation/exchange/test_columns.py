@@ -58,6 +58,16 @@ def read(
     return [item for _, item in items_of(read_rows(path), plan, refuse)]
 
 
+def read_or_refused(
+    folder: Path, rows: Sequence[dict[str, Any]], name: str
+) -> tuple[list[ImportedItem], str]:
+    """The items of a file, or the words of its refusal."""
+    try:
+        return read(folder, rows, name), ""
+    except (Refusal, FieldError) as error:
+        return [], str(error)
+
+
 def best(item: ImportedItem) -> str | None:
     """The text that won; None where nothing did."""
     (judgment,) = item.judgments
@@ -281,6 +291,22 @@ def test_a_winner_may_be_the_name_of_its_model_or_its_text(tmp_path: Path):
     assert [best(item) for item in read(tmp_path, rows)] == ["No.", "Yes."]
 
 
+@pytest.mark.parametrize(
+    ("row", "ranks"),
+    [
+        ({"winner": "B"}, (0, 1, 0)),
+        ({"rank_1": 2, "rank_2": 1}, (2, 1, 0)),
+        ({"winner": "tie"}, (1, 1, 1)),
+    ],
+    ids=str,
+)
+def test_the_best_of_three_leaves_the_others_unordered(
+    tmp_path: Path, row: dict[str, Any], ranks: tuple[int, ...]
+):
+    (item,) = read(tmp_path, [{"prompt": "Tea?", "answer_1": "a", "answer_2": "b", "answer_3": "c", **row}])
+    assert item.judgments[0].ranks == ranks
+
+
 def test_scores_order_the_answers_and_ratings_are_ratings(tmp_path: Path):
     (item,) = read(tmp_path, [pair(score_a=1.5, score_b=9.0)])
     assert best(item) == "No."
@@ -323,7 +349,7 @@ def test_a_verdict_is_never_turned_round_and_never_lost(
     is_csv: bool,
     swap: random.Random,
 ):
-    """Whatever names, numbers, orders and scales a file has: a winner comes in right, or the file is refused."""
+    """A winner comes in right, or the file is refused, whatever its names, numbers, orders and scales."""
     # A 1 alone is the number of an answer: nobody can see that it was one of five degrees.
     assume(style != "scale" or 1 in winners)
     names = (f"{stem}_{marks[0]}", f"{stem}_{marks[1]}")
@@ -344,13 +370,9 @@ def test_a_verdict_is_never_turned_round_and_never_lost(
         keys = list(row)
         swap.shuffle(keys)
         rows.append({key: row[key] for key in keys})
-    try:
-        items = read(tmp_path, rows, "rows.csv" if is_csv else "rows.jsonl")
-    except Refusal as refusal:
-        assert f"column {column}" in refusal.message
-        return
-    except FieldError as error:
-        assert error.field == column
+    items, refusal = read_or_refused(tmp_path, rows, "rows.csv" if is_csv else "rows.jsonl")
+    if refusal:
+        assert column in refusal
         return
     judged = [item for item in items if item.judgments]
     assert len(judged) == len(winners)

@@ -313,7 +313,9 @@ def test_a_faulty_item_is_told_by_item_and_field_and_nothing_comes_in(
 def test_a_dry_run_recognises_the_real_file_and_writes_nothing():
     output = StringIO()
     call_command("import_judgments", str(FEEDBACK), "--dry-run", stdout=output)
-    assert output.getvalue().startswith("Read as qa-feedback. The JSON of github.com/allenai/FineGrainedRLHF.\n")
+    assert output.getvalue().startswith(
+        "Read as qa-feedback. The JSON of github.com/allenai/FineGrainedRLHF.\n"
+    )
     assert "preference: read as" in output.getvalue()
     assert not Project.objects.exists()
 

@@ -81,7 +81,9 @@ def test_all_that_an_import_brought_goes_and_nothing_else(
     assert (again.pk, again.state, again.counts["judgments"]) == (record.pk, ImportState.FINISHED, 14)
 
 
-def test_what_somebody_judged_or_holds_is_not_undone(project: Project, alice: User, carol: User, tmp_path: Path):
+def test_what_somebody_judged_or_holds_is_not_undone(
+    project: Project, alice: User, carol: User, tmp_path: Path
+):
     record = brought_in(project, tmp_path, pair(1))
     assert may_undo(record)
     assignment = assign_next(project=project, annotator=alice)
@@ -142,7 +144,9 @@ def test_a_worker_that_was_cut_off_goes_on_with_the_undoing(
     assert (record.state, counts()["Judgment"], counts()["Prompt"]) == (ImportState.UNDONE, 0, 0)
 
 
-def test_only_a_manager_undoes_and_only_what_is_in(project: Project, alice: User, carol: User, tmp_path: Path):
+def test_only_a_manager_undoes_and_only_what_is_in(
+    project: Project, alice: User, carol: User, tmp_path: Path
+):
     record = brought_in(project, tmp_path, pair(1))
     with pytest.raises(NotAllowed):
         request_undo(record=record, user=alice)

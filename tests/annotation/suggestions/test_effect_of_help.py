@@ -118,10 +118,11 @@ def test_means_and_difference_by_hand():
 
 def test_agreement_counts_pairs_of_completions_over_all_others():
     mine = {1: 1, 2: 2, 3: 2}
-    # Of the first one the pairs 1-2 and 1-3 are alike, and 2-3 (a tie for me) is not; of the second only
-    # 1-2 is shared, and differs.
-    assert agreement_with(mine, [{1: 1, 2: 2, 3: 3}, {1: 2, 2: 1}]) == pytest.approx(2 / 4)
-    assert agreement_with(mine, []) is None
+    # Of the first one the pairs 1-2 and 1-3 are alike, and 2-3 (a tie for me) is not; of the second, which
+    # leaves 3 below without an order, only 1-3.
+    others = [{1: 1, 2: 2, 3: 3}, {1: 2, 2: 1}]
+    assert agreement_with(mine, others, [1, 2, 3]) == pytest.approx(3 / 6)
+    assert agreement_with(mine, [], [1, 2, 3]) is None
 
 
 @pytest.mark.django_db

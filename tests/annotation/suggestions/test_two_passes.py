@@ -4,12 +4,13 @@ import uuid
 
 import pytest
 
-from annotation.choices import HelpArm, Purpose
+from annotation.choices import HelpArm, Purpose, SuggestionKind
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, NotAllowed, StaleAnswer
 from annotation.models import HelpReveal, Judgment, Project, SuggestionSet, User
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions, suggestions_for
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.suggestions.settings import set_help
+from annotation.services.suggestions.storing import SuggestionInput
 from tests import factories
 from tests.annotation.suggestions.help_scene import (
     compare,
@@ -61,6 +62,20 @@ def test_an_accepted_preference_turns_the_ranking(project: Project, alice: User,
     ids = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
     assert {row.completion_id: row.rank for row in final.ranks.all()} == {ids[0]: 2, ids[1]: 1}
     assert final.strength == 2
+
+
+def test_an_accepted_partial_ranking_of_two_is_no_pair(project: Project, alice: User, carol: User):
+    switch_on(project, carol)
+    comparison = compare(project, ["a", "b", "c", "d"])
+    ids = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
+    partial = SuggestionInput(kind=SuggestionKind.PREFERENCE, verdict="ranked", ranks={ids[1]: 1, ids[3]: 2})
+    [better] = suggest(comparison, partial)
+    assert better.ranks == {str(ids[1]): 1, str(ids[3]): 2}
+    factories.make_judgment(comparison, alice, (1, 2, 3, 4))
+    reveal = HelpReveal.objects.get()
+    final = finish(reveal, alice, ranking(comparison, (1, 2, 3, 4)), {better.pk: "accepted"})
+    assert {row.completion_id: row.rank for row in final.ranks.all()} == {ids[1]: 1, ids[3]: 2}
+    assert final.strength is None
 
 
 def test_what_was_accepted_and_then_altered_on_the_page_counts_as_changed(

@@ -243,7 +243,7 @@ def test_nine_tied_completions_are_certain_to_come_in_some_order():
     ("ranks", "options", "message"),
     [
         ([[1, 1, 1]], {"ties": "davidson", "log_tie": torch.zeros(1)}, "ties 3 completions"),
-        ([[1, -1, 2]], {}, "0 for a completion that is absent"),
+        ([[1, -2, 2]], {}, "0 for a completion that is absent and -1 for one below all"),
         ([[1, 2]], {}, r"must both be \(batch, K\)"),
         ([[1, 2, 3]], {"ties": "davidson"}, "log_tie goes with ties='davidson'"),
         ([[1, 2, 3]], {"ties": "random"}, "ties 'random' is not known"),

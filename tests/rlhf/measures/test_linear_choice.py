@@ -45,6 +45,16 @@ def test_costs_of_a_whole_ranking_add_up_to_plackett_luce() -> None:
     assert costs.sum() == pytest.approx(expected, abs=1e-9)
 
 
+def test_a_partial_ranking_chooses_its_best_against_all_below_and_nothing_among_the_rest() -> None:
+    partial = ranked([-1, 1, -1, 2])
+    assert choices_of([partial], whole=True).table.tolist() == [[1, 0, 2, 3], [3, 0, 2, -1]]
+    pairs = choices_of([partial], whole=False).table.tolist()
+    assert sorted(pairs) == [[1, 0], [1, 2], [1, 3], [3, 0], [3, 2]]
+    scores = np.array([0.3, -1.0, 0.8, 0.1])
+    expected = plackett_luce(torch.tensor(scores)[None], torch.tensor([[-1, 1, -1, 2]]), reduction="none")
+    assert choices_of([partial], whole=True).costs(scores).sum() == pytest.approx(expected.item(), abs=1e-9)
+
+
 def test_the_fit_is_that_of_an_independent_minimiser() -> None:
     generator = np.random.default_rng(3)
     features = generator.normal(size=(40, 3))

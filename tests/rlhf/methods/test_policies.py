@@ -262,6 +262,38 @@ def test_a_ranking_costs_minus_log_p_of_all_orders_that_agree_with_it(backbone: 
     assert figures(method, [example])["ranking_log_loss"] == pytest.approx(-math.log(p), abs=1e-4)
 
 
+@pytest.mark.parametrize("ties", ["exact", "efron", "breslow"])
+def test_a_partial_ranking_costs_the_choices_that_were_made(backbone: Backbone, ties: Any) -> None:
+    method = method_of(backbone, PreferenceSettings(lora=LORA, loss="plackett_luce", ties=ties, beta=0.3))
+    ranked = row("r", ["the sun", "no", "in the east it rises", "why why"], [2, 0, 1, 0])
+    (example,) = examples_of(method, backbone, [ranked])
+    worth = [
+        math.exp(
+            0.3 * (log_probability(backbone, "policy", answer) - log_probability(backbone, None, answer))
+        )
+        for answer in example.answers
+    ]
+    first = worth[2] / sum(worth)
+    second = worth[0] / (worth[0] + worth[1] + worth[3])
+    # Two choices: which of four, then which of the three that are left.
+    assert step(method, [example]) == pytest.approx(-math.log(first * second) / 2, abs=1e-4)
+    assert figures(method, [example])["ranking_log_loss"] == pytest.approx(
+        -math.log(first * second), abs=1e-4
+    )
+
+
+def test_dpo_takes_a_pair_for_each_ranked_answer_and_each_below_it(backbone: Backbone) -> None:
+    method = method_of(backbone, PreferenceSettings(lora=LORA, beta=0.3))
+    judged = row("r", ["the sun", "no", "in the east it rises"], [0, 1, 0])
+    (example,) = examples_of(method, backbone, [judged])
+    rewards = [
+        0.3 * (log_probability(backbone, "policy", answer) - log_probability(backbone, None, answer))
+        for answer in example.answers
+    ]
+    costs = [math.log1p(math.exp(rewards[worse] - rewards[1])) for worse in (0, 2)]
+    assert step(method, [example]) == pytest.approx(sum(costs) / 2, abs=1e-4)
+
+
 def test_per_token_a_long_answer_earns_nothing_by_its_length(backbone: Backbone) -> None:
     method = method_of(backbone, PreferenceSettings(lora=LORA, length_normalised=True, beta=2.0))
     judged = row("r", ["no", "in the east it rises, as it does every morning"], [1, 2])

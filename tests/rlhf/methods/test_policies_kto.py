@@ -65,6 +65,9 @@ def example(
         (example(verdict="both_bad", ranks=(0, 0)), {0: False, 1: False}),
         (example(ranks=(2, 1, 3)), {1: True, 2: False}),
         (example(ranks=(1, 1, 0)), {}),
+        # Of those that are not ordered none was called the worst.
+        (example(ranks=(2, 1, -1, -1)), {1: True}),
+        (example(ranks=(1, 1, -1, -1)), {0: True, 1: True}),
         # Two against one; one against one.
         (example([(0, "five", 5), (0, "five", 4), (0, "thumbs", 0)]), {0: True}),
         (example([(0, "five", 5), (0, "thumbs", 0)]), {}),

@@ -66,7 +66,7 @@ def test_a_ranking_costs_what_all_orders_that_agree_with_it_come_to(
 
 def davidson_luce(scores: Sequence[float], ranks: Sequence[int], log_delta: Sequence[float]) -> float:
     """p(ranking): at each stage every set of what is left may win, by its size and its mean score."""
-    probability, left = 1.0, [item for item in range(len(ranks)) if ranks[item]]
+    probability, left = 1.0, list(range(len(ranks)))
 
     def worth(group: tuple[int, ...]) -> float:
         return math.exp(log_delta[len(group) - 1] + sum(scores[item] for item in group) / len(group))
@@ -79,18 +79,18 @@ def davidson_luce(scores: Sequence[float], ranks: Sequence[int], log_delta: Sequ
     return probability
 
 
-@pytest.mark.parametrize("ranks", [[1, 2], [1, 1], [2, 3, 1, 3], [1, 1, 1], [2, 0, 1, 1]])
+@pytest.mark.parametrize("ranks", [[1, 2], [1, 1], [2, 3, 1, 3], [1, 1, 1], [2, 0, 1, 1], [0, 1, 0, 2]])
 def test_with_davidson_luce_a_tie_is_an_outcome_of_its_own(backbone: Backbone, ranks: list[int]) -> None:
     method = reward_method(backbone, loss="plackett_luce", ties="davidson", centring=0.0)
     disturb(backbone, "reward")
     (example,) = examples_of(backbone, [ranking("a", ranks)])
-    scores = iter(scores_of(backbone, example))
-    # An answer that nobody ranked is no answer of the example.
-    by_place = [next(scores) if rank else 0.0 for rank in ranks]
+    scores = scores_of(backbone, example)
     log_delta = [0.0, *backbone.extra("reward", LOG_TIE).tolist()]
     assert any(log_delta), "the test needs log odds that are not all 0"
-    probability = davidson_luce(by_place, ranks, log_delta)
-    expected = -math.log(probability) / (sum(rank > 0 for rank in ranks) - 1)
+    probability = davidson_luce(scores, ranks, log_delta)
+    # One left over is the last without a choice; of two, the last ranked one was chosen among three.
+    ranked = sum(rank > 0 for rank in ranks)
+    expected = -math.log(probability) / (ranked if ranked < len(ranks) else ranked - 1)
     assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
 
 
@@ -109,6 +109,31 @@ def test_davidsons_model_counts_every_pair_of_a_ranking_tied_or_not(backbone: Ba
         expected -= math.log(happened / (wins + loses + tie)) / 3
     expected += 0.05 * mean_squared_sum(scores)
     assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_davidsons_model_takes_no_pair_of_two_that_have_no_order(backbone: Backbone) -> None:
+    method = reward_method(backbone, loss="davidson", centring=0.05)
+    disturb(backbone, "reward")
+    (example,) = examples_of(backbone, [ranking("a", [0, 1, 0])])
+    scores = scores_of(backbone, example)
+    nu = math.exp(backbone.extra("reward", LOG_TIE)[0].item())
+    expected = 0.0
+    for worse in (0, 2):
+        wins, loses = math.exp(scores[1]), math.exp(scores[worse])
+        expected -= math.log(wins / (wins + loses + nu * math.sqrt(wins * loses))) / 2
+        expected += 0.05 * (scores[1] + scores[worse]) ** 2 / 2
+    assert loss_of(method, [example]).item() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("ties", ["exact", "efron", "breslow"])
+def test_a_partial_ranking_costs_the_choices_that_were_made(backbone: Backbone, ties: Any) -> None:
+    method = reward_method(backbone, loss="plackett_luce", ties=ties, centring=0.0)
+    disturb(backbone, "reward")
+    (example,) = examples_of(backbone, [ranking("a", [0, 2, 1, 0])])
+    worth = [math.exp(score) for score in scores_of(backbone, example)]
+    chosen = worth[2] / sum(worth) * worth[1] / (worth[0] + worth[1] + worth[3])
+    assert loss_of(method, [example]).item() == pytest.approx(-math.log(chosen) / 2, abs=1e-5)
+    assert example.weight == method.weights(example)["score"]
 
 
 # ── Scale ─────────────────────────────────────────────────────────────────────────────

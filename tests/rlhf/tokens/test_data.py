@@ -86,6 +86,25 @@ def test_every_decided_pair_of_a_ranking_is_formed_and_ties_give_none(tokenizer)
     assert set(example.pairs) == {(1, 0), (1, 2), (1, 3), (0, 3), (2, 3)}
 
 
+def test_what_a_partial_ranking_leaves_out_is_below_and_pairs_with_nothing_of_its_own(tokenizer) -> None:
+    (example,) = build_examples(
+        [row("four", ["a", "b", "c", "d"], [0, 1, 0, 2])], tokenizer, max_tokens=256, context=False
+    ).train
+    assert example.ranks == (-1, 1, -1, 2)
+    assert set(example.pairs) == {(1, 0), (1, 2), (1, 3), (3, 0), (3, 2)}
+    assert (example.compared, example.ties) == (4, False)
+    assert example.completions == ("four.0", "four.1", "four.2", "four.3")
+
+
+def test_a_partial_ranking_whose_ranked_answers_are_unusable_teaches_nothing(tokenizer) -> None:
+    examples = examples_of(tokenizer, row("lost", [" ", "b", "c"], [1, 0, 0]))
+    assert [example.judgment for example in examples.train] == ["usable"]
+    assert examples.dropped[-1]["reason"] == "no two usable answers differ in rank"
+    # One rank alone decides pairs: it is no ranking in which all are tied.
+    examples = examples_of(tokenizer, row("best", ["a", "b", "c"], [1, 0, 0]))
+    assert examples.train[1].pairs == ((0, 1), (0, 2))
+
+
 def test_an_empty_answer_is_left_out_and_the_others_stay(tokenizer) -> None:
     examples = examples_of(tokenizer, row("three", ["good", " \n", "bad"], [1, 2, 3]))
     assert examples.dropped == [

@@ -128,6 +128,17 @@ def test_four_are_voted_on_by_ranks(manager, server):
     assert ranks == {"south": 1, "north": 2, "east": 2, "west": 3}
 
 
+def test_the_best_of_four_may_be_ranked_alone(manager, server):
+    server.text = lambda body: f"Text of {body['model']}."
+    shown = ask(manager, unblinded="on", third="east", fourth="west")
+    vote(manager, shown, "ranked", rank_2=1, partial="on")
+    ranks = {row.completion.source.name: row.rank for row in Judgment.objects.get().ranks.all()}
+    assert ranks == {"south": 1}
+    page = page_of(manager, shown)
+    assert "Your vote: 2; not ordered: 1, 3, 4." in page
+    assert page.count('<span class="badge">not ordered</span>') == 3
+
+
 @pytest.mark.parametrize(
     ("choice", "of_two", "of_three"),
     [

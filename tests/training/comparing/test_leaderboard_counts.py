@@ -88,6 +88,15 @@ def test_a_ranking_gives_a_vote_for_each_pair_of_different_sources(project, alic
     }
 
 
+def test_a_partial_ranking_gives_no_vote_between_what_it_does_not_order(project, alice, sources):
+    old, new, odd = sources
+    comparison = compared(project, [old, new, odd, odd], ("a", "b", "c", "d"))
+    factories.make_judgment(comparison, alice, (0, 1, 0, 0))
+    count_votes()
+    # Of old and of odd's two answers nobody said which is better.
+    assert counts_of() == {("old", "new"): [0, 1, 0, 0], ("new", "odd"): [2, 0, 0, 0]}
+
+
 @pytest.mark.parametrize(
     ("verdict", "expected"),
     [

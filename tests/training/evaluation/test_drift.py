@@ -19,7 +19,7 @@ from tests.training.registry.registry_rows import make_snapshot, make_starter, m
 from training.choices import CheckpointKind, RoundState, StepKind
 from training.engine import Engine
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Round, RoundStep
-from training.selectors.drift import matrix_of
+from training.selectors.drift import items_of, matrix_of
 from training.services.evaluation.drift import do_measurement, interval_of, judged_pairs, request_measurement
 
 SignIn = Callable[[User], Client]
@@ -170,6 +170,24 @@ def test_a_ranking_with_ties_gives_the_pairs_that_it_decides(project: Project, a
     factories.make_judgment(comparison, alice, (2, 1, 1))
     a, b, c = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
     assert {(pair.winner, pair.loser) for pair in judged_pairs(project, 1)} == {(b, a), (c, a)}
+
+
+@pytest.mark.django_db
+def test_a_partial_ranking_gives_pairs_with_the_rest_and_none_among_it(
+    project: Project, alice: User, carol: User, server: FakeServer
+):
+    comparison = factories.make_comparison(project, ("the longest one", "b", "ccc", "dd"))
+    judgment = factories.make_judgment(comparison, alice, (2, 1, 0, 0))
+    a, b, c, d = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
+    pairs = {(pair.winner, pair.loser) for pair in judged_pairs(project, 1)}
+    assert pairs == {(b, a), (b, c), (b, d), (a, c), (a, d)}
+    model = reward_model("reward-1", project, 1, [], make_starter())
+    measure(project, carol)
+    # It likes what is long: the longest above the rest is as people say, and b below all is not.
+    (item,) = items_of(model, [judgment])
+    assert (item.agreeing, item.pairs) == (2, 5)
+    assert [(completion.pk, rank) for completion, rank, _ in item.answers][:2] == [(b, 1), (a, 2)]
+    assert {(completion.pk, rank) for completion, rank, _ in item.answers[2:]} == {(c, None), (d, None)}
 
 
 @pytest.mark.django_db

@@ -12,7 +12,8 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
-from tests.training.judges.judge_scene import FakeJudge, first_shown, install, make_pairs, work
+from tests import factories
+from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work
 from training.models import Checkpoint, Judge
 from training.selectors.judges import report_of
 from training.services.judges.judges import create_judge
@@ -97,6 +98,18 @@ def test_kappa_is_what_two_by_two_tables_give(
     # ½ · ¼ + ½ · ¾ = ½, so kappa = (¾ − ½) / (1 − ½) = ½.
     assert report.agreement.value == pytest.approx(0.75)
     assert report.kappa.value == pytest.approx(0.5)
+
+
+def test_agreement_with_a_partial_ranking_counts_the_pairs_that_it_orders(
+    machine: Judge, project: Project, alice: User, server: FakeJudge
+):
+    comparison = factories.make_comparison(project, ["a", "bbb", "cc"])
+    server.says = longest
+    work(machine)
+    # The judge: bbb > cc > a. Alice puts cc above the others: alike on cc-a, not on cc-bbb; of a-bbb she says
+    # nothing.
+    factories.make_judgment(comparison, alice, (0, 0, 1))
+    assert report_of(machine).agreement.value == pytest.approx(1 / 2)
 
 
 def test_a_judge_that_leans_to_the_first_place_is_seen_to(

@@ -128,6 +128,11 @@ def test_a_tie_gives_no_pair_and_every_decided_pair_is_given_once():
     assert list(row(ranks={}, verdict="cannot_judge").pairs()) == []
 
 
+def test_a_partial_ranking_gives_pairs_with_what_it_leaves_out_and_none_among_it():
+    assert sorted(row(ranks={"2": 1}).pairs()) == [("2", "1"), ("2", "3")]
+    assert sorted(row(ranks={"2": 1, "3": 1}).pairs()) == [("2", "1"), ("3", "1")]
+
+
 @given(st.lists(st.integers(1, 3), min_size=3, max_size=3))
 def test_pairs_are_those_of_the_definition(ranks):
     pairs = set(row(ranks=dict(zip("123", ranks, strict=True))).pairs())

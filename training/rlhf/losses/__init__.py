@@ -3,6 +3,7 @@
 from training.rlhf.losses.policy import policy_gradient, value
 from training.rlhf.losses.preference import (
     MOST_COMPLETIONS,
+    NOT_ORDERED,
     DpoLoss,
     Reduction,
     Ties,
@@ -17,6 +18,7 @@ from training.rlhf.losses.preference import (
 
 __all__ = [
     "MOST_COMPLETIONS",
+    "NOT_ORDERED",
     "DpoLoss",
     "Reduction",
     "Ties",

@@ -25,6 +25,8 @@ Ties = Literal["exact", "efron", "breslow", "davidson"]
 _LOG_ZERO = -1e30
 MOST_COMPLETIONS = 12
 """Exact ties and Davidson-Luce walk the subsets of K completions: 2^K states."""
+NOT_ORDERED = -1
+"""Rank of a completion that a partial ranking leaves below all ranked ones, without an order among those."""
 
 
 _DPO_TERMS: dict[str, DpoTerm] = {
@@ -123,16 +125,24 @@ def plackett_luce(
       that are left; log_tie: (D − 1,), log δ_2 … log δ_D, and δ_1 = 1. Ties of more than D
       are refused.
 
-    scores: (batch, K). ranks: (batch, K) integers, 1 best, equal tied, 0 absent; gaps do
-    not matter. weight: (batch,). Rows with fewer than two completions present cost 0.
-    Luce 1959; Plackett 1975; Firth, Kosmidis & Turner 2019, equation 2.
+    A partial ranking orders the best m of k: the others, of rank −1, are in the denominators of the
+    choices and are never chosen themselves. That is the summed probability of all full rankings
+    that agree with it; with k − 1 ranked it is the full ranking.
+
+    scores: (batch, K). ranks: (batch, K) integers, 1 best, equal tied, −1 not ordered, below all
+    ranked ones, 0 absent; gaps do not matter. weight: (batch,). Rows with fewer than two
+    completions present, or none ranked, cost 0. Luce 1959; Plackett 1975; Firth, Kosmidis &
+    Turner 2019, equation 2.
     """
     if scores.shape != ranks.shape or scores.ndim != 2:
         raise ValueError(
             f"scores {tuple(scores.shape)} and ranks {tuple(ranks.shape)} must both be (batch, K)"
         )
-    if (ranks < 0).any():
-        raise ValueError("ranks must count from 1, with 0 for a completion that is absent")
+    if (ranks < NOT_ORDERED).any():
+        raise ValueError(
+            "ranks must count from 1, with 0 for a completion that is absent and -1 for one below all ranked "
+            "ones that is not ordered"
+        )
     if scores.shape[1] > MOST_COMPLETIONS and ties in ("exact", "davidson"):
         raise ValueError(f"ties={ties!r} serves rankings of at most {MOST_COMPLETIONS} completions")
     if (log_tie is not None) != (ties == "davidson"):
@@ -161,14 +171,14 @@ def _exact_ties(scores: Tensor, ranks: Tensor) -> Tensor:
     one placed i: 2^K sets in place of up to K! orders. Sets of one size are one tensor.
     """
     batch, count = scores.shape
-    present = ranks > 0
-    # The absent come last, in one order and at no cost.
+    present, ranked = ranks != 0, ranks > 0
+    # The absent and those that are not ordered come last, in one order and at no cost.
     columns = torch.arange(1, count + 1, device=ranks.device)
-    order = torch.where(present, ranks, ranks.amax(-1, keepdim=True) + columns)
+    order = torch.where(ranked, ranks, ranks.amax(-1, keepdim=True) + columns)
     before = [frozenset[int]()]
     log_p = scores.new_zeros(batch, 1)
     for size in range(1, count + 1):
-        log_step = _log_probability_of_next(scores, present, order, before)
+        log_step = _log_probability_of_next(scores, present, ranked, order, before)
         sets = [frozenset(members) for members in combinations(range(count), size)]
         index = {members: position for position, members in enumerate(before)}
         last = [sorted(members) for members in sets]
@@ -179,7 +189,7 @@ def _exact_ties(scores: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _log_probability_of_next(
-    scores: Tensor, present: Tensor, order: Tensor, placed_sets: list[frozenset[int]]
+    scores: Tensor, present: Tensor, ranked: Tensor, order: Tensor, placed_sets: list[frozenset[int]]
 ) -> Tensor:
     """(batch, sets, K): log-probability that a completion comes next once a set is placed.
 
@@ -192,14 +202,15 @@ def _log_probability_of_next(
     order = order.unsqueeze(1)
     best = order.masked_fill(placed, torch.iinfo(order.dtype).max).amin(-1, keepdim=True)
     rest = _log_sum(scores.unsqueeze(1), present.unsqueeze(1) & ~placed).unsqueeze(-1)
-    log_step = torch.where(present.unsqueeze(1), scores.unsqueeze(1) - rest, 0.0)
+    log_step = torch.where(ranked.unsqueeze(1), scores.unsqueeze(1) - rest, 0.0)
     return log_step.masked_fill(placed | (order != best), _LOG_ZERO)
 
 
 def _groups(ranks: Tensor) -> list[tuple[Tensor, Tensor]]:
     """For each rank that occurs, best first: who holds it, and who is left with them; (batch, K) each."""
-    values = sorted(set(ranks.flatten().tolist()) - {0})
-    return [(ranks == value, ranks >= value) for value in values]
+    values = sorted(set(ranks.flatten().tolist()) - {0, NOT_ORDERED})
+    unordered = ranks == NOT_ORDERED
+    return [(ranks == value, (ranks >= value) | unordered) for value in values]
 
 
 def _approximate_ties(scores: Tensor, ranks: Tensor, *, efron: bool) -> Tensor:
@@ -312,7 +323,7 @@ def dpo_plackett_luce(
 ) -> Tensor:
     """DPO on whole rankings: Plackett-Luce over the implied rewards β (log π − log π_ref).
 
-    policy, ref: log-probabilities of the answers, (batch, K). ranks, ties, log_tie: as in
+    policy, ref: log-probabilities of the answers, (batch, K). ranks, partial ones too, ties, log_tie: as in
     `plackett_luce`. Rafailov et al. 2023, appendix A.3, equation 20.
     """
     rewards = beta * (_at_least_float32(policy) - _at_least_float32(ref))

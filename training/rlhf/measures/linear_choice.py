@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.tokens.example import Example
 
@@ -104,8 +105,10 @@ def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
 
 def _whole(ranks: Sequence[int]) -> Iterable[tuple[int, ...]]:
     for place, rank in enumerate(ranks):
-        below = tuple(other for other, of_other in enumerate(ranks) if of_other > rank)
-        if rank and below:
+        below = tuple(
+            other for other, of_other in enumerate(ranks) if of_other > rank or of_other == NOT_ORDERED
+        )
+        if rank > 0 and below:
             yield (place, *below)
 
 

@@ -16,7 +16,7 @@ from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.reference import Reference
-from training.rlhf.losses import kto
+from training.rlhf.losses import NOT_ORDERED, kto
 from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.pair_figures import key_of
 from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
@@ -194,7 +194,8 @@ def said_good(example: Example, sources: frozenset[str]) -> dict[int, bool]:
     """By place among its answers: whether an answer was called good (True) or bad.
 
     Thumbs, ratings off the middle of their scale, a verdict on all answers, first and last place of a
-    ranking: each is a vote, and the majority decides. Where votes are even the answer is neither.
+    ranking: each is a vote, and the majority decides. Where votes are even the answer is neither. A partial
+    ranking has no last place: of those that are not ordered nobody called one the worst.
     """
     votes: Counter[int] = Counter()
     for rating in example.labels.ratings:
@@ -207,8 +208,10 @@ def said_good(example: Example, sources: frozenset[str]) -> dict[int, bool]:
             votes[place] += 1 if example.labels.verdict == "both_good" else -1
     ranked = [rank for rank in example.ranks if rank]
     if "ranks" in sources and len(set(ranked)) > 1:
+        best = min(rank for rank in ranked if rank > 0)
+        worst = None if NOT_ORDERED in ranked else max(ranked)
         for place, rank in enumerate(example.ranks):
-            votes[place] += (rank == min(ranked)) - (rank == max(ranked))
+            votes[place] += (rank == best) - (rank == worst)
     return {place: votes[place] > 0 for place in sorted(votes) if votes[place]}
 
 

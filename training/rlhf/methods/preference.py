@@ -19,6 +19,7 @@ from training.rlhf.losses import MOST_COMPLETIONS, Ties, dpo, dpo_plackett_luce
 from training.rlhf.losses.ties import MOST_TIED, likeliest_log_tie
 from training.rlhf.measures.pair_figures import pair_details, pair_figures, pair_observations
 from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.methods.objectives.rankings import choices_of_rankings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.example import Example
@@ -32,10 +33,11 @@ class DirectPreference(TrainingMethod):
     """Direct preference optimisation: a loss on log-ratios of policy and reference.
 
     With loss `plackett_luce` a whole ranking costs −log p of it under its implied rewards (appendix A.3),
-    divided by its answers less one, which is its number of choices; with ties `davidson` answers that are
-    all tied teach too, and the log odds of ties are learned, beginning where the training data's ties are
-    likeliest under equal rewards. With the other losses every decided pair of a ranking costs its DPO loss,
-    and a ranking the mean of its pairs. So a ranking counts as one judgment under each.
+    divided by its number of choices: its answers less one, or of a partial ranking those that it ranks. With
+    ties `davidson` answers that are all tied teach too, and the log odds of ties are learned, beginning where
+    the training data's ties are likeliest under equal rewards. With the other losses every decided pair of a
+    ranking costs its DPO loss, and a ranking the mean of its pairs. So a ranking counts as one judgment under
+    each.
 
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
     reference is that of the settings, see `Reference`.
@@ -109,10 +111,10 @@ class DirectPreference(TrainingMethod):
 
     def weights(self, example: Example) -> Mapping[str, float]:
         """Return a ranking's weight where it teaches: a preference, an answer to imitate."""
-        ranked = sum(rank > 0 for rank in example.ranks)
-        if ranked > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
+        compared = example.compared
+        if compared > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
             raise ContractError(
-                f"judgment {example.judgment}: it ranks {ranked} answers, and loss 'plackett_luce' serves "
+                f"judgment {example.judgment}: it ranks {compared} answers, and loss 'plackett_luce' serves "
                 f"{MOST_COMPLETIONS}; choose a loss on pairs"
             )
         decides = bool(example.pairs)
@@ -141,7 +143,7 @@ class DirectPreference(TrainingMethod):
             if settings.loss == "plackett_luce":
                 ties = settings.ties if settings.ties == "davidson" else "exact"
                 surprise = self._rankings(batch, policy / scale, reference / scale, ties)
-                observed["ranking_log_loss"] = surprise[(batch.ranks > 0).sum(-1) > 1]
+                observed["ranking_log_loss"] = surprise[batch.compared > 1]
         return Outcome(parts, observed)
 
     def _rankings(self, batch: Batch, policy: Tensor, reference: Tensor, ties: Ties) -> Tensor:
@@ -160,8 +162,8 @@ class DirectPreference(TrainingMethod):
         """(E,) what each ranking costs. policy, reference: (R,)."""
         settings = self._settings
         if settings.loss == "plackett_luce":
-            choices = (batch.ranks > 0).sum(-1).sub(1).clamp(min=1)
-            return self._rankings(batch, policy, reference, settings.ties) / choices
+            costs = self._rankings(batch, policy, reference, settings.ties)
+            return costs / choices_of_rankings(batch.ranks)
         winners, losers = batch.winners, batch.losers
         pair_loss = dpo(
             policy[winners],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.labels import Labels
 
@@ -15,7 +16,8 @@ class Example:
     judgment: str
     answers: tuple[Answered, ...]
     ranks: tuple[int, ...]
-    """Rank of each answer: 1 best, equal tied, 0 not ranked. All 0 where no preference was given."""
+    """Rank of each answer as in `losses.plackett_luce`: 1 best, equal tied, −1 not ordered, below all ranked
+    ones. 0 has no part in it; all are 0 where no preference was given."""
     strength: int = 0
     """Strength of the preference for the winner, 1 to 4; 0 when not asked."""
     weight: float = 1.0
@@ -40,13 +42,23 @@ class Example:
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """(winner, loser) of every pair that the ranks decide, as indexes into `answers`."""
-        ranked = [(index, rank) for index, rank in enumerate(self.ranks) if rank]
-        return tuple((a, b) for a, first in ranked for b, second in ranked if first < second)
+        present = [(index, rank) for index, rank in enumerate(self.ranks) if rank]
+        return tuple(
+            (a, b)
+            for a, first in present
+            for b, second in present
+            if first > 0 and (first < second or second == NOT_ORDERED)
+        )
+
+    @property
+    def compared(self) -> int:
+        """Return the number of answers that have a part in the ranking, ordered or not."""
+        return sum(rank != 0 for rank in self.ranks)
 
     @property
     def ties(self) -> bool:
         """Return whether two ranked answers share a rank."""
-        ranked = [rank for rank in self.ranks if rank]
+        ranked = [rank for rank in self.ranks if rank > 0]
         return len(set(ranked)) < len(ranked)
 
     @property

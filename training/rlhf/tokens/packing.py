@@ -80,7 +80,7 @@ class Batch(PackedRow):
     table: Tensor
     """(E, K) the answers of each example; where it has fewer, 0, which `ranks` 0 distinguishes."""
     ranks: Tensor
-    """(E, K) int: 1 best, equal tied, 0 not ranked or not there."""
+    """(E, K) int: 1 best, equal tied, −1 not ordered, below all ranked ones, 0 not compared or absent."""
     winners: Tensor
     """(P,) answer that won each decided pair."""
     losers: Tensor
@@ -96,6 +96,11 @@ class Batch(PackedRow):
     def examples(self) -> int:
         """E."""
         return len(self.weight)
+
+    @property
+    def compared(self) -> Tensor:
+        """(E,) int: how many answers have a part in the ranking."""
+        return (self.ranks != 0).sum(-1)
 
     def mean_over_pairs(self, values: Tensor) -> Tensor:
         """(P,) to (E,): the mean over each example's pairs, so that a ranking counts as one judgment.

@@ -21,7 +21,8 @@ class Vote:
 
     verdict: str
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """Position → rank, 1 best. Read only for the verdict "ranked"."""
+    """Position → rank, 1 best. Read only for the verdict "ranked". Of three or more the best may be ranked
+    alone."""
 
 
 VOTES = {

@@ -8,6 +8,7 @@ from itertools import groupby
 
 from django.db import IntegrityError, transaction
 
+from annotation.agreement.records import outcome_between, unordered_among
 from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.models import Completion, CompletionScore, Project, Prompt, RankedCompletion, User
@@ -113,15 +114,18 @@ def judged_pairs(project: Project, round_number: int) -> Iterator[JudgedPair]:
             "judgment__comparison_id",
             "judgment__comparison__prompt_id",
             "judgment__comparison__prompt__split",
+            "judgment__assignment__display_order",
             "completion_id",
             "rank",
         )
     )
     for _, of_judgment in groupby(places.iterator(chunk_size=5000), key=lambda place: place[0]):
         ranked = list(of_judgment)
-        for _, comparison, prompt, split, winner, better in ranked:
-            for *_, loser, worse in ranked:
-                if better < worse:
+        _, comparison, prompt, split, shown, *_ = ranked[0]
+        ranks = {completion: rank for *_, completion, rank in ranked}
+        for winner in ranks:
+            for loser in [*ranks, *unordered_among(ranks, shown)]:
+                if outcome_between(ranks, winner, loser) == 1:
                     yield JudgedPair(prompt, comparison, split == Split.HELD_OUT, winner, loser)
 
 

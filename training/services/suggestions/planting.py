@@ -37,7 +37,8 @@ def _wrong_forms(
     suggestion: SuggestionInput, all_of_them: Sequence[SuggestionInput], question: Question
 ) -> list[SuggestionInput]:
     if suggestion.kind == SuggestionKind.PREFERENCE:
-        if suggestion.verdict != Verdict.RANKED:
+        # Turned around, a partial ranking would put its rest nowhere.
+        if suggestion.verdict != Verdict.RANKED or len(suggestion.ranks) < len(question.texts):
             return []
         worst = max(suggestion.ranks.values())
         return [replace(suggestion, ranks={pk: worst + 1 - rank for pk, rank in suggestion.ranks.items()})]

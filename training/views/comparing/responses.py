@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy
 from annotation.choices import Verdict
 from annotation.models import Completion, Judgment
 from annotation.text.edits import Piece, sides
+from annotation.text.orders import with_rest
 from annotation.text.rendering import render_markdown
 from training.models import ArenaBallot, SideBySide, SideBySideAnswer
 from training.selectors.base_models import same_tokenizer
@@ -48,6 +49,8 @@ class Response:
     url: str = ""
     rank: int | None = None
     """From the vote, 1 best."""
+    is_unordered: bool = False
+    """True where the vote leaves it below the ranked ones, without an order."""
     answer: SideBySideAnswer | None = None
     """The stored row with its figures."""
     heads: Sequence[tuple[str, Sequence[float]]] = ()
@@ -80,6 +83,7 @@ def responses_of(shown: SideBySide) -> list[Response]:
             name=answer.checkpoint.name,
             url=answer.checkpoint.get_absolute_url(),
             rank=ranks.get(answer.checkpoint.source_id),
+            is_unordered=bool(ranks) and answer.checkpoint.source_id not in ranks,
             answer=answer,
             heads=sorted(answer.heads.items()),
             segments=_segments(answer),
@@ -108,7 +112,8 @@ def responses_on(ballot: ArenaBallot) -> list[Response]:
 
 
 def vote_in_words(judgment: Judgment | None, responses: Sequence[Response]) -> str:
-    """Return a vote as "response 1 is better", "2 > 1 = 3" or "all good"; empty without one."""
+    """Return a vote as "response 1 is better", "2 > 1 = 3", with what it leaves unordered, or "all good";
+    empty without one."""
     if judgment is None:
         return ""
     places: dict[int, list[int]] = {}
@@ -119,9 +124,10 @@ def vote_in_words(judgment: Judgment | None, responses: Sequence[Response]) -> s
         verdict = Verdict(judgment.verdict)
         return str(_OF_MANY.get(verdict, verdict.label) if len(responses) > 2 else verdict.label)
     tiers = [sorted(positions) for _rank, positions in sorted(places.items())]
-    if sum(map(len, tiers)) == 2 and len(tiers) == 2:
+    if len(responses) == 2 and len(tiers) == 2:
         return _("response %(number)s is better") % {"number": tiers[0][0]}
-    return " > ".join(" = ".join(map(str, tier)) for tier in tiers)
+    rest = [str(response.position) for response in responses if response.is_unordered]
+    return with_rest(" > ".join(" = ".join(map(str, tier)) for tier in tiers), rest)
 
 
 def _ranks(judgment: Judgment | None) -> dict[int | None, int]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from annotation.choices import Verdict
+from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.file_exports import Export, scene_of, write_parquet
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.items import (
@@ -72,6 +72,10 @@ def judgments(draw: st.DrawFn, answers: list[str], annotator: str) -> ImportedJu
     if verdict == Verdict.RANKED:
         drawn = draw(st.lists(st.integers(1, 3), min_size=size, max_size=size))
         ranks = dense(drawn if size > 2 or len(set(drawn)) > 1 else [1, 2])
+        # A partial ranking: some of three or more have no order.
+        rest = draw(st.sets(st.integers(0, size - 1), max_size=size - 1)) if size > 2 else set()
+        kept = iter(dense([rank for place, rank in enumerate(ranks) if place not in rest]))
+        ranks = tuple(NOT_ORDERED if place in rest else next(kept) for place in range(size))
     elif verdict in (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD):
         ranks = (1,) * size
     spans = set()

@@ -42,7 +42,7 @@ def record(*texts: str, ranks: tuple[int, ...] = (), verdict: str = "ranked", **
         "machine": False,
         "display_order": ids,
         "verdict": verdict,
-        "ranks": dict(zip(ids, ranks, strict=False)),
+        "ranks": {pk: rank for pk, rank in zip(ids, ranks, strict=False) if rank},
         "strength": None,
         "comment": "",
         "spans": [],
@@ -106,6 +106,37 @@ def test_the_middle_of_a_ranking_is_neither_desirable_nor_not():
     rows, dropped = written("trl-unpaired", record("a", "b", "c", ranks=(1, 2, 3)))
     assert [row["label"] for row in rows] == [True, False]
     assert dropped == [Dropped("neither the best nor the worst of the ranking", "2")]
+
+
+def test_a_partial_ranking_gives_pairs_with_what_is_below_and_names_what_it_does_not_order():
+    partial = record("a", "b", "c", "d", ranks=(0, 1, 0, 2))
+    rows, dropped = written("trl-preference", partial)
+    assert [(row["chosen"], row["rejected"]) for row in rows] == [
+        (assistant_turn(better), assistant_turn(worse))
+        for better, worse in (("b", "a"), ("d", "a"), ("b", "c"), ("b", "d"), ("d", "c"))
+    ]
+    assert dropped == [Dropped("not ordered against completion 3", "1")]
+    votes, dropped = written("chatbot-arena", partial)
+    assert [vote["winner"] for vote in votes] == ["model_b", "model_b", "model_a", "model_a", "model_b"]
+    assert dropped == [Dropped("not ordered against completion 3", "1")]
+
+
+def test_of_a_partial_ranking_the_best_is_desirable_and_nothing_is_undesirable():
+    rows, dropped = written("trl-unpaired", record("a", "b", "c", "d", ranks=(0, 1, 0, 2)))
+    assert [(row["completion"], row["label"]) for row in rows] == [(assistant_turn("b"), True)]
+    below = "not ordered: a partial ranking has it below all ranked ones"
+    middle = "neither the best nor the worst of the ranking"
+    assert dropped == [Dropped(below, "1"), Dropped(below, "3"), Dropped(middle, "4")]
+    # One rank alone: the best is known all the same.
+    rows, _ = written("trl-unpaired", record("a", "b", "c", ranks=(0, 0, 1)))
+    assert [(row["completion"], row["label"]) for row in rows] == [(assistant_turn("c"), True)]
+    rows, _ = written("trl-sft", record("a", "b", "c", ranks=(0, 0, 1)))
+    assert [row["completion"] for row in rows] == [assistant_turn("c")]
+
+
+def test_a_table_leaves_the_rank_of_what_is_not_ordered_empty():
+    rows, _ = written("csv", record("a", "b", "c", ranks=(0, 1, 0)))
+    assert [row["rank"] for row in rows] == [None, 1, None]
 
 
 def test_what_a_person_wrote_goes_before_what_they_preferred():

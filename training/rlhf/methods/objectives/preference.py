@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.contract import ContractError, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.losses import MOST_COMPLETIONS
+from training.rlhf.losses import MOST_COMPLETIONS, NOT_ORDERED
 from training.rlhf.losses.ties import MOST_TIED, likeliest_log_tie
 from training.rlhf.measures.baselines import length_log_loss, length_slope
 from training.rlhf.measures.pair_figures import (
@@ -91,13 +91,13 @@ class PreferenceObjective:
 
     def weight(self, example: Example) -> float:
         """The judgment's weight where it decides a pair or, where ties are an outcome, ranks two answers."""
-        ranked = sum(rank > 0 for rank in example.ranks)
-        if ranked > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
+        compared = example.compared
+        if compared > MOST_COMPLETIONS and self._settings.loss == "plackett_luce":
             raise ContractError(
-                f"judgment {example.judgment}: it ranks {ranked} answers, and loss 'plackett_luce' serves "
+                f"judgment {example.judgment}: it ranks {compared} answers, and loss 'plackett_luce' serves "
                 f"{MOST_COMPLETIONS}; choose loss 'bradley_terry' or 'davidson'"
             )
-        teaches = ranked > 1 if self._models_ties else bool(example.pairs)
+        teaches = compared > 1 if self._models_ties else bool(example.pairs)
         return example.weight if teaches else 0.0
 
     def outcome(self, states: Tensor, batch: Batch, examples: list[Example]) -> Outcome:
@@ -131,8 +131,10 @@ class PreferenceObjective:
 
     def _choices(self, example: Example) -> list[tuple[int, ...]]:
         """Return the rankings that an example's ties are counted from: itself, or its pairs."""
-        ranked = tuple(rank for rank in example.ranks if rank)
-        return [ranked] if self._settings.loss == "plackett_luce" else list(combinations(ranked, 2))
+        compared = tuple(rank for rank in example.ranks if rank)
+        if self._settings.loss == "plackett_luce":
+            return [compared]
+        return [pair for pair in combinations(compared, 2) if pair != (NOT_ORDERED, NOT_ORDERED)]
 
     def _costs(self, scores: Tensor, batch: Batch) -> Tensor:
         """(R, outputs) to (outputs, E)."""

@@ -2,8 +2,11 @@
 
     bradley_terry   mean over the decided pairs of −log σ(s⁺ − s⁻ − m)
     davidson        mean over all pairs of −log p(what happened), ties among it
-    plackett_luce   −log p(ranking) / (answers ranked − 1): the mean over its choices, for a ranking
-                    without ties is made of so many
+    plackett_luce   −log p(ranking) / its choices, which are the answers ranked, less one where all are:
+                    a ranking without ties is made of so many
+
+Answers that a partial ranking leaves without an order are below all ranked ones: each makes a pair with
+every ranked one and none with another.
 
 A ranking counts as one judgment under each, however many answers it has. All three are the same loss on a
 decided pair, but for what Davidson gives to the tie; and they are of one scale on longer rankings: where
@@ -21,7 +24,7 @@ import torch
 from torch import Tensor
 
 from training.contract import RewardSettings
-from training.rlhf.losses import bradley_terry, davidson, plackett_luce
+from training.rlhf.losses import NOT_ORDERED, bradley_terry, davidson, plackett_luce
 from training.rlhf.tokens.packing import Batch
 
 
@@ -38,7 +41,7 @@ def costs_of_rankings(
     if settings.loss == "davidson" and log_tie is not None:
         cost = _all_pairs(table, ranks, log_tie)
     else:
-        cost = _whole(table, ranks, settings, log_tie) / (ranks > 0).sum(-1).sub(1).clamp(min=1)
+        cost = _whole(table, ranks, settings, log_tie) / choices_of_rankings(ranks)
     return cost + settings.centring * _mean_squared_sum(table, ranks)
 
 
@@ -57,7 +60,16 @@ def surprise_of_rankings(
         values = plackett_luce(
             table, ranks, ties="exact" if log_tie is None else "davidson", log_tie=log_tie, reduction="none"
         )
-    return values[(ranks > 0).sum(-1) > 1]
+    return values[batch.compared > 1]
+
+
+def choices_of_rankings(ranks: Tensor) -> Tensor:
+    """(E, K) to (E,): the choices that a ranking is made of, at least 1.
+
+    The last answer left is no choice. Where several are left without an order, the last ranked one was.
+    """
+    ranked, left = (ranks > 0).sum(-1), (ranks == NOT_ORDERED).any(-1)
+    return (ranked - 1 + left.long()).clamp(min=1)
 
 
 def _decided_pairs(scores: Tensor, batch: Batch, settings: RewardSettings) -> Tensor:
@@ -73,16 +85,18 @@ def _decided_pairs(scores: Tensor, batch: Batch, settings: RewardSettings) -> Te
 
 
 def _ranked(scores: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Scores and ranks of the ranked answers, (E, K) each for K in the longest; rank 0 beyond."""
-    ranked = batch.ranks > 0
-    most = max(1, int(ranked.sum(-1).max()))
-    columns = (~ranked).int().argsort(dim=-1, stable=True)[:, :most]
+    """Scores and ranks of the compared answers, (E, K) each for K in the longest; rank 0 beyond."""
+    compared = batch.ranks != 0
+    most = max(1, int(compared.sum(-1).max()))
+    columns = (~compared).int().argsort(dim=-1, stable=True)[:, :most]
     return scores[batch.table.gather(1, columns)], batch.ranks.gather(1, columns)
 
 
 def _all_pairs(table: Tensor, ranks: Tensor, log_tie: Tensor) -> Tensor:
     first, second = torch.triu_indices(table.shape[1], table.shape[1], 1, device=table.device)
-    outcome = (ranks[:, second] - ranks[:, first]).sign()
+    # Below every ranked one, whatever its rank.
+    order = ranks.masked_fill(ranks == NOT_ORDERED, torch.iinfo(ranks.dtype).max // 2)
+    outcome = (order[:, second] - order[:, first]).sign()
     cost = davidson(table[:, first], table[:, second], outcome, log_tie[0], reduction="none")
     return _mean_over_pairs(cost, ranks)
 
@@ -97,7 +111,8 @@ def _mean_squared_sum(table: Tensor, ranks: Tensor) -> Tensor:
 
 
 def _mean_over_pairs(values: Tensor, ranks: Tensor) -> Tensor:
-    """(E, pairs of columns) to (E,): over those pairs whose answers are both ranked; 0 where none are."""
+    """(E, pairs of columns) to (E,): over those pairs that are ordered or tied; 0 where none are."""
     first, second = torch.triu_indices(ranks.shape[1], ranks.shape[1], 1, device=ranks.device)
-    both = (ranks[:, first] > 0) & (ranks[:, second] > 0)
+    compared, ranked = ranks != 0, ranks > 0
+    both = compared[:, first] & compared[:, second] & (ranked[:, first] | ranked[:, second])
     return torch.where(both, values, 0.0).sum(-1) / both.sum(-1).clamp(min=1)
