@@ -11,6 +11,7 @@ from typing import Any, Literal
 from django.utils.translation import override
 
 from annotation.choices import WebhookEvent
+from annotation.exchange.formats.items import Reader
 from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.services.people.shortcuts import ACTIONS, shown_key
 from training.contract.methods import SETTINGS
@@ -210,26 +211,44 @@ of the API that tells the rest. It holds no text and no person:
 
 
 def _formats() -> str:
-    readers = ((f"`{reader.name}`", _sentence(str(reader.sentence))) for reader in READERS.values())
-    writers = ((f"`{writer.name}`", _sentence(str(writer.sentence))) for writer in WRITERS.values())
+    readers = (
+        (
+            f"`{reader.name}`",
+            _sentence(str(reader.sentence)),
+            _readings(reader),
+            reader.loses,
+        )
+        for reader in READERS.values()
+    )
+    writers = (
+        (f"`{writer.name}`", _sentence(str(writer.sentence)), writer.carries, writer.loses)
+        for writer in WRITERS.values()
+    )
     return f"""# List of formats
 
-[File formats](formats.md) tells what each of them carries.
+[File formats](formats.md) tells how files are read and what becomes of their columns.
 
 {_NOTE}
 ## In
 
-`manage.py import_judgments --format NAME`; without `--format` it is detected, in this order.
+`manage.py import_judgments --format NAME`; without `--format` it is detected, in this order. Columns that a
+format does not have are kept as metadata.
 
-{_table(("format", "what it is"), readers)}
+{_table(("format", "what it is", "reads", "does not read"), readers)}
 
 ## Out
 
 `manage.py export_judgments --format NAME`; `dataset` writes a folder for `datasets.load_dataset` with a data
-card.
+card. `FILE.dropped.jsonl` lists what a file could not carry.
 
-{_table(("format", "what it is"), writers)}
+{_table(("format", "what it is", "carries", "does not carry"), writers)}
 """
+
+
+def _readings(reader: Reader) -> str:
+    """Return what a reader reads, each once: of the numbered columns of responses one."""
+    words = (re.sub(r"response \d+", "each response", reading) for reading in reader.reads.values())
+    return "; ".join(dict.fromkeys(words))
 
 
 def _sentence(text: str) -> str:

@@ -5,9 +5,9 @@ From argilla/src/argilla/records/_io/_generic.py of https://github.com/argilla-i
 `QUESTION.responses`, `QUESTION.responses.users`, `QUESTION.responses.status`. The settings of the dataset are
 not in the export, so a question is known by its values: names of answers in order are a ranking, one such
 name (or `A`, `left`) is the winner, objects with `start` and `end` are marks, a number is a rating, any other
-text a comment. Marks and ratings belong to the answer whose name begins or ends the question's, or to the only
-answer. Only submitted responses are judgments. What is about no answer must be left out by name; it stays with
-the annotation.
+text a comment. Marks and ratings belong to the answer whose name begins or ends the question's, or to the
+only answer. Only submitted responses are judgments. What is about no answer must be left out by name; it
+stays with the annotation.
 """
 
 import re

@@ -257,6 +257,7 @@ READERS = (
             "machine": "whether the annotator is a program",
         },
         completion_fields=("response_a", "response_b"),
+        loses="earlier answers where both chats differ are part of each response",
     ),
 )
 WRITERS = (
@@ -265,5 +266,7 @@ WRITERS = (
         sentence="Chatbot Arena votes: one for each pair, with model names, ties and both bad.",
         container="jsonl",
         rows=_votes,
+        carries="pairs with all preferences but “cannot judge”, model names, positions, times",
+        loses="rankings as a whole, strength, spans, ratings, comments",
     ),
 )

@@ -1,6 +1,6 @@
 """The decision of one judgment, from several results of an annotation tool that may each say a part of it.
 
-A value is read by the whole file, as the plan has read its part; alone where no plan has, as in `Reader.survey`.
+A value is read by the whole file, as the plan has read its part; alone where no plan has, as in a survey.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Decision:
         self._verdict = verdict_of(ranks) if self.answers == 2 else Verdict.RANKED
 
     def say(self, reading: Reading, where: str) -> None:
-        """Take what a value says: the best answer, or a tie. A tie goes before the winner of another result."""
+        """Take what a value says: the best answer, or a tie, which goes before another result's winner."""
         if reading.place is not None:
             self.rank(reading.ranks(self.answers), where, reading.strength if self.answers == 2 else None)
         elif self._tie in (None, reading.verdict):

@@ -206,17 +206,20 @@ class _Reading:
             self._choose(result, word, at)
             return
         elif kind == "textarea":
-            lines = value.get("text")
-            words = "\n".join(map(str, fields.items_of([lines] if isinstance(lines, str) else lines, at)))
-            if is_region:
-                self._notes.append((str(result.get("id")), value, self._place(result, at), words))
-            elif words:
-                self._comments.append(words)
+            self._words(result, value, at)
         else:
             is_verdict = kind in _VERDICT_LIKE and not is_region
             self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
             return
         self.parts.append(Part(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
+
+    def _words(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> None:
+        lines = value.get("text")
+        words = "\n".join(map(str, fields.items_of([lines] if isinstance(lines, str) else lines, at)))
+        if "start" in value:
+            self._notes.append((str(result.get("id")), value, self._place(result, at), words))
+        elif words:
+            self._comments.append(words)
 
     def _is_decision(self, word: str) -> bool:
         """True for a choice that may be a preference; of a single answer only that it cannot be judged."""
@@ -236,7 +239,7 @@ class _Reading:
         self.parts.append(Part(_part_name(result), _shown(result.get("value")), kind, why))
 
     def _pair(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> tuple[int, ...]:
-        """The ranks of a pair. Left is the first that `to_name` names, in whatever order the task has them."""
+        """The ranks of a pair. Left is the first that `to_name` names, whatever their order in the task."""
         if len(self._answers) != 2:
             raise FieldError(at, f"is a pair, and the task has {len(self._answers)} answers")
         if value.get("selected") not in ("left", "right"):
@@ -583,7 +586,7 @@ READERS = (
         matches=lambda row: isinstance(row.get("data"), dict) and "annotations" in row,
         reads={
             "annotations": "the annotations",
-            "meta": "who annotated, in an export of Rondo; the rest as metadata",
+            "meta": "who annotated, in an export of Rondo, and metadata",
             **PROMPT_READS,
             **{
                 role: words for role, words in ANSWER_READS.items() if role.startswith(("answer_", "source_"))
@@ -614,5 +617,7 @@ WRITERS = (
         sentence="Label Studio's JSON: a task with an annotation for each judgment.",
         container="json",
         rows=_task,
+        carries="preferences, rankings with ties, spans, ratings, comments",
+        loses="missing information, corrections, critiques, demonstrations, strength, metadata",
     ),
 )

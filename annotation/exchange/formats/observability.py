@@ -1,11 +1,11 @@
 """Exports of tools that record and evaluate what programs ask models: Langfuse, LangSmith, Phoenix. In.
 
 - `langfuse`: items of a data set (`input`, `expectedOutput`, JSON also in CSV cells) are prompts with a
-  reference; traces with `scores` are single responses, with a judgment for each person or program that scored.
+  reference; traces with `scores` are single responses, with a judgment for each person or program.
 - `langsmith`: rows of a data set (`inputs`, `outputs`) are prompts with a reference; runs with `feedback` or
   `feedback_stats` single responses; two `runs` with `feedback` on a key are a pair of an annotation queue.
-- `phoenix`: spans with `attributes.input.value`, `attributes.output.value` or `attributes.llm.…_messages`, and
-  `annotations` (`name`, `annotator_kind`, `result` with `label`, `score`, `explanation`).
+- `phoenix`: spans with `attributes.input.value`, `attributes.output.value` or `attributes.llm.…_messages`,
+  and `annotations` (`name`, `annotator_kind`, `result` with `label`, `score`, `explanation`).
 
 A score becomes a rating where the scores of its name are on a scale of Rondo: the values of the whole file
 decide. Any other score must be left out by name; it stays with the annotation.
@@ -243,7 +243,7 @@ def _langsmith_scores(row: Row) -> Iterator[_Score]:
 
 
 def _pair(row: Row, runs: list[Any]) -> ImportedItem:
-    """Runs of one input that were compared: of each person's feedback, the run with the higher score is better.
+    """Runs of one input that were compared: by each person's feedback, the run with the higher score is best.
 
     Feedback stands beside the runs, with the score of each run by its id, or in each run under one key.
     """

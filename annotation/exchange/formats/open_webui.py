@@ -1,11 +1,11 @@
 """Open WebUI's export of feedback (Admin Panel, Evaluations, Export): in.
 
-From `backend/open_webui/models/feedbacks.py` of https://github.com/open-webui/open-webui: each entry has `data`
-(`rating` 1 or -1, `model_id`, `sibling_model_ids`, `reason`, `comment`, `tags`, `details.rating` from 1 to 10),
+From `backend/open_webui/models/feedbacks.py` of https://github.com/open-webui/open-webui: an entry has `data`
+(`rating` 1 or -1, `model_id`, `sibling_model_ids`, `reason`, `comment`, `tags`, `details.rating` up to 10),
 `meta` (`message_id`, `arena`, …) and `snapshot.chat.chat`, the chat with all branches of its history.
 
-A rating is a thumb on the response. Where the chat holds responses of other models to the same message, it is a
-vote as well, as on Open WebUI's own leaderboard: 1 for the rated one against each of them, -1 against it.
+A rating is a thumb on the response. Where the chat holds responses of other models to the same message, it is
+a vote as well, as on Open WebUI's own leaderboard: 1 for the rated one against each of them, -1 against it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -157,7 +157,7 @@ READERS = (
             "data.sibling_model_ids": "the sources of the other responses",
             "data.reason": "the annotator's comment",
             "data.comment": "the annotator's comment",
-            "meta": "the response that is rated; the rest as metadata",
+            "meta": "the response that is rated, and metadata",
             "snapshot": "the prompt and the responses",
             "user_id": "the annotator",
             "created_at": "the time of the annotation",

@@ -129,11 +129,15 @@ WRITERS = (
         sentence="OpenAI's chats: demonstrations and corrections, else the preferred answers.",
         container="jsonl",
         rows=_message_rows,
+        carries="demonstrations, corrections, preferred responses; read back, a response is a reference",
+        loses="everything else",
     ),
     Writer(
         name="openai-preference",
         sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
         container="jsonl",
         rows=_preference_rows,
+        carries="decided pairs",
+        loses="ties, preferences without a winner, strength",
     ),
 )

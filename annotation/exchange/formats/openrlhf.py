@@ -25,5 +25,7 @@ WRITERS = (
             "rejected": "messages",
             "margin": "whole number",
         },
+        carries="decided pairs, the strength as a margin",
+        loses="ties, preferences without a winner",
     ),
 )

@@ -1,8 +1,8 @@
 """Potato's annotations: in, as `annotated_instances.jsonl` has them (https://github.com/davidjurgens/potato).
 
 A row has `id`, `displayed_text`, `label_annotations` (schema → label → value), `span_annotations` and
-`behavioral_data`, and may have the fields of its item. The responses are a list (`responses`, `items`, …), `left`
-and `right`, columns such as `response_a`, the parts `A. …`, `B. …` of the displayed text, or that text itself.
+`behavioral_data`, and may have the fields of its item. The responses are a list (`responses`, `items`, …),
+`left` and `right`, columns such as `response_a`, the parts `A. …`, `B. …` of the shown text, or that text.
 
 | scheme            | value                                | becomes                                        |
 |-------------------|--------------------------------------|------------------------------------------------|
@@ -122,7 +122,10 @@ class _Reading:
         labels = self._row.get("label_annotations") or {}
         for scheme, value in fields.object_of(labels, "label_annotations").items():
             said = fields.object_of(value, f"label_annotations.{scheme}")
-            self._label(scheme, {name: each for name, each in said.items() if each not in (None, "", False)})
+            self._label(
+                scheme,
+                {name: each for name, each in said.items() if each not in (None, "") and each is not False},
+            )
         spans = self._row.get("span_annotations")
         for number, span in enumerate(spans if isinstance(spans, list) else []):
             self._span(fields.object_of(span, f"span_annotations[{number}]"), f"span_annotations[{number}]")

@@ -1,11 +1,11 @@
-"""promptfoo's results: in. A JSON file (`promptfoo export`, `-o results.json`), or a result a line (`-o x.jsonl`).
+"""promptfoo's results: in. A JSON file (`promptfoo export`, `-o x.json`), or one result a line (`x.jsonl`).
 
 From https://www.promptfoo.dev/docs/usage/web-ui and `src/types/index.ts` of promptfoo/promptfoo: a result has
 `prompt.raw`, `provider`, `response.output`, `testIdx`, and `gradingResult` with `pass`, `score`, `reason`,
 `comment` and `componentResults`, of which those with the assertion type `human` are a person's.
 
-The outputs of several providers for one prompt are compared together. A person's pass or fail is a thumb on the
-criterion `pass`, the comment a critique; what the assertions say is the judgment of a program.
+The outputs of several providers for one prompt are compared together. A person's pass or fail is a thumb on
+the criterion `pass`, the comment a critique; what the assertions say is the judgment of a program.
 """
 
 import json
@@ -186,7 +186,7 @@ def _survey(row: Row) -> Iterator[Part]:
 READERS = (
     Reader(
         name="promptfoo",
-        sentence="promptfoo's results: outputs of providers with a person's and the assertions' pass or fail.",
+        sentence="promptfoo's results: outputs with the pass or fail of a person and of assertions.",
         read=_items,
         matches=lambda row: (
             (isinstance(row.get("results"), dict) and ("evalId" in row or "results" in row["results"]))

@@ -10,6 +10,7 @@ from annotation.exchange.formats import (
     argilla,
     chatbot_arena,
     label_studio,
+    llama_factory,
     observability,
     open_webui,
     openai,
@@ -42,7 +43,7 @@ WRITERS: dict[str, Writer] = {}
 _MODULES = (
     *(rondo_jsonl, rondo_csv, qa_feedback, transcripts, ultrafeedback, chatbot_arena, openassistant),
     *(open_webui, promptfoo, summaries, potato, observability),
-    *(label_studio, argilla, trl, otel_traces, openai, trace_messages, openrlhf, verl, spans),
+    *(label_studio, argilla, trl, otel_traces, openai, trace_messages, openrlhf, llama_factory, verl, spans),
     *(prompts_jsonl, tables),
 )
 

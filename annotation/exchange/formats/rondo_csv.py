@@ -1,12 +1,13 @@
 """Judgments as a table for statisticians: one row for each answer of each judgment, out and in again.
 
-Columns: `judgment`, `answers` (rows of the judgment), `comparison`, `round`, `annotator`, `machine`, `split`, `prompt`, `verdict`, `strength`,
-`seconds`, `created_at`, then of the answer `completion`, `source`, `position` (as shown, from 1),
-`letter` (as the annotator saw it, which comments use), `rank`, a column `rating_CRITERION_SCALE` for each
-criterion, `question` (the last of the user's turns), `text`, `comment`, `metadata` (of the comparison, as JSON).
+Columns: `judgment`, `answers` (the number of its rows), `comparison`, `round`, `annotator`, `machine`,
+`split`, `prompt`, `verdict`, `strength`, `seconds`, `created_at`, then of the answer `completion`, `source`,
+`position` (as shown, from 1), `letter` (as the annotator saw it, which comments use), `rank`, a column
+`rating_CRITERION_SCALE` for each criterion, `question` (the last of the user's turns), `text`, `comment`,
+`metadata` (of the comparison, as JSON).
 
-The rows of a judgment stand together. One whose rows a spreadsheet sorted apart, or of which a row is missing,
-is refused with its id.
+The rows of a judgment stand together. One whose rows a spreadsheet sorted apart, or of which a row is
+missing, is refused with its id.
 
 A spreadsheet takes a cell that begins with = + - @, a tab or a return for a formula, so such a cell gets a
 `'` before it, and one that begins with `'` another; read back, it goes again. It carries no marks, no missing
@@ -262,5 +263,7 @@ WRITERS = (
         sentence="A table for statisticians, safe to open in a spreadsheet: one row for each judged answer.",
         container="csv",
         rows=_rows,
+        carries="preferences, ranks, ratings, positions, comments, metadata",
+        loses="spans, missing information, corrections, earlier turns, context",
     ),
 )

@@ -337,6 +337,7 @@ READERS = (
             **dict.fromkeys(_KEPT_AS_WRITTEN, "kept with the annotation"),
         },
         ignores={"prompt": "an id of the database that it came from"},
+        loses="ids of the other database",
     ),
 )
 WRITERS = (
@@ -346,5 +347,7 @@ WRITERS = (
         container="jsonl",
         rows=_whole,
         carries_context=True,
+        carries="everything, partial rankings too",
+        loses="ids, the round, the version of the guidelines",
     ),
 )

@@ -133,7 +133,7 @@ def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
 
 
 _BEGINS_ONE_OBJECT = re.compile(r"\s*\{\s*\n|\s*\{[^\n]*[\[{,]\s*\n")
-"""A line that ends within an object: the file is one object on many lines, as promptfoo writes its results."""
+"""A line that ends within an object: the file is one object on many lines, as of promptfoo."""
 
 
 def _one_object(stream: IO[str]) -> Iterator[NumberedRow]:

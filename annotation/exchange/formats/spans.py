@@ -110,11 +110,15 @@ WRITERS = (
         sentence="Marks as offsets in code points, one marked answer a line.",
         container="jsonl",
         rows=_offsets,
+        carries="spans",
+        loses="everything else; it goes out alone",
     ),
     Writer(
         name="bio",
         sentence="Marks as BIO labels of tokens: of a tokenizer's with --tokenizer, else of words.",
         container="jsonl",
         rows=_bio,
+        carries="spans, as labels of tokens",
+        loses="everything else; it goes out alone",
     ),
 )

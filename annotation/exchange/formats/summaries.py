@@ -1,7 +1,7 @@
 """OpenAI's summarize-from-feedback (Stiennon et al. 2020): comparisons and axis evaluations, in.
 
-From https://github.com/openai/summarize-from-feedback: a comparison has `info` (`post`, `title`, `subreddit`, or
-`article`), two `summaries` (`text`, `policy`, `note`), `choice` (0 the first, 1 the second), `worker` and
+From https://github.com/openai/summarize-from-feedback: a comparison has `info` (`post`, `title`, `subreddit`,
+or `article`), two `summaries` (`text`, `policy`, `note`), `choice` (0 the first, 1 the second), `worker` and
 `extra.confidence`. An axis evaluation has one `summary` with `axes`, ratings from 1 to 7.
 """
 
@@ -97,7 +97,7 @@ READERS = (
             )
         ),
         reads={
-            "info": "the prompt, its title first; the rest as metadata",
+            "info": "the prompt, its title first, and metadata",
             "summaries": "the responses, with notes",
             "summary": "the response, with ratings and a note",
             "choice": "the preference, counted from 0",

@@ -108,6 +108,7 @@ READERS = (
             "source_chosen": "the source of the better response",
             "source_rejected": "the source of the other response",
         },
+        loses="white space around messages",
     ),
 )
 WRITERS = (
@@ -116,5 +117,7 @@ WRITERS = (
         sentence="HH-RLHF transcripts of decided pairs: chosen and rejected as “Human: … Assistant: …”.",
         container="jsonl",
         rows=_rows,
+        carries="decided pairs",
+        loses="system messages, messages that hold a turn's marker, white space around messages",
     ),
 )

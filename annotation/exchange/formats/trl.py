@@ -387,18 +387,24 @@ WRITERS = (
         sentence="TRL preference pairs (conversational), for reward models, DPO and their kin.",
         container="jsonl",
         rows=preference_rows,
+        carries="decided pairs",
+        loses="ties, preferences without a winner, strength",
     ),
     Writer(
         name="trl-unpaired",
         sentence="TRL unpaired preferences (conversational), for KTO: of TRL's, it alone carries both bad.",
         container="jsonl",
         rows=_trl_unpaired,
+        carries="best and worst, both good, both bad, thumbs",
+        loses="equal, the middle of a ranking, what a partial ranking does not order",
     ),
     Writer(
         name="trl-sft",
         sentence="TRL prompt and completion: demonstrations and corrections, else the preferred answers.",
         container="jsonl",
         rows=sft_rows,
+        carries="demonstrations, corrections, preferred responses",
+        loses="everything else; it goes out alone",
     ),
     Writer(
         name="trl-prm",
@@ -406,5 +412,7 @@ WRITERS = (
         container="jsonl",
         rows=_trl_prm,
         has_steps=True,
+        carries="steps: those that are labelled, else the segments by which spans are rewarded",
+        loses="annotations without spans",
     ),
 )

@@ -28,5 +28,7 @@ WRITERS = (
             "extra_info": "struct:split,index",
         },
         once_per_prompt=True,
+        carries="prompts with references",
+        loses="judgments; it goes out alone",
     ),
 )

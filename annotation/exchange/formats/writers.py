@@ -56,6 +56,10 @@ class Writer:
     """For Parquet: column → `text`, `messages`, `whole number`, or a `struct` of texts as `struct:a,b`."""
     carries_context: bool = False
     once_per_prompt: bool = False
+    carries: str = ""
+    """Parts of a judgment that go out, for the guide."""
+    loses: str = ""
+    """Parts of a judgment that have no place in the format, for the guide."""
 
 
 NO_ORDER = {

@@ -42,6 +42,11 @@ NAMES = sorted(
         ),
         *("replies", "rank", "labels", "from_name", "to_name", "preference.responses", "completed_by"),
         *("preference.responses.users", "judgment", "position", "text", "ranks", "verdict", "content"),
+        *("label_annotations", "span_annotations", "displayed_text", "selection", "scale_value", "best"),
+        *("snapshot", "meta", "rating", "history", "scores", "name", "runs", "feedback", "inputs", "outputs"),
+        *("results", "response", "gradingResult", "componentResults", "testIdx", "promptIdx", "provider"),
+        *("info", "summaries", "summary", "axes", "choice", "trace", "input", "output", "expectedOutput"),
+        *("attributes", "attributes.input.value", "attributes.output.value", "answers", "choices"),
         *("spans", "start", "end", "category", "ratings", "seed", "id", "missing", "evidence", "message_id"),
     }
 )
@@ -68,6 +73,28 @@ FAST = settings(
 SHAPES: dict[str, dict[str, Callable[[Any], Any]]] = {
     "label-studio": {"data": lambda v: {"prompt": "Tea?", "answer_1": "A", "answer_2": "B"}},
     "argilla": {"fields": lambda v: {"prompt": "Tea?", "answer_1": "A", "answer_2": "B"}},
+    "potato": {
+        "prompt": lambda v: "Tea?",
+        "responses": lambda v: ["A", "B"],
+        "label_annotations": lambda v: {"better": v},
+    },
+    "open-webui": {
+        "data": lambda v: {"rating": 1, "sibling_model_ids": v},
+        "meta": lambda v: {"message_id": "a"},
+        "snapshot": lambda v: {"chat": {"history": {"messages": {"a": {"role": "assistant"}, "b": v}}}},
+    },
+    "langfuse": {
+        "input": lambda v: v,
+        "output": lambda v: "A",
+        "scores": lambda v: [{"name": "ok", "value": v}],
+    },
+    "langsmith": {"inputs": lambda v: {"question": "Tea?"}, "runs": lambda v: [{"id": "1", "outputs": v}]},
+    "phoenix": {
+        "attributes": lambda v: {"input": {"value": "Tea?"}, "output": v},
+        "annotations": lambda v: [{"name": "ok", "result": v}],
+    },
+    "promptfoo": {"results": lambda v: {"results": [{"prompt": {"raw": "Tea?"}, "response": v}]}},
+    "summarize-from-feedback": {"info": lambda v: {"post": "Tea"}, "summaries": lambda v: [v, v]},
     "ultrafeedback": {"instruction": lambda v: "Tea?", "completions": lambda v: [v]},
 }
 
@@ -118,7 +145,7 @@ def test_any_json_with_names_that_formats_know_gives_items_or_errors(tmp_path: P
 @FAST
 @given(row=ROW, text=st.text(max_size=20), name=st.sampled_from(sorted(READERS)))
 def test_every_reader_takes_or_refuses_any_row(row: Any, text: str, name: str):
-    row = {**row, **{key: shape(row.get(key)) for key, shape in SHAPES.get(name, {}).items()}}
+    row = {**row, **{key: shape(row.get(key, text)) for key, shape in SHAPES.get(name, {}).items()}}
     plan = Plan(reader=registry.READERS[name])
     errors: list[FieldError] = []
     read_items = items_of(iter([(1, row)]), plan, lambda number, error: errors.append(error))

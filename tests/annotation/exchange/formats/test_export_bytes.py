@@ -58,6 +58,7 @@ DIGESTS = {
     "hh-rlhf": "6342954b986c4e9f",
     "jsonl": "10e91f2cbf7fd5af",
     "label-studio": "d85beca5926b71d5",
+    "llama-factory": "647ff819872ddda9",
     "openai-messages": "798575fc6158cb8d",
     "openai-preference": "258e46df4c21ab56",
     "openrlhf": "30f88a748e5292a8",

@@ -195,7 +195,7 @@ def spelled(rows: list[Any], format_name: str) -> Counter[str]:
     "format_name",
     [
         *("jsonl", "csv", "label-studio", "trl-preference", "trl-unpaired", "trl-prm", "openrlhf"),
-        *("hh-rlhf", "chatbot-arena", "openai-preference"),
+        *("hh-rlhf", "chatbot-arena", "openai-preference", "llama-factory"),
     ],
 )
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -207,7 +207,8 @@ def test_out_and_in_again_gives_the_same_rows(format_name: str, stored: list[Imp
         if not out:
             return
         second = Project.objects.create(name="Tea", slug=f"tea-{uuid.uuid4().hex[:12]}")
-        read_as = {"trl-prm": "trl-stepwise", "openrlhf": "trl-preference"}.get(format_name, format_name)
+        others = {"trl-prm": "trl-stepwise", **dict.fromkeys(("openrlhf", "llama-factory"), "trl-preference")}
+        read_as = others.get(format_name, format_name)
         record = import_file(project=second, path=path)
         assert (record.format, record.errors) == (read_as, [])
         again = export_to(second, format_name, Path(folder) / f"y.{WRITERS[format_name].container}")
