@@ -45,10 +45,17 @@ class PromptSerializer(serializers.ModelSerializer[Prompt]):
     context = PassageSerializer(many=True)  # type: ignore[assignment]
     references = serializers.ListField(child=serializers.CharField())
     tags = serializers.ListField(child=serializers.CharField())
+    metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
 
     class Meta:
         model = Prompt
-        fields = ("id", "messages", "context", "references", "tags", "split", "content_hash", "created_at")
+        fields = (
+            *("id", "messages", "context", "references", "tags", "metadata", "split", "content_hash"),
+            "created_at",
+        )
+
+    def get_metadata(self, prompt: Prompt) -> dict[str, Any]:
+        return prompt.metadata or {}
 
 
 class NewCompletionSerializer(serializers.Serializer[Any]):
@@ -120,13 +127,17 @@ class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
 
     round = serializers.IntegerField(source="round_number")
     completions = serializers.SerializerMethodField(help_text="Their numbers, as they were recorded.")
+    metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
 
     class Meta:
         model = Comparison
         fields = (
             *("id", "prompt", "round", "purpose", "completions", "size"),
-            *("overlap", "open_slots", "priority", "created_at"),
+            *("overlap", "open_slots", "priority", "metadata", "created_at"),
         )
+
+    def get_metadata(self, comparison: Comparison) -> dict[str, Any]:
+        return comparison.metadata or {}
 
     def get_completions(self, comparison: Comparison) -> list[int]:
         return [candidate.completion_id for candidate in comparison.candidates.all()]

@@ -133,6 +133,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "imports_correct": MANAGERS,
     "imports_start": says(202, MANAGERS),
     "imports_discard": says(204, MANAGERS),
+    # Nothing of it is in yet.
+    "imports_undo": says(422, MANAGERS),
     "exports_download": MANAGERS,
     "exports_manifest": MANAGERS,
     "exports_dropped": MANAGERS,
