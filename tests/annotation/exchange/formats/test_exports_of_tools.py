@@ -132,6 +132,11 @@ def test_a_score_on_no_scale_of_rondo_must_be_left_out_and_stays_with_the_annota
     assert not plan.questions
 
 
+def test_a_table_of_inputs_outputs_and_ratings_is_no_trace():
+    rows = [{"input": f"Tea {n}?", "output": "Yes.", "rating": n, "session_id": "s"} for n in (1, 4)]
+    assert [ratings(item.judgments[0])[0][3] for item in read_file(rows, "trl-unpaired")] == [1, 4]
+
+
 def test_langsmiths_rows_of_a_data_set_are_prompts_with_references():
     row = {"inputs": {"question": "Tea?"}, "outputs": {"answer": "A drink."}, "metadata": {"split": "base"}}
     (item,) = read_file([row], "langsmith")
