@@ -170,16 +170,18 @@ def retest_matches(judged: Sequence[Judged]) -> list[tuple[Judged, int, int]]:
     """Each repeated judgment with the number of pairs said alike both times, and of all pairs.
 
     A pair on which somebody once said nothing (cannot judge) and once something is not alike; one of
-    which nothing was said both times is left out.
+    which nothing was said both times, or to which one of two rankings gives no order, is left out.
     """
     firsts = {judgment.assignment: judgment for judgment in judged}
     matches = []
     for again in judged:
         first = firsts.get(again.retest_of) if again.retest_of is not None else None
         if first is not None:
+            both = (first, again)
             pairs = [
-                (first.outcome(left, right), again.outcome(left, right))
+                tuple(judgment.outcome(left, right) for judgment in both)
                 for left, right in combinations(first.completions, 2)
+                if not any(judgment.leaves_open(left, right) for judgment in both)
             ]
             outcomes = [pair for pair in pairs if pair != (None, None)]
             matches.append((again, sum(before == after for before, after in outcomes), len(outcomes)))

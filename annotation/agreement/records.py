@@ -68,6 +68,10 @@ class Judged:
             return 0
         return outcome_between(self.ranks, left, right)
 
+    def leaves_open(self, left: int, right: int) -> bool:
+        """Return True where it is a ranking that gives these two no order."""
+        return bool(self.ranks) and self.outcome(left, right) is None
+
     def outcomes(self) -> list[tuple[int, int, int]]:
         """Every pair of its completions with the outcome: (older, younger, outcome)."""
         return [

@@ -96,23 +96,19 @@ def _judgments(record: FileImport) -> QuerySet[Judgment]:
 def _used_outside(rows: QuerySet[Any]) -> str | None:
     """The kind of rows of other applications, such as snapshots, that stand on some of these."""
     for relation in rows.model._meta.get_fields(include_hidden=True):
-        if not relation.auto_created or relation.concrete or not relation.is_relation:
+        model = getattr(relation, "related_model", None)
+        if not (relation.auto_created and not relation.concrete and isinstance(model, type)):
             continue
-        model = relation.related_model
-        if not isinstance(model, type) or model._meta.app_label == rows.model._meta.app_label:
+        if not issubclass(model, models.Model) or model._meta.app_label == rows.model._meta.app_label:
             continue
-        if rows.model is Prompt and (relation.many_to_many or model._meta.auto_created):
+        # The table between two models stands for the one that owns it.
+        owner = model._meta.auto_created
+        owner = owner if isinstance(owner, type) else model
+        if rows.model is Prompt and (relation.many_to_many or owner is not model):
             # A set of prompts may lose one.
             continue
-        name = relation.field.name
-        if model._meta.auto_created:
-            # The table between two models, such as snapshots and judgments.
-            owner = model._meta.auto_created
-            model_name = owner._meta.verbose_name_plural
-        else:
-            model_name = model._meta.verbose_name_plural
-        if model._base_manager.filter(**{f"{name}__in": rows.values("pk")}).exists():
-            return str(model_name)
+        if model._base_manager.filter(**{f"{relation.field.name}__in": rows.values("pk")}).exists():
+            return str(owner._meta.verbose_name_plural)
     return None
 
 

@@ -15,9 +15,9 @@ from annotation.exchange.formats.registry import READERS
 from annotation.exchange.previews import accounts_of, preview_of
 from annotation.exchange.undo import may_undo, request_undo
 from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
-from annotation.forms.columns import ColumnChoices, shown_columns
 from annotation.models import FileImport, Project
 from annotation.views.access import Request, project_page
+from annotation.views.import_columns import ColumnChoices, shown_columns
 
 _LISTED = 50
 

@@ -28,8 +28,8 @@ def test_a_key_is_chosen_by_pressing_it_and_then_obeyed(items, alice: User, open
     page.goto(page.url.replace(LABEL, "/account/keys/"))
     field = page.get_by_label("Open or fold the context")
     field.focus()
-    page.keyboard.press(",")
-    expect(field).to_have_value(",")
+    page.keyboard.press(";")
+    expect(field).to_have_value(";")
     # Tab goes on to the next field, as in every form.
     page.keyboard.press("Tab")
     expect(page.get_by_label("Skip", exact=True)).to_be_focused()
@@ -39,10 +39,10 @@ def test_a_key_is_chosen_by_pressing_it_and_then_obeyed(items, alice: User, open
     passages = page.locator("#passages")
     page.keyboard.press("p")
     expect(passages).not_to_have_attribute("open", "")
-    page.keyboard.press(",")
+    page.keyboard.press(";")
     expect(passages).to_have_attribute("open", "")
     page.keyboard.press("?")
-    expect(row).to_contain_text(",")
+    expect(row).to_contain_text(";")
 
 
 def test_ones_own_key_wins_over_a_category_and_the_screen_says_so(items, alice: User, open_as: Open):

@@ -256,11 +256,11 @@ class _Guess:
                     ordered = sorted(chosen, key=_by_number)[:MOST_ANSWERS]
                     stated = {f"answer_{n}": chosen[mark] for n, mark in enumerate(ordered, start=1)}
         for number in range(1, MOST_ANSWERS + 1):
-            name = stated.get(f"answer_{number}")
-            if name is None:
+            answer = stated.get(f"answer_{number}")
+            if answer is None:
                 break
-            self._columns[name] = f"answer_{number}"
-            self._answers.append(name)
+            self._columns[answer] = f"answer_{number}"
+            self._answers.append(answer)
 
     def singles(self) -> None:
         """Columns by one name of their role, the role's own name first."""

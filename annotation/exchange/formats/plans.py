@@ -190,7 +190,7 @@ class Plan:
         head, rest = match.group(0), where[match.end() :]
         if match.group(1) is not None:
             place = int(match.group(1))
-            listed = self.reader.completion_fields or self.roles.answers
+            listed: Sequence[str] = self.reader.completion_fields or self.roles.answers
             if self.reader.is_tabular and not self.roles.answers:
                 listed = [
                     name

@@ -2,6 +2,7 @@
 
 import math
 import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from django.urls import reverse
 
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
 from annotation.agreement.rankings import kendall_tau_b
-from annotation.agreement.readings import position_outcomes, rank_units, rankings
-from annotation.agreement.records import decides_a_pair, outcome_between, unordered_among
+from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
+from annotation.agreement.records import Judged, decides_a_pair, outcome_between, unordered_among
 from annotation.agreement.selection import Selection
 from annotation.choices import ReviewReason, Shown, Verdict
 from annotation.errors import InvalidAnswer
@@ -123,6 +124,23 @@ def test_two_of_the_rest_are_missing_data_in_every_reading(four: Comparison, ali
     assert kendall_tau_b(first, second) == 1.0
     assert kendall_tau_b([1.0, math.inf, math.inf], [2.0, 1.0, 3.0]) == 0.0
     assert len(position_outcomes(item[:1])) == 5
+
+
+def test_a_retest_is_compared_on_the_pairs_that_both_rankings_order(four: Comparison, alice: User):
+    factories.make_judgment(four, alice, (1, 2, 0, 0))
+    [first] = judged_in(four.project)
+    a, b, c, d = ids_of(four)
+
+    def again(ranks: dict[int, int]) -> Judged:
+        return replace(first, pk=-1, assignment=-1, retest_of=first.assignment, ranks=ranks)
+
+    whole = again({a: 1, b: 2, c: 3, d: 4})
+    assert [(same, pairs) for _, same, pairs in retest_matches([first, whole])] == [(5, 5)]
+    turned = again({b: 1})
+    # b above a now; b above c and d as before; of a, c and d it gives no order, nor the first of c and d.
+    assert [(same, pairs) for _, same, pairs in retest_matches([first, turned])] == [(2, 3)]
+    # Who could not judge again is not alike on any pair that the first one ordered.
+    assert [(same, pairs) for _, same, pairs in retest_matches([first, again({})])] == [(0, 5)]
 
 
 def test_agreement_in_the_experiment_counts_the_pairs_that_both_ordered():
