@@ -30,7 +30,7 @@ from typing import Any
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, winner_of
+from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -182,6 +182,9 @@ class _Reading:
         kind, value = result.get("type"), result.get("value")
         value = value if isinstance(value, dict) else {}
         is_region = "start" in value
+        if is_left_out(self._row, _part_name(result)):
+            self._unread.append(_kept(result))
+            return
         if kind == "pairwise":
             self._decision.rank(self._pair(result, value, at), at)
         elif kind == "ranker":

@@ -364,7 +364,7 @@ def test_a_label_of_potato_that_may_be_a_verdict_and_names_no_response_is_asked_
     rows = [potato({"preferred_style": {"formal": "1"}})]
     assert [column.name for column in plan_rows(rows).questions] == ["label_annotations.preferred_style"]
     (item,) = read_by(rows, plan_rows(rows, leave_out=["label_annotations.preferred_style"]))
-    assert item.judgments[0].more == {"labels": {"preferred_style": "formal"}}
+    assert item.judgments[0].more == {"labels": {"preferred_style": {"formal": "1"}}}
 
 
 def summaries(choice: Any) -> dict[str, Any]:
