@@ -102,8 +102,8 @@ def _used_outside(rows: QuerySet[Any]) -> str | None:
         if not issubclass(model, models.Model) or model._meta.app_label == rows.model._meta.app_label:
             continue
         # The table between two models stands for the one that owns it.
-        owner = model._meta.auto_created
-        owner = owner if isinstance(owner, type) else model
+        through = model._meta.auto_created
+        owner: type[models.Model] = through if isinstance(through, type) else model
         if rows.model is Prompt and (relation.many_to_many or owner is not model):
             # A set of prompts may lose one.
             continue
