@@ -19,7 +19,7 @@ from typing import Any
 from annotation.choices import NOT_ORDERED, RatingScale
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, winner_of
+from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -158,6 +158,9 @@ class _Reading:
         question, value = response.question, response.value
         where = f"responses.{question}"
         if value in (None, "", []):
+            return None
+        if is_left_out(self._row, where):
+            self._unread[question] = value
             return None
         place = _place(question, self._names)
         is_plain = isinstance(value, (str, bool)) or (place is None and isinstance(value, (int, float)))

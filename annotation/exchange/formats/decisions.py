@@ -20,6 +20,11 @@ from annotation.exchange.formats.verdicts import (
 )
 
 
+def is_left_out(row: Row, part: str) -> bool:
+    """True for a part that a person leaves out: it stays with the annotation, unread."""
+    return row.get(READINGS, {}).get((part, ()), part) is None
+
+
 def winner_of(row: Row, part: str, value: Any, names: Sequence[str]) -> Reading | None:
     """Return what a value of a part says of the answers; None where it says nothing, or is left out."""
     key, readings = (part, tuple(names)), row.get(READINGS, {})

@@ -394,7 +394,7 @@ def _is_phoenix(row: Row) -> bool:
     return bool(names) or any(name in row for name in (*_MESSAGES, *_REPLIES))
 
 
-_OF_TRACES = ("scores", "sessionId", "session_id", "traceId", "trace_id", "observations", "totalCost")
+_OF_TRACES = ("scores", "sessionId", "traceId", "observations", "totalCost")
 READERS = (
     Reader(
         name="langfuse",

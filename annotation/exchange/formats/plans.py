@@ -512,7 +512,8 @@ def _parts_account(
         values: tuple[tuple[str, int, str], ...] = ()
         reading: ColumnReading | RatingReading | None = None
         if name in left_out:
-            kind = "left_out" if kind == "question" or answers or is_rating else kind
+            kind = "left_out" if kind != "not_read" else kind
+            readings[name, ()] = None
         elif answers:
             reading, kind, words = _part_winners(column, answers, meanings, words)
             shown = {value: each.words(answers) for value, each in reading.values.items()}

@@ -26,7 +26,7 @@ from typing import Any
 from annotation.choices import Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, rating_of, winner_of
+from annotation.exchange.formats.decisions import Decision, is_left_out, rating_of, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -149,6 +149,9 @@ class _Reading:
     def _label(self, scheme: str, said: Mapping[str, Any]) -> None:
         part = f"label_annotations.{scheme}"
         if not said:
+            return
+        if is_left_out(self._row, part):
+            self._unread[scheme] = dict(said)
             return
         if set(said) == {"best", "worst"} and len(self._texts) > 1:
             self._decision.rank(self._best_worst(said, part), part)

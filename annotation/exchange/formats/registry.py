@@ -10,6 +10,7 @@ from annotation.exchange.formats import (
     argilla,
     chatbot_arena,
     label_studio,
+    label_studio_tasks,
     llama_factory,
     observability,
     open_webui,
@@ -43,8 +44,8 @@ WRITERS: dict[str, Writer] = {}
 _MODULES = (
     *(rondo_jsonl, rondo_csv, qa_feedback, transcripts, ultrafeedback, chatbot_arena, openassistant),
     *(open_webui, promptfoo, summaries, potato, observability),
-    *(label_studio, argilla, trl, otel_traces, openai, trace_messages, openrlhf, llama_factory, verl, spans),
-    *(prompts_jsonl, tables),
+    *(label_studio, label_studio_tasks, argilla, trl, otel_traces, openai, trace_messages, openrlhf),
+    *(llama_factory, verl, spans, prompts_jsonl, tables),
 )
 
 

@@ -139,7 +139,7 @@ _BEGINS_ONE_OBJECT = re.compile(r"\s*\{\s*\n|\s*\{[^\n]*[\[{,]\s*\n")
 def _one_object(stream: IO[str]) -> Iterator[NumberedRow]:
     document = stream.read(LONGEST_ROW)
     if stream.read(1):
-        raise Refusal(_("The file is one object, and too long. Write a list of objects."), field="file")
+        raise Refusal("The file is one object of more than 32 MB. Write a list of objects.", field="file")
     yield 1, _object(document)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from annotation.exchange.formats.registry import READERS
+from annotation.exchange.formats.registry import READERS, WRITERS
 from tests.annotation.exchange.formats import test_exports_of_tools as tools
 from tests.annotation.exchange.formats.reading import plan_rows, read_by
 from tests.annotation.exchange.formats.test_trace_readers import ANSWER, ANTHROPIC, OPENAI, SENT, span
@@ -204,6 +204,12 @@ class Recorder(dict[str, Any]):
 
 def test_there_is_a_sample_of_every_reader():
     assert SAMPLES.keys() == READERS.keys()
+
+
+def test_every_format_says_what_it_carries_and_every_export_of_a_tool_what_is_lost():
+    assert [name for name, writer in WRITERS.items() if not writer.carries or not writer.loses] == []
+    tools_of_others = {"label-studio", "argilla", "potato", "open-webui", "langfuse", "langsmith", "phoenix"}
+    assert [name for name in sorted(tools_of_others | {"promptfoo"}) if not READERS[name].loses] == []
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLES))

@@ -132,6 +132,11 @@ def test_a_score_on_no_scale_of_rondo_must_be_left_out_and_stays_with_the_annota
     assert not plan.questions
 
 
+def test_a_table_of_inputs_outputs_and_ratings_is_no_trace():
+    rows = [{"input": f"Tea {n}?", "output": "Yes.", "rating": n, "session_id": "s"} for n in (1, 4)]
+    assert [ratings(item.judgments[0])[0][3] for item in read_file(rows, "trl-unpaired")] == [1, 4]
+
+
 def test_langsmiths_rows_of_a_data_set_are_prompts_with_references():
     row = {"inputs": {"question": "Tea?"}, "outputs": {"answer": "A drink."}, "metadata": {"split": "base"}}
     (item,) = read_file([row], "langsmith")
@@ -359,7 +364,7 @@ def test_a_label_of_potato_that_may_be_a_verdict_and_names_no_response_is_asked_
     rows = [potato({"preferred_style": {"formal": "1"}})]
     assert [column.name for column in plan_rows(rows).questions] == ["label_annotations.preferred_style"]
     (item,) = read_by(rows, plan_rows(rows, leave_out=["label_annotations.preferred_style"]))
-    assert item.judgments[0].more == {"labels": {"preferred_style": "formal"}}
+    assert item.judgments[0].more == {"labels": {"preferred_style": {"formal": "1"}}}
 
 
 def summaries(choice: Any) -> dict[str, Any]:

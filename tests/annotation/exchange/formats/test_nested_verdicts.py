@@ -114,6 +114,22 @@ def test_a_tie_goes_before_a_pair_in_any_order_and_two_winners_are_refused():
         judgment_of(pair, choice("answer_2"))
 
 
+def test_a_result_that_is_left_out_is_not_read_whatever_it_is():
+    pair = result("pairwise", {"selected": "left"}, name="pair", to="answer_1,answer_2")
+    rows = [task(1, pair, result("textarea", {"text": ["Fine."]}, "note"))]
+    plan = plan_rows(rows, leave_out=["result.pair", "result.note"])
+    (item,) = read_by(rows, plan)
+    (judgment,) = item.judgments
+    assert (judgment.verdict, judgment.comment) == (Verdict.NOT_ASKED, "")
+    assert [kept["from_name"] for kept in judgment.more["results"]] == ["pair", "note"]
+    lines = [column.line for column in plan.account if column.name.startswith("result.")]
+    assert lines == [f"result.{name}: not read: left out (1 row)" for name in ("pair", "note")]
+    rows = [argilla(1, why=[said("Shorter.")], better=[said("A")])]
+    (item,) = read_by(rows, plan_rows(rows, leave_out=["responses.why"]))
+    assert (item.judgments[0].ranks, item.judgments[0].comment) == ((1, 2), "")
+    assert item.judgments[0].more == {"responses": {"why": "Shorter."}}
+
+
 def test_results_of_other_types_are_listed_and_kept_and_those_like_verdicts_asked_about():
     results = [
         result("taxonomy", {"taxonomy": [["Error", "Fact"]]}, "tax", "answer_1"),
