@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
 from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
 from training.rlhf.model.full_weights import holds_all_weights
+from training.rlhf.model.generation_config import add_turn_end
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -74,9 +75,10 @@ def export_checkpoint(
         else:
             for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
                 shutil.copyfile(checkpoint / name, partial / name)
-        AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False).save_pretrained(
-            partial
-        )
+        tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+        tokenizer.save_pretrained(partial)
+        if merged:
+            add_turn_end(partial, tokenizer)
         if HEADS_FILE in manifest.files:
             shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
         message = (

@@ -10,7 +10,7 @@ in the dtype of the base.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
+from training.rlhf.model.generation_config import add_turn_end
 from training.rlhf.model.output_head import output_head
 from training.rlhf.model.places import Place
 from training.rlhf.model.sharding import Turnstile, mesh_of
@@ -146,6 +147,12 @@ class Backbone(AdaptedModel):
             computes_in=self.dtype,
         )
         return model
+
+    def save_whole(self, name: str, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the transformer that adapter `name` is, see `AdaptedModel.save_whole`, with the end of a turn
+        among the end tokens of its generation configuration."""
+        super().save_whole(name, folder, weights)
+        add_turn_end(folder, self.tokenizer)
 
     def hidden_states(
         self,

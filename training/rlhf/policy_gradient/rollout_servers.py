@@ -53,6 +53,9 @@ class RolloutServers:
         self._is_vllm = settings.kind == "vllm"
         # A fast tokenizer that one thread changes the truncation of serves no other meanwhile.
         tokenizer = copy.deepcopy(backbone.tokenizer)
+        ends = end_tokens(backbone)
+        # vLLM ends at those of the generation configuration alone, which may lack the end of a turn.
+        fields = {**VLLM_NEUTRAL, "stop_token_ids": sorted(ends)} if self._is_vllm else None
 
         def server(url: str) -> _Server:
             remote = RemoteRollout(
@@ -60,12 +63,12 @@ class RolloutServers:
                 key=key,
                 model="",
                 tokenizer=tokenizer,
-                end_tokens=end_tokens(backbone),
+                end_tokens=ends,
                 tells=settings.tells,
                 timeout=settings.seconds,
                 attempts=attempts,
                 pause=pause,
-                extra_fields=VLLM_NEUTRAL if self._is_vllm else None,
+                extra_fields=fields,
                 transport=transport,
             )
             control = CompatibleServer(
