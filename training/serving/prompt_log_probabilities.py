@@ -40,7 +40,8 @@ def prompt_log_probabilities(
         for chunk, targets in zip(
             torch.split(states[:-1], _CHUNK), torch.split(row[0, 1:], _CHUNK), strict=True
         ):
-            log_probs = torch.log_softmax(backbone.logits(chunk).float(), -1)
+            logits = backbone.unknown_tokens.exclude(backbone.logits(chunk).float())
+            log_probs = torch.log_softmax(logits, -1)
             values = log_probs.gather(-1, targets[:, None])[:, 0].tolist()
             best, best_ids = torch.topk(log_probs, alternatives, dim=-1)
             tokens += [

@@ -49,8 +49,9 @@ class Texts:
         ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
         if not ids:
             raise RequestError(400, "The prompt is empty.", code="invalid_value", param=f"prompt[{index}]")
-        if not all(0 <= id < size for id in ids):
-            message = f"Token ids must lie between 0 and {size - 1}."
+        unknown = self._backbone.unknown_tokens.ids
+        if not all(0 <= id < size and id not in unknown for id in ids):
+            message = f"Token ids must be the tokenizer's, which lie between 0 and {size - 1}."
             raise RequestError(400, message, code="invalid_value", param=f"prompt[{index}]")
         return ids
 

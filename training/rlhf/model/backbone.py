@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from training.rlhf.model.output_head import output_head
 from training.rlhf.model.places import Place
 from training.rlhf.model.sharding import Turnstile, mesh_of
 from training.rlhf.model.shared_loading import load_shared_base
+from training.rlhf.model.vocabulary import KnownTokensHead, UnknownTokens
 from training.rlhf.runtime.processes import Processes
 
 SCORE = "score"
@@ -291,6 +293,17 @@ class Backbone(AdaptedModel):
         after it. It is trained where the adapter is all of the weights."""
         head = output_head(self._computing(name))
         return _Rounded(head, self._precision(name)) if self._is_rounded(name) else head
+
+    @cached_property
+    def unknown_tokens(self) -> UnknownTokens:
+        """Return the ids of the model that its tokenizer does not have."""
+        return UnknownTokens(self.tokenizer, int(self.config.get_text_config().vocab_size))
+
+    def policy_head(self, name: str | None) -> nn.Module:
+        """The LM head of adapter `name` as samples are drawn by it: without ids that the tokenizer does not
+        have."""
+        head = self.lm_head(name)
+        return KnownTokensHead(head, self.unknown_tokens) if self.unknown_tokens.ids else head
 
     def _is_rounded(self, name: str | None) -> bool:
         """Return whether an adapter's float32 weights compute in bfloat16."""

@@ -15,7 +15,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
+from training.rlhf.rollout.remote import RemoteRollout, vllm_fields
 from training.rlhf.runtime.run_folder import log
 
 
@@ -54,8 +54,8 @@ class RolloutServers:
         # A fast tokenizer that one thread changes the truncation of serves no other meanwhile.
         tokenizer = copy.deepcopy(backbone.tokenizer)
         ends = end_tokens(backbone)
-        # vLLM ends at those of the generation configuration alone, which may lack the end of a turn.
-        fields = {**VLLM_NEUTRAL, "stop_token_ids": sorted(ends)} if self._is_vllm else None
+        unknown = backbone.unknown_tokens.ids
+        fields = vllm_fields(ends=ends, unknown=unknown) if self._is_vllm else None
 
         def server(url: str) -> _Server:
             remote = RemoteRollout(
@@ -64,6 +64,7 @@ class RolloutServers:
                 model="",
                 tokenizer=tokenizer,
                 end_tokens=ends,
+                unknown_tokens=unknown,
                 tells=settings.tells,
                 timeout=settings.seconds,
                 attempts=attempts,
