@@ -31,7 +31,7 @@ def complete(client: openai.OpenAI, **fields: Any) -> Any:
 @pytest.mark.parametrize("field", CHAT_FIELDS)
 def test_a_field_of_a_chat_that_is_null_asks_for_nothing(client: openai.OpenAI, field: str):
     expected = chat(client).choices[0].message.content
-    fields = {"extra_body": {field: None}}
+    fields: dict[str, Any] = {"extra_body": {field: None}}
     if field == "max_tokens":
         fields |= {"max_completion_tokens": 3, "max_tokens": openai.omit}
     if field == "temperature":

@@ -1,5 +1,6 @@
 """Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, reported."""
 
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -340,10 +341,12 @@ def not_a_number(prompts: list[Chat], completions: list[str], references: list[R
     return [Score(math.nan) for _ in completions]
 
 
+_SCORED_BATCHES = itertools.count()
+
+
 def scores_twice(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
     """A user's reward whose server goes away after two steps."""
-    scores_twice.calls = getattr(scores_twice, "calls", 0) + 1
-    if scores_twice.calls > 2:
+    if next(_SCORED_BATCHES) >= 2:
         return [Score.cannot("the server is away") for _ in completions]
     return [Score(float(len(text))) for text in completions]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -46,7 +47,7 @@ def load(folder: Path) -> Backbone:
 
 def make_certain(backbone: Backbone, token: int) -> None:
     """Let the base draw this token whatever comes before."""
-    head = backbone.lm_head(None)
+    head: Any = backbone.lm_head(None)
     ids = torch.tensor([[BEGIN_ID, 70, 80]])
     states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0, -1].detach()
     with torch.no_grad():

@@ -57,4 +57,4 @@ def _padding_id(tokenizer: Any, size: int) -> int:
         *special,
         *range(size),
     ]
-    return next(id for id in candidates if id is not None and id != end and id < size)
+    return int(next(id for id in candidates if id is not None and id != end and id < size))

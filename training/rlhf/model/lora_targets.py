@@ -64,8 +64,20 @@ def fitted(model: Any, settings: LoraSettings, *, base: str) -> LoraSettings:
 
 
 def _linear_layers(model: Any) -> frozenset[str]:
-    """Return the names of the decoder's linear layers, without those of the blocks around them."""
-    names = frozenset(name.rpartition(".")[2] for name, _ in _linear_in(model.get_decoder(), ""))
+    """Return the names of the decoder's linear layers, without those of the blocks around them.
+
+    peft finds layers by their last names: one that other modules have too, as those in a sequence that are
+    numbered like blocks, is left out.
+    """
+    decoder = model.get_decoder()
+    linear = {name.removeprefix(".") for name, _ in _linear_in(decoder, "")}
+    inside = tuple(f"{name}." for name in linear)
+    others = {
+        name.rpartition(".")[2]
+        for name, _ in decoder.named_modules()
+        if name not in linear and not name.startswith(inside)
+    }
+    names = frozenset(name.rpartition(".")[2] for name in linear) - others
     return names - _EXPERTS if _has_experts(model) else names
 
 
