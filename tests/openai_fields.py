@@ -34,7 +34,7 @@ COMPLETION_FIELDS = sorted(
 )
 
 
-def chat_of_nulls() -> list[dict[str, Any]]:
+def chat_of_nulls() -> list[Any]:
     """Return a chat of every role whose messages hold every field of the package, all as null but two."""
     messages = []
     for role, kind in _MESSAGES.items():

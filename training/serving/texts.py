@@ -8,7 +8,7 @@ from typing import get_args
 from training.contract import ContractError, Message
 from training.contract.chat_template import Thinking
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.templates import TurnEnd
+from training.rlhf.model.templates import TurnEnd, any_of
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.serving.errors import RequestError
@@ -23,7 +23,8 @@ class Texts:
             thinking: Encoder(backbone.tokenizer, thinking=thinking) for thinking in get_args(Thinking)
         }
         self._encoder = self._encoders["train"]
-        self._control = TurnEnd(backbone.tokenizer).control
+        tokenizer = backbone.tokenizer
+        self._control = any_of({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
 
     def chat(self, messages: Sequence[Message], *, prefix: str | None = None) -> list[int]:
         """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""

@@ -53,16 +53,20 @@ class TurnEnd:
         self._special = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
         # Some tokenizers have added tokens for runs of spaces, which end nothing.
         plain = {str(token) for token in added if str(token).strip()} - self._special
-        self._tails = [re.compile(rf"\s*({_any_of(some).pattern})") for some in (self._special, plain)]
+        self._tails = [re.compile(rf"\s*({any_of(some).pattern})") for some in (self._special, plain)]
 
     @cached_property
     def control(self) -> re.Pattern[str]:
         """Finds control tokens, and the token that ends a turn, in a text."""
-        ends: set[str] = set()
-        # A template that cannot be used is refused by whoever encodes with it.
+        return any_of(self._special | self.tokens)
+
+    @cached_property
+    def tokens(self) -> frozenset[str]:
+        """Return the token that ends a turn; none where the template cannot be used, as encoding with it
+        refuses."""
         with suppress(ContractError):
-            ends.add(self.after(_placed(self._tokenizer).rest).strip())
-        return _any_of(self._special | ends)
+            return frozenset({self.after(_placed(self._tokenizer).rest).strip()})
+        return frozenset()
 
     def after(self, rest: str) -> str:
         """Return the end of a row from `rest`, the template's text after the answer.
@@ -99,6 +103,6 @@ def _placed(tokenizer: Any) -> Placed:
     return ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template)).place(_QUESTION, _ANSWER)
 
 
-def _any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern of these tokens, the longest first; of none of them, one that matches nothing."""
     return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
