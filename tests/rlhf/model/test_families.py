@@ -101,6 +101,16 @@ def test_padded_rows_have_the_logits_of_separate_rows(family: Family) -> None:
     assert_close(logits[1], family.oracle(long).logits[0])
 
 
+@torch.no_grad()
+def test_the_states_after_each_block_are_those_that_transformers_tells(family: Family) -> None:
+    ids = packed(family.backbone.device).ids[:, :9]
+    layout = Layout([Segment(0, 9)], family.backbone.device)
+    states = family.backbone.packed_layers(ids, torch.arange(9)[None], layout, [1, 2])
+    told = family.oracle(ids, output_hidden_states=True).hidden_states
+    assert_close(states[1], told[1][0])
+    assert_close(states[2], told[-1][0])
+
+
 PROMPTS = [
     [0, *(3 + (number * 37 + place * 11) % 300 for place in range(length))]
     for number, length in enumerate((30, 3, 11, 45))

@@ -19,6 +19,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.lora_layer import LoraLinear
 from training.rlhf.model.lora_targets import fitted
 from training.rlhf.model.low_rank import add_low_rank
+from training.rlhf.model.quantised import quantise
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 DEFAULT = set(LoraSettings().targets)
@@ -107,3 +108,8 @@ def test_an_adapter_on_gpt2_is_merged_into_its_weights_on_export(tmp_path: Path)
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
     assert not torch.allclose(plain, adapted, atol=0.1)
     torch.testing.assert_close(merged, adapted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_base_without_plain_linear_layers_is_not_quantised() -> None:
+    with pytest.raises(ContractError, match="spec, quantization"):
+        quantise(model_of("gpt2"), "int8", "cpu")

@@ -25,6 +25,7 @@ from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
+from training.rlhf.model.blocks import blocks_of
 from training.rlhf.model.generation_config import add_turn_end
 from training.rlhf.model.output_head import output_head
 from training.rlhf.model.places import Place
@@ -198,7 +199,7 @@ class Backbone(AdaptedModel):
         Blocks above the highest of them are not run, except where processes share the base: these pass
         through all blocks together. Those of the last block are the ones that `packed_states` gives.
         """
-        blocks = self._computing(self._active).get_decoder().layers
+        blocks = blocks_of(self._computing(self._active))
         states: dict[int, Tensor] = {}
         requested = set(layers)
         highest = max(requested, default=self.blocks)
