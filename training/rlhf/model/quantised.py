@@ -64,8 +64,9 @@ def quantise(model: Any, quantization: Quantization, device: torch.device | str)
     there is no such layer.
     """
     convert = {"nf4": _nf4, "int8": _int8}[quantization]
+    # By name: a layer that is replaced is let go at once.
     layers = [
-        (block, name, layer)
+        (block, name)
         for block in blocks_of(model)
         for name, layer in block.named_modules()
         if type(layer) is nn.Linear
@@ -75,7 +76,8 @@ def quantise(model: Any, quantization: Quantization, device: torch.device | str)
             f"spec, quantization: model type {model.config.model_type!r} has no plain linear layers in "
             "its blocks; set it to 'none'"
         )
-    for block, name, layer in layers:
+    for block, name in layers:
+        layer: Any = block.get_submodule(name)
         _replace(block, name, layer, convert, torch.device(device))
     model.to(device)
     model.requires_grad_(False)

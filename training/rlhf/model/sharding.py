@@ -62,7 +62,7 @@ def shard_model(model: Any, mesh: DeviceMesh, *, computes_in: torch.dtype) -> No
     policy = MixedPrecisionPolicy()
     if model.dtype != computes_in:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=torch.float32)
-    blocks = blocks_of(model)
+    blocks: Any = blocks_of(model)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
         # A loss is divided by the examples of the whole step: gradients are summed.
