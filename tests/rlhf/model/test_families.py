@@ -106,9 +106,9 @@ def test_the_states_after_each_block_are_those_that_transformers_tells(family: F
     ids = packed(family.backbone.device).ids[:, :9]
     layout = Layout([Segment(0, 9)], family.backbone.device)
     states = family.backbone.packed_layers(ids, torch.arange(9)[None], layout, [1, 2])
-    told = family.oracle(ids, output_hidden_states=True).hidden_states
-    assert_close(states[1], told[1][0])
-    assert_close(states[2], told[-1][0])
+    expected = family.oracle(ids, output_hidden_states=True).hidden_states
+    assert_close(states[1], expected[1][0])
+    assert_close(states[2], expected[-1][0])
 
 
 PROMPTS = [
