@@ -13,7 +13,7 @@ from typing import Literal
 from training.contract.methods import Settings
 from training.contract.methods.common import BASE, PARENT, MethodSettings
 from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
-from training.contract.methods.policy_gradient import PolicyGradientSettings
+from training.contract.methods.policy_gradient import AdvantageSettings, PolicyGradientSettings
 from training.contract.record import record, require
 
 TRL_VARIABLE = "RONDO_TRL"
@@ -143,6 +143,11 @@ def _of_policy_gradient(settings: PolicyGradientSettings) -> Iterator[tuple[str,
             "TRL has settings of its own for these; set truncate to null and entropy to 0",
         ),
         (not settings.advantage.whiten, "advantage, whiten", "set it to false"),
+        (
+            settings.advantage.deviation_floor == AdvantageSettings().deviation_floor,
+            "advantage, deviation_floor",
+            "TRL adds 1e-4 to the deviation and knows no other number; leave it at 1e-4",
+        ),
         (not settings.watch.held_out, "watch, held_out", "TRL scores no other rewards; leave it empty"),
     )
     for holds, name, problem in checks:

@@ -19,6 +19,8 @@ from torch import Tensor
 
 # Added to the variance where it divides: a batch of equal advantages becomes zeros, not NaN.
 _VARIANCE_FLOOR = 1e-8
+DEVIATION_FLOOR = 1e-4
+"""Least deviation that a group's advantages are divided by, as large as what TRL adds to it."""
 # Rewards of a group that lie this many rounding errors apart tie. Their standard deviation is
 # rounding error too, and dividing by it would make advantages of ±1 out of nothing.
 _TIE_ROUNDINGS = 8
@@ -69,19 +71,28 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, *, gamma: float, lam: flo
     return advantages, advantages + values
 
 
-def group_relative(rewards: Tensor, *, scale: bool = True) -> Tensor:
-    """Return each completion's advantage over the others of its prompt: (r − mean) / std.
+def group_relative(rewards: Tensor, *, scale: bool = True, floor: float = DEVIATION_FLOOR) -> Tensor:
+    """Return each completion's advantage over the others of its prompt: (r − mean) / max(std, floor).
 
     rewards: (batch, K); NaN is left out of mean and standard deviation and gets 0. The
     standard deviation is that of a sample (n − 1), as in TRL and verl. A group that ties, or
     has fewer than two scored answers, gets zeros. `scale=False` leaves the division out.
+    floor: so that noise in the rewards does not become advantages of ±1. TRL adds as much to the
+    deviation; here larger deviations stay exact.
     Shao et al. 2024, section 4.1.2; without the division Liu et al. 2025 (Dr. GRPO), section 3.
     """
-    centred, count, _ = _centred_groups(rewards)
+    centred, deviation, _ = _centred_groups(rewards)
     if not scale:
         return centred
-    deviation = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    return torch.where(deviation > 0, centred / deviation, 0.0)
+    divisor = deviation.clamp(min=floor)
+    return torch.where(divisor > 0, centred / divisor, 0.0)
+
+
+def narrow_groups(rewards: Tensor, *, floor: float) -> Tensor:
+    """Return the prompts whose scored completions differ by less than noise: a standard deviation below
+    `floor` that is not 0. (batch, K) -> (batch,) booleans."""
+    _, deviation, tied = _centred_groups(rewards)
+    return ~tied & (deviation.squeeze(-1) < floor)
 
 
 def leave_one_out(rewards: Tensor) -> Tensor:
@@ -91,7 +102,8 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     compared with. Equals n / (n − 1) times `group_relative(scale=False)`, n the number of
     scored answers. Kool et al. 2019; Ahmadian et al. 2024 (RLOO), equation 8.
     """
-    centred, count, _ = _centred_groups(rewards)
+    centred, _, _ = _centred_groups(rewards)
+    count = (~rewards.isnan()).sum(-1, keepdim=True)
     return centred * count / (count - 1).clamp(min=1)
 
 
@@ -101,7 +113,7 @@ def tied_groups(rewards: Tensor) -> Tensor:
 
 
 def _centred_groups(rewards: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rewards less their group's mean, (batch, K); how many are scored, (batch, 1); who ties, (batch,)."""
+    """Rewards less their group's mean, (batch, K); standard deviation, (batch, 1); who ties, (batch,)."""
     if rewards.ndim != 2:
         raise ValueError(f"rewards {tuple(rewards.shape)} must be (batch, K), the K answers of each prompt")
     if rewards.isinf().any():
@@ -114,7 +126,9 @@ def _centred_groups(rewards: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rounding = _TIE_ROUNDINGS * torch.finfo(rewards.dtype).eps * rewards.abs().amax(-1, keepdim=True)
     # A group without a score has most − least = −∞.
     tied = most - least <= rounding
-    return torch.where(scored & ~tied, rewards - mean, 0.0), count, tied.squeeze(-1)
+    centred = torch.where(scored & ~tied, rewards - mean, 0.0)
+    deviation = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    return centred, deviation, tied.squeeze(-1)
 
 
 def whiten(x: Tensor, mask: Tensor, *, shift_mean: bool = True) -> Tensor:

@@ -12,7 +12,8 @@ can give further examples, of a corrected text over its original.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ _UNJUDGED = {
     "cannot_judge": "the annotator could not judge",
     "not_asked": "no preference was asked for",
 }
+_SAME = "no two of its answers differ in rank and in the model's tokens"
+_SAME_AS = "the model reads the same tokens as in another answer of the judgment"
 _DECIDED = "a reviewer decided this comparison; the decision counts once"
 
 
@@ -126,6 +129,31 @@ def _nothing_to_learn_from(rows: int, examples: Examples, labels: UsedLabels) ->
     )
 
 
+def _distinct(ranks: Mapping[str, int], answers: Mapping[str, Answered]) -> dict[str, int]:
+    """Return the ranks without those of answers whose tokens another ranked answer has, as where a template
+    strips white space.
+
+    One of these stays where all of them compare alike with every other answer; else none does, as they
+    contradict each other.
+    """
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name in ranks:
+        alike.setdefault(tuple(answers[name].ids), []).append(name)
+    left = dict(ranks)
+    # What is not ordered is below all that is.
+    order = {name: math.inf if rank == NOT_ORDERED else rank for name, rank in ranks.items()}
+    for names in alike.values():
+        if len(names) < 2:
+            continue
+        others = [place for name, place in order.items() if name not in names]
+        compared = {
+            tuple((order[name] > place) - (order[name] < place) for place in others) for name in names
+        }
+        for name in names[1:] if len(compared) == 1 else names:
+            del left[name]
+    return left
+
+
 class _Building:
     """Examples as rows come by, and what was left out."""
 
@@ -189,10 +217,10 @@ class _Building:
         for completion in wanted_ids:
             if answer := self._encoded(row, completion.id, completion.text):
                 answers[completion.id] = answer
+        placed_ranks: Mapping[str, int] = {}
+        if ranks:
+            placed_ranks, reason = self._placed(row, ranks, answers, labelled=labels_of.completions)
         places = {name: index for index, name in enumerate(answers)}
-        placed_ranks = {name: ranks.get(name, NOT_ORDERED) for name in places} if ranks else {}
-        if ranks and not self._teaches(placed_ranks):
-            reason, placed_ranks = "no two usable answers differ in rank", {}
         labels = labels_of.of(places)
         if not placed_ranks and (not labels_of.completions or not answers):
             self._drop(row, reason or "no label that the method uses")
@@ -210,6 +238,28 @@ class _Building:
             labels=labels,
             completions=tuple(answers),
         )
+
+    def _placed(
+        self,
+        row: SnapshotRow,
+        ranks: Mapping[str, int],
+        answers: dict[str, Answered],
+        *,
+        labelled: Collection[str],
+    ) -> tuple[Mapping[str, int], str]:
+        """Return the ranks of usable answers that the model can tell apart, and why there are none.
+
+        Takes answers that it cannot tell from another, and that have no label, out of `answers`.
+        """
+        usable = {name: ranks.get(name, NOT_ORDERED) for name in answers}
+        distinct = _distinct(usable, answers)
+        if not self._teaches(distinct):
+            return {}, _SAME if self._teaches(usable) else "no two usable answers differ in rank"
+        for name in [name for name in usable if name not in distinct]:
+            self._drop(row, _SAME_AS, name)
+            if name not in labelled:
+                del answers[name]
+        return distinct, ""
 
     def _met_before(self, row: SnapshotRow) -> bool:
         """Return whether a reviewer's decision on the row's comparison came with an earlier row."""
@@ -274,7 +324,8 @@ class _Building:
             if corrected and standing:
                 if self._wanted.changes_alone:
                     corrected, standing = learning_from_changes(corrected, standing)
-                if corrected.learned_runs or standing.learned_runs:
+                differ = tuple(corrected.ids) != tuple(standing.ids)
+                if differ and (corrected.learned_runs or standing.learned_runs):
                     return [corrected, standing]
                 self._drop(row, "the correction changes no token", name)
         return None

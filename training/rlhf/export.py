@@ -4,7 +4,8 @@
     python -m training.rlhf.export CHECKPOINT --base FOLDER --out FOLDER --merged   a whole model
 
 Both have the tokenizer and a model card with what the manifest says. A reward model's heads lie beside it
-in `heads.safetensors`; its card says how a score is read.
+in `heads.safetensors`; its card says how a score is read. Merged, it is a sequence classifier of transformers
+with the score as its one logit, where that form can say it.
 """
 
 from __future__ import annotations
@@ -13,18 +14,25 @@ import argparse
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import PeftModel
 from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
 from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
+from training.rlhf.model.backbone import SCORE
+from training.rlhf.model.classifier import classifier_of
 from training.rlhf.model.full_weights import holds_all_weights
+from training.rlhf.model.generation_config import add_turn_end
+from training.rlhf.model.templates import turn_end_id
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -53,6 +61,16 @@ matrix; the mean where a head has several outputs. Names with a dot are what was
 their mean where it names 1 second, else the last; `score.offset` is added.
 """
 
+_NO_CLASSIFIER = """
+transformers' sequence classification cannot read this score: it would load with a random head.
+"""
+
+_CLASSIFIER = """
+`AutoModelForSequenceClassification.from_pretrained` loads the folder; its one logit is the head `score`. Give
+it prompt and answer as the chat template writes them, up to the token that ends the turn ({end}) and nothing
+after it. The tokenizer pads with {pad}, which the classifier looks past.
+"""
+
 
 def export_checkpoint(
     checkpoint: Path, *, base: Path, out: Path, merged: bool, dtype: str = "auto", card: Path | None = None
@@ -64,19 +82,20 @@ def export_checkpoint(
     """
     if out.exists():
         raise ContractError(f"{out}: something is here already; name a folder that is not there yet")
-    manifest = _checked(checkpoint, base)
+    manifest = _checked(checkpoint, base, merged=merged)
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
+        tokenizer = AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False)
+        remark = ""
         if merged:
-            _merge(checkpoint, base, partial, dtype)
+            heads = load_file(checkpoint / HEADS_FILE) if HEADS_FILE in manifest.files else {}
+            remark = _write_merged(_merged(checkpoint, base, dtype), heads, tokenizer, partial)
         else:
             for name in (ADAPTER_FILE, ADAPTER_CONFIG_FILE):
                 shutil.copyfile(checkpoint / name, partial / name)
-        AutoTokenizer.from_pretrained(base, local_files_only=True, trust_remote_code=False).save_pretrained(
-            partial
-        )
+        tokenizer.save_pretrained(partial)
         if HEADS_FILE in manifest.files:
             shutil.copyfile(checkpoint / HEADS_FILE, partial / HEADS_FILE)
         message = (
@@ -84,6 +103,7 @@ def export_checkpoint(
             if card is not None
             else model_card(manifest, digest=manifest_digest(checkpoint), merged=merged)
         )
+        message += remark
         (partial / "README.md").write_text(message, encoding="utf-8")
         partial.rename(out)
     finally:
@@ -127,14 +147,15 @@ def _left_out(manifest: Manifest) -> dict[str, str]:
     return {"left out of training": listed} if listed else {}
 
 
-def _checked(checkpoint: Path, base: Path) -> Manifest:
+def _checked(checkpoint: Path, base: Path, *, merged: bool) -> Manifest:
     manifest = read_manifest(checkpoint, verify=True)
-    if holds_all_weights(checkpoint):
+    whole = holds_all_weights(checkpoint)
+    if whole and not (merged and SCORE in manifest.heads):
         raise ContractError(
             f"{checkpoint}: nothing is to be exported: all weights were trained: the folder is a model that "
             "transformers loads as it is"
         )
-    if ADAPTER_FILE not in manifest.files:
+    if not whole and ADAPTER_FILE not in manifest.files:
         raise ContractError(
             f"{checkpoint}: checkpoint {manifest.name!r} holds no adapter; it is {manifest.base_model} itself"
         )
@@ -149,17 +170,37 @@ def _checked(checkpoint: Path, base: Path) -> Manifest:
     return manifest
 
 
-def _merge(checkpoint: Path, base: Path, out: Path, dtype: str) -> None:
-    """Write the base with the adapter added to its weights: added in float32, kept as the base is."""
+def _merged(checkpoint: Path, base: Path, dtype: str) -> Any:
+    """Return the base with the adapter added to its weights, in float32 and then kept as the base is; or the
+    transformer that the checkpoint is."""
+    whole = holds_all_weights(checkpoint)
     try:
-        plain: Any = AutoModelForCausalLM.from_pretrained(
-            base, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype="auto"
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            checkpoint if whole else base,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype="auto",
         )
-        stored_dtype = plain.dtype if dtype == "auto" else _DTYPES[dtype]
-        model: Any = PeftModel.from_pretrained(plain.float(), checkpoint).merge_and_unload(safe_merge=True)
+        stored_dtype = model.dtype if dtype == "auto" else _DTYPES[dtype]
+        if not whole:
+            model = PeftModel.from_pretrained(model.float(), checkpoint).merge_and_unload(safe_merge=True)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{checkpoint}: cannot be merged into {base} ({error})") from error
-    model.to(stored_dtype).save_pretrained(out)
+    return model.to(stored_dtype)
+
+
+def _write_merged(model: Any, heads: Mapping[str, Tensor], tokenizer: Any, out: Path) -> str:
+    """Write a merged model, a reward model as a sequence classifier where it can be one; return a remark for
+    the model card."""
+    classifier = classifier_of(model, heads, tokenizer)
+    if classifier is not None:
+        classifier.save_pretrained(out)
+        end = tokenizer.convert_ids_to_tokens(turn_end_id(tokenizer))
+        return _CLASSIFIER.format(end=f"`{end}`", pad=f"`{tokenizer.pad_token}`")
+    model.save_pretrained(out)
+    add_turn_end(out, tokenizer)
+    return _NO_CLASSIFIER if SCORE in heads else ""
 
 
 def main() -> int:

@@ -15,9 +15,11 @@ from typing import Any
 
 from training.rlhf.rollout import Delta, Sample, TokenLogProb
 from training.serving.model import GenerationStarted
+from training.serving.prompt_log_probabilities import PromptToken
 from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest
 
 DONE = b"data: [DONE]\n\n"
+_Token = TokenLogProb | PromptToken
 
 
 def event(body: dict[str, Any]) -> bytes:
@@ -74,14 +76,18 @@ class Answer:
 
     def _choice(self, index: int, sample: Sample) -> dict[str, Any]:
         whole = isinstance(self.request, CompletionRequest) and bool(self.request.return_token_ids)
-        shown = sample.tokens if whole else sample.tokens[: sample.visible_tokens]
+        shown: Sequence[_Token] = sample.tokens if whole else sample.tokens[: sample.visible_tokens]
+        text = sample.text
+        if self.started.echoed:
+            prompt = self.started.echoed[index // self.request.samples]
+            shown, text = (*prompt.tokens, *shown), prompt.text + text
         choice: dict[str, Any] = {"index": index, "logprobs": self._log_probs(shown, index)}
         if whole:
             choice["token_ids"] = sample.token_ids
         if self.is_chat:
             choice["message"] = {"role": "assistant", "content": sample.text, "refusal": None}
         else:
-            choice["text"] = sample.text
+            choice["text"] = text
         return choice | _ending(sample)
 
     @property
@@ -109,12 +115,12 @@ class Answer:
 
     # ── Log-probabilities: the model's own, before temperature and filters ────────────
 
-    def _log_probs(self, tokens: Sequence[TokenLogProb], index: int) -> dict[str, Any] | None:
+    def _log_probs(self, tokens: Sequence[_Token], index: int) -> dict[str, Any] | None:
         if self.request.alternatives is None:
             return None
         return self._chat_log_probs(tokens) if self.is_chat else self._text_log_probs(tokens, index)
 
-    def _chat_log_probs(self, tokens: Sequence[TokenLogProb]) -> dict[str, Any]:
+    def _chat_log_probs(self, tokens: Sequence[_Token]) -> dict[str, Any]:
         content = [
             self._token(token.id, token.model_log_prob)
             | {"top_logprobs": [self._token(id, value) for id, value in token.alternatives]}
@@ -122,7 +128,7 @@ class Answer:
         ]
         return {"content": content, "refusal": None}
 
-    def _text_log_probs(self, tokens: Sequence[TokenLogProb], index: int) -> dict[str, Any]:
+    def _text_log_probs(self, tokens: Sequence[_Token], index: int) -> dict[str, Any]:
         texts = [self._text(token.id) for token in tokens]
         offset = self.offsets.get(index, 0)
         offsets = []
@@ -133,8 +139,12 @@ class Answer:
         return {
             "tokens": texts,
             "token_logprobs": [token.model_log_prob for token in tokens],
+            # Nothing predicts the first token of a prompt.
             "top_logprobs": [
-                {self._text(id): value for id, value in reversed(token.alternatives)} for token in tokens
+                None
+                if token.model_log_prob is None
+                else {self._text(id): value for id, value in reversed(token.alternatives)}
+                for token in tokens
             ],
             "text_offset": offsets,
         }

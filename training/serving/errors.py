@@ -7,6 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
+from training.serving.requests import NEUTRAL_FIELDS, NEUTRAL_MESSAGE_FIELDS
+
 
 class RequestError(Exception):
     """A request that is not answered, with its HTTP status and the field that is to blame."""
@@ -49,7 +51,9 @@ def from_validation(error: ValidationError) -> RequestError:
     if first["type"] == "json_invalid":
         return RequestError(400, f"The body is not JSON: {first['msg']}", code="invalid_json")
     if first["type"] == "extra_forbidden":
-        message = f"Unsupported parameter: '{param}'. Leave it out; this server does not know it."
+        known = first["loc"][-1] in {*NEUTRAL_FIELDS, *NEUTRAL_MESSAGE_FIELDS}
+        reason = "this server cannot do what it asks for" if known else "this server does not know it"
+        message = f"Unsupported parameter: '{param}'. Leave it out; {reason}."
         return RequestError(400, message, code="unsupported_parameter", param=param)
     if first["type"] == "missing":
         message = f"Missing required parameter: '{param}'."

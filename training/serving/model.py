@@ -29,6 +29,7 @@ from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
+from training.serving.prompt_log_probabilities import PromptToken, prompt_log_probabilities
 from training.serving.requests import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
@@ -54,11 +55,22 @@ _SCORING = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EchoedPrompt:
+    """A prompt that is given back before what continues it."""
+
+    text: str
+    tokens: tuple[PromptToken, ...]
+    """Empty where nobody asked for log-probabilities."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationStarted:
     """The request is in order and its first token is being computed."""
 
     prompt_tokens: int
     fingerprint: str
+    echoed: tuple[EchoedPrompt, ...] = ()
+    """The prompts, where the request wants them back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,24 +149,54 @@ class Model:
             prompt = self._texts.chat(request.chat(), prefix=request.prefix)
             yield from self._generate(request, [prompt], held, emit)
 
-    def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine]:
+    def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine | None]:
         """Continue raw text; emits `GenerationStarted`, deltas if streaming, `Generated`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
             prompts = [self._texts.prompt(prompt, index) for index, prompt in enumerate(request.prompt)]
-            yield from self._generate(request, prompts, held, emit)
+            self._token_limit(request, prompts)
+            echoed: list[EchoedPrompt] = []
+            for prompt, ids in zip(request.prompt, prompts, strict=True) if request.echo else ():
+                if request.alternatives is not None:
+                    yield None
+                echoed.append(self._echoed(prompt, ids, held, request.alternatives))
+            yield from self._generate(request, prompts, held, emit, echoed=echoed)
+
+    def _echoed(
+        self, prompt: str | list[int], ids: list[int], held: Held, alternatives: int | None
+    ) -> EchoedPrompt:
+        text = prompt
+        if not isinstance(text, str):
+            text = self.backbone.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+        tokens: tuple[PromptToken, ...] = ()
+        if alternatives is not None:
+            tokens = prompt_log_probabilities(self.backbone, held.adapter, ids, alternatives=alternatives)
+        return EchoedPrompt(text=text, tokens=tokens)
 
     def _refuse_without_room(self) -> None:
         if not self.engine.has_room:
             raise NotNowError("No more answers can be written at a time.")
 
     def _generate(
-        self, request: SamplingRequest, prompts: list[list[int]], held: Held, emit: Emit
+        self,
+        request: SamplingRequest,
+        prompts: list[list[int]],
+        held: Held,
+        emit: Emit,
+        *,
+        echoed: Sequence[EchoedPrompt] = (),
     ) -> Iterator[Engine]:
         limit = self._token_limit(request, prompts)
         seed = request.seed if request.seed is not None else secrets.randbelow(2**31)
+        emit(
+            GenerationStarted(
+                prompt_tokens=sum(map(len, prompts)), fingerprint=held.fingerprint, echoed=tuple(echoed)
+            )
+        )
+        if not limit:
+            emit(Generated(samples=_nothing_written(len(prompts) * request.samples, seed)))
+            return
         parameters = request.parameters(seed=seed, max_tokens=limit)
-        emit(GenerationStarted(prompt_tokens=sum(map(len, prompts)), fingerprint=held.fingerprint))
         handle = self.engine.submit(
             _requested_samples(prompts, parameters, request.samples, held.adapter),
             emit if request.stream else None,
@@ -169,11 +211,11 @@ class Model:
     def _token_limit(self, request: SamplingRequest, prompts: list[list[int]]) -> int:
         context = context_length(self.backbone)
         longest = max(map(len, prompts))
+        limit = request.token_limit
         field = "messages" if isinstance(request, ChatRequest) else "prompt"
-        if longest >= context:
+        if longest > context or (longest == context and limit != 0):
             message = f"The prompt has {longest} tokens; the model's context holds {context}. Shorten it."
             raise RequestError(400, message, code="context_length_exceeded", param=field)
-        limit = request.token_limit
         if limit is None:
             chat = isinstance(request, ChatRequest)
             return min(DEFAULT_CHAT_TOKENS if chat else DEFAULT_COMPLETION_TOKENS, context - longest)
@@ -324,6 +366,14 @@ class Model:
             yield
         finally:
             self._scoring -= 1
+
+
+def _nothing_written(count: int, seed: int) -> list[Sample]:
+    """Return samples without a token, as of a request for 0 of them."""
+    return [
+        Sample(tokens=(), text="", visible_tokens=0, finish_reason="length", seed=seed + number)
+        for number in range(count)
+    ]
 
 
 def _requested_samples(

@@ -1,12 +1,13 @@
 """Request bodies and their validation. Imports no torch.
 
 What OpenAI's interface knows and this server does not do is refused by name, unless it asks
-for nothing: a null, a penalty of 0, one `best_of`.
+for nothing: see `NEUTRAL_FIELDS`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -23,6 +24,65 @@ MAX_PROMPTS = 16
 DEFAULT_CHAT_TOKENS = 512
 """`max_tokens` of a chat that names none; what fits into the context where that is less."""
 DEFAULT_COMPLETION_TOKENS = 16
+
+_ANYTHING: Any = object()
+"""Marks fields of accounts, caches and logs: no value of them asks for anything of an answer."""
+
+NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "audio": (),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "metadata": (_ANYTHING,),
+    "min_p": (0,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "presence_penalty": (0,),
+    "prompt_cache_key": (_ANYTHING,),
+    "prompt_cache_options": (_ANYTHING,),
+    "prompt_cache_retention": (_ANYTHING,),
+    "reasoning_effort": (),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "safety_identifier": (_ANYTHING,),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": ("medium",),
+    "web_search_options": (),
+}
+"""Fields of requests that are accepted with values that ask for nothing, these and null, and refused with
+others."""
+
+NEUTRAL_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    # Chat templates have no place for it.
+    "name": (_ANYTHING,),
+    "reasoning": (),
+    "reasoning_content": (),
+    "refusal": (),
+    "tool_call_id": (),
+    "tool_calls": ([],),
+}
+"""The same for fields of a message: an answer of this server, or of another, is accepted when it is sent
+back."""
+
+
+def _asks_for_nothing(value: Any, neutral: tuple[Any, ...]) -> bool:
+    if value is None:
+        return True
+    # To Python true is 1, to JSON it is not.
+    return any(
+        each is _ANYTHING or (each == value and isinstance(each, bool) == isinstance(value, bool))
+        for each in neutral
+    )
 
 
 def _as_list(value: Any) -> Any:
@@ -48,6 +108,20 @@ def _all_integers(values: list[Any]) -> bool:
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    neutral_fields: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_neutral_fields(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        neutral = cls.neutral_fields
+        return {
+            name: value
+            for name, value in body.items()
+            if name not in neutral or not _asks_for_nothing(value, neutral[name])
+        }
+
 
 class RequestBody(_Body):
     """Fields of every request."""
@@ -61,9 +135,15 @@ class RequestBody(_Body):
 class ChatMessage(_Body):
     """One turn of a chat."""
 
-    role: Literal["system", "user", "assistant"]
+    neutral_fields = NEUTRAL_MESSAGE_FIELDS
+
+    role: Literal["system", "developer", "user", "assistant"]
+    """A developer's message is one of the system: chat templates know no developer."""
     content: Annotated[str, BeforeValidator(_as_text)]
-    name: None = None
+
+    def as_message(self) -> Message:
+        """Return the message as the contract names it."""
+        return Message(role="system" if self.role == "developer" else self.role, content=self.content)
 
 
 class StreamOptions(_Body):
@@ -73,14 +153,10 @@ class StreamOptions(_Body):
     include_obfuscation: Literal[False] | None = None
 
 
-class ResponseFormat(_Body):
-    """Only plain text is written."""
-
-    type: Literal["text"]
-
-
 class SamplingRequest(RequestBody):
     """Fields that chat and text completions share."""
+
+    neutral_fields = NEUTRAL_FIELDS
 
     n: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -101,14 +177,6 @@ class SamplingRequest(RequestBody):
     stream_options: StreamOptions | None = None
     user: str | None = None
     """Taken and not used, as by every server that has no accounts."""
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-
-    @field_validator("presence_penalty", "frequency_penalty", mode="before")
-    @classmethod
-    def _whole(cls, value: Any) -> Any:
-        return int(value) if isinstance(value, float) and value == 0 else value
 
     @model_validator(mode="after")
     def _stream_options_need_stream(self) -> Self:
@@ -151,7 +219,6 @@ class ChatRequest(SamplingRequest):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-    response_format: ResponseFormat | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     """Extension, as vLLM has it: with `add_generation_prompt` false, the answer goes on from the text of the
@@ -197,17 +264,20 @@ class ChatRequest(SamplingRequest):
     def chat(self) -> list[Message]:
         """Return the messages that are answered, as the contract names them."""
         answered = self.messages[:-1] if self.continue_final_message else self.messages
-        return [Message(role=message.role, content=message.content) for message in answered]
+        return [message.as_message() for message in answered]
 
 
 class CompletionRequest(SamplingRequest):
     """POST /v1/completions"""
 
     prompt: list[str | list[int]]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """0 writes nothing, for `echo`."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
-    echo: Literal[False] | None = None
+    echo: bool | None = None
+    """Also give the prompt, before what continues it, with the log-probability of each token after the first
+    where `logprobs` asks for them."""
     best_of: int | None = None
-    suffix: None = None
     return_token_ids: bool | None = None
     """Extension, as vLLM has it: each choice also tells the ids of all tokens drawn, the end token and what a
     stop string cut off among them, and the log-probabilities, where asked for, are of all of them too."""
@@ -233,6 +303,11 @@ class CompletionRequest(SamplingRequest):
             raise ValueError("'best_of' is not supported; leave it out")
         if self.return_token_ids and self.stream:
             raise ValueError("'return_token_ids' is not supported with 'stream'; leave one of them out")
+        for name in ("stream", "return_token_ids"):
+            if self.echo and getattr(self, name):
+                raise ValueError(f"'echo' is not supported with '{name}'; leave one of them out")
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("'max_tokens': 0 needs 'echo': true")
         return self
 
     @property
@@ -254,7 +329,7 @@ class _ChatRead(RequestBody):
 
     def chat(self) -> list[Message]:
         """Return the messages as the contract names them."""
-        return [Message(role=message.role, content=message.content) for message in self.messages]
+        return [message.as_message() for message in self.messages]
 
 
 class ScoreRequest(_ChatRead):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import get_args
 
 from training.contract import ContractError, Message
 from training.contract.chat_template import Thinking
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.templates import TurnEnd, any_of
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.serving.errors import RequestError
@@ -23,8 +23,8 @@ class Texts:
             thinking: Encoder(backbone.tokenizer, thinking=thinking) for thinking in get_args(Thinking)
         }
         self._encoder = self._encoders["train"]
-        control = sorted(backbone.tokenizer.all_special_tokens, key=len, reverse=True)
-        self._control = re.compile("|".join(map(re.escape, control)))
+        tokenizer = backbone.tokenizer
+        self._control = any_of({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
 
     def chat(self, messages: Sequence[Message], *, prefix: str | None = None) -> list[int]:
         """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""
@@ -50,8 +50,9 @@ class Texts:
         ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
         if not ids:
             raise RequestError(400, "The prompt is empty.", code="invalid_value", param=f"prompt[{index}]")
-        if not all(0 <= id < size for id in ids):
-            message = f"Token ids must lie between 0 and {size - 1}."
+        unknown = self._backbone.unknown_tokens.ids
+        if not all(0 <= id < size and id not in unknown for id in ids):
+            message = f"Token ids must be the tokenizer's, which lie between 0 and {size - 1}."
             raise RequestError(400, message, code="invalid_value", param=f"prompt[{index}]")
         return ids
 

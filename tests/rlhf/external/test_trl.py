@@ -311,6 +311,7 @@ def test_neither_keys_nor_their_names_reach_trl(
         ("policy_gradient", {**GRPO, "rewards": [{"name": "short", "kind": "length"}]}, "rewards"),
         ("policy_gradient", {**GRPO, "rollout": {"samples": 4}}, "rollout, unfinished"),
         ("policy_gradient", {**GRPO, "advantage": {"kind": "leave_one_out"}}, "kl, place"),
+        ("policy_gradient", {**GRPO, "advantage": {"deviation_floor": 0.1}}, "advantage, deviation_floor"),
     ],
 )
 def test_what_trl_cannot_be_told_of_is_refused(method: str, values: dict[str, Any], named: str):

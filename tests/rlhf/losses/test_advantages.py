@@ -156,8 +156,28 @@ def test_ties_in_single_precision_stay_ties():
     assert not advantages.group_relative(group).any()
 
 
+def test_noise_in_rewards_is_not_scaled_to_full_size():
+    # Mean 0.50000025, sample deviation 5e-7: the odd one would get 1.5. Divided by 1e-4 it gets 0.0075.
+    noise = [0.5, 0.500001, 0.5, 0.5]
+    relative = advantages.group_relative(rows(noise))
+    assert relative[0].tolist() == pytest.approx([-0.0025, 0.0075, -0.0025, -0.0025])
+    assert advantages.group_relative(rows(noise), floor=0.0).max() == pytest.approx(1.5)
+    in_single = advantages.group_relative(torch.tensor([noise]))
+    assert in_single.abs().max() < 0.01
+    assert advantages.narrow_groups(rows(noise, [0.5] * 4, [0, 1, 0, 0]), floor=1e-4).tolist() == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_deviation_above_the_floor_is_not_changed_by_it():
+    rewards = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(advantages.group_relative(rewards), advantages.group_relative(rewards, floor=0.0))
+
+
 def test_a_small_difference_is_no_tie():
-    relative = advantages.group_relative(rows([1.0, 1.0 + 1e-9]))
+    relative = advantages.group_relative(rows([1.0, 1.0 + 1e-9]), floor=0.0)
     assert relative[0].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)], rel=1e-5)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import AddedToken
 from transformers import (
     CONFIG_MAPPING,
     Gemma3Config,
@@ -17,10 +18,11 @@ from transformers import (
 )
 
 from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
-from tests.tiny import tiny_tokenizer
+from tests.tiny import END, tiny_tokenizer
 from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.base_model import load_base_model, refuse_unsupported_folder
+from training.rlhf.model.inspection import inspect_folder
 from training.rlhf.model.text_part import save_text_part
 
 
@@ -59,6 +61,7 @@ HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
         (config_of("qwen3_next", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
         (config_of("qwen3_5_text", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
         ({"model_type": "nemotron_h"}, "keeps a state instead of keys", "choose a base whose"),
+        ({"model_type": "rwkv"}, "keeps a state instead of keys", "choose a base whose"),
         ({"model_type": "mamba"}, "keeps a state instead of keys", "choose a base whose"),
         ({"model_type": "falcon_h1"}, "keeps a state instead of keys", "choose a base whose"),
         ({"model_type": "llama4_text"}, "attends in chunks", "choose a base whose"),
@@ -93,6 +96,56 @@ def test_a_tokenizer_that_is_not_fast_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("training.rlhf.model.base_model.AutoTokenizer.from_pretrained", lambda *_, **__: slow)
     with pytest.raises(ContractError, match=r"is not a fast one, .*; save it as tokenizer\.json"):
         refuse_unsupported_folder(folder)
+
+
+def test_a_tokenizer_with_tokens_beyond_the_models_vocabulary_is_refused(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, config_of("llama", vocab_size=len(tiny_tokenizer()) - 5))
+    with pytest.raises(ContractError, match=r": 5 tokens of the tokenizer, .* put the model's own tokenizer"):
+        refuse_unsupported_folder(folder)
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_control_token_beyond_the_vocabulary_is_refused_where_rows_hold_it(
+    tmp_path: Path, used: bool
+) -> None:
+    # As the token for images in Gemma 3's text models.
+    tokenizer = tiny_tokenizer()
+    folder = folder_of(tmp_path, config_of("llama", vocab_size=len(tokenizer)))
+    tokenizer.add_tokens([AddedToken("<image>", special=True)])
+    if used:
+        tokenizer.chat_template = tokenizer.chat_template.replace(END, "<image>")
+    tokenizer.save_pretrained(folder)
+    if used:
+        with pytest.raises(ContractError, match=": 1 tokens of the tokenizer, such as '<image>'"):
+            refuse_unsupported_folder(folder)
+    else:
+        assert len(refuse_unsupported_folder(folder)) == len(tokenizer)
+
+
+def test_a_template_without_an_end_is_refused_where_the_tokenizer_has_none(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, config_of("llama"))
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace(END, "")
+    tokenizer.save_pretrained(folder)
+    assert refuse_unsupported_folder(folder).eos_token == END
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+    with pytest.raises(ContractError, match=r"no end token after an answer, .*; name one as eos_token"):
+        refuse_unsupported_folder(folder)
+
+
+def test_a_family_that_cannot_be_cut_to_its_first_layers_is_refused_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As RWKV's, which divides by the number of its layers less one.
+    folder = family_folder(tmp_path / "llama", "llama")
+
+    def dividing(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("training.rlhf.model.base_model.AutoModelForCausalLM.from_pretrained", dividing)
+    with pytest.raises(ContractError, match=r"cannot be loaded alone .*; choose another base model"):
+        inspect_folder(folder)
 
 
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:

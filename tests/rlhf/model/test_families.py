@@ -101,6 +101,16 @@ def test_padded_rows_have_the_logits_of_separate_rows(family: Family) -> None:
     assert_close(logits[1], family.oracle(long).logits[0])
 
 
+@torch.no_grad()
+def test_the_states_after_each_block_are_those_that_transformers_tells(family: Family) -> None:
+    ids = packed(family.backbone.device).ids[:, :9]
+    layout = Layout([Segment(0, 9)], family.backbone.device)
+    states = family.backbone.packed_layers(ids, torch.arange(9)[None], layout, [1, 2])
+    expected = family.oracle(ids, output_hidden_states=True).hidden_states
+    assert_close(states[1], expected[1][0])
+    assert_close(states[2], expected[-1][0])
+
+
 PROMPTS = [
     [0, *(3 + (number * 37 + place * 11) % 300 for place in range(length))]
     for number, length in enumerate((30, 3, 11, 45))
@@ -108,11 +118,13 @@ PROMPTS = [
 
 
 @torch.no_grad()
-def assert_own_log_probabilities(oracle: Any, prompt: list[int], sample: Sample) -> None:
+def assert_own_log_probabilities(
+    oracle: Any, prompt: list[int], sample: Sample, *, within: float = CLOSE
+) -> None:
     """Check a sample's log-probabilities against one forward pass over prompt and sample."""
     logits = oracle(torch.tensor([[*prompt, *sample.token_ids]])).logits[0, len(prompt) - 1 : -1]
     expected = logits.log_softmax(-1)[range(len(sample.tokens)), sample.token_ids]
-    assert_close(torch.tensor([token.log_prob for token in sample.tokens]), expected)
+    assert_close(torch.tensor([token.log_prob for token in sample.tokens]), expected, within=within)
 
 
 def test_samples_with_kept_keys_are_what_transformers_generates_and_as_likely(family: Family) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from tests.rlhf.model.families import FAMILIES, SIZES
+from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
+from tests.serving.conftest import write_checkpoint
 from training.contract import ALL_LINEAR, ContractError, LoraSettings
+from training.rlhf.export import export_checkpoint
+from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.lora_layer import LoraLinear
 from training.rlhf.model.lora_targets import fitted
 from training.rlhf.model.low_rank import add_low_rank
+from training.rlhf.model.quantised import quantise
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 DEFAULT = set(LoraSettings().targets)
@@ -46,6 +52,9 @@ def adapted_by(kind: str, settings: LoraSettings) -> set[str]:
         ("nemotron", ATTENTION | {"up_proj", "down_proj"}),
         ("mixtral", ATTENTION),
         ("qwen3_moe", ATTENTION),
+        ("gpt2", {"c_attn", "c_proj", "c_fc"}),
+        ("jetmoe", {"kv_proj"}),
+        ("hunyuan_v1_moe", ATTENTION),
         ("deepseek_v3", {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}),
     ],
 )
@@ -75,7 +84,8 @@ def test_a_name_of_a_block_is_no_target() -> None:
         fitted(model_of("llama"), LoraSettings(targets=("self_attn",)), base="tiny")
 
 
-def test_a_base_without_linear_layers_names_full_fine_tuning() -> None:
+def test_a_base_without_linear_layers_names_full_fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.rlhf.model.lora_targets.Conv1D", nn.Linear)
     with pytest.raises(ContractError, match=r"no linear layer that an adapter can lie on; set .* 'none'"):
         fitted(model_of("gpt2"), LoraSettings(), base="tiny")
 
@@ -83,3 +93,23 @@ def test_a_base_without_linear_layers_names_full_fine_tuning() -> None:
 def test_as_many_blocks_as_there_are_is_all_of_them() -> None:
     assert fitted(model_of("llama"), LoraSettings(layers=2), base="tiny").layers is None
     assert fitted(model_of("llama"), LoraSettings(layers=1), base="tiny").layers == 1
+
+
+def test_an_adapter_on_gpt2_is_merged_into_its_weights_on_export(tmp_path: Path) -> None:
+    base = family_folder(tmp_path / "base", "gpt2")
+    write_checkpoint(base, tmp_path / "checkpoint", trained=0.3)
+    export_checkpoint(tmp_path / "checkpoint", base=base, out=tmp_path / "merged", merged=True)
+    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    backbone.load_adapter("it", tmp_path / "checkpoint")
+    ids = torch.arange(3, 40)[None]
+    with torch.no_grad(), backbone.using("it"):
+        adapted = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
+        plain = AutoModelForCausalLM.from_pretrained(base)(ids).logits
+        merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
+    assert not torch.allclose(plain, adapted, atol=0.1)
+    torch.testing.assert_close(merged, adapted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_base_without_plain_linear_layers_is_not_quantised() -> None:
+    with pytest.raises(ContractError, match="spec, quantization"):
+        quantise(model_of("gpt2"), "int8", "cpu")

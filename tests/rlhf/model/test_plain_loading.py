@@ -5,16 +5,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.guide_blocks import block
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
 from tests.tiny import tiny_model_folder
-from training.contract import EXIT_FINISHED, ContractError, Message, read_manifest
+from training.contract import EXIT_FINISHED, ContractError, Message, read_manifest, sha256_of_file
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder
@@ -45,18 +46,21 @@ def checkpoints(base: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
             settings={"loss": "plackett_luce", "ties": "davidson", "ensemble": 3},
         ),
     }
-    assert [train(run) for run in runs.values()] == [EXIT_FINISHED] * 4
+    runs["reward of all weights"] = make_run(
+        folder / "whole", base, optimiser={**few, "learning_rate": 1e-3}, settings={"adapter": "none"}
+    )
+    assert [train(run) for run in runs.values()] == [EXIT_FINISHED] * 5
     for name in ("policy of ties", "ensemble"):
         learned = load_file(runs[name] / "checkpoint" / "heads.safetensors")
         assert any("." in key for key in learned), "nothing is learned beside the head"
     return {name: run / "checkpoint" for name, run in runs.items()}
 
 
-def value_in_rondo(base: Path, checkpoint: Path) -> float:
+def value_in_rondo(base: Path, checkpoint: Path, answer: str = ANSWER) -> float:
     """Return a reward model's score, or a policy's log-probability of the answer, from a fresh backbone."""
     backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
     backbone.load_adapter("it", checkpoint)
-    row = Encoder(backbone.tokenizer).encode([Message(role="user", content=QUESTION)], ANSWER)
+    row = Encoder(backbone.tokenizer).encode([Message(role="user", content=QUESTION)], answer)
     ids = torch.tensor([row.ids])
     with torch.no_grad(), backbone.using("it"):
         states = backbone.hidden_states(ids, torch.ones_like(ids)).states[0]
@@ -159,6 +163,51 @@ def test_an_exported_reward_model_is_a_backbone_with_its_heads_beside_it(
     card = (out / "README.md").read_text()
     assert "reward model with merged weights" in card
     assert "the heads `score`" in card
+
+
+def padded(folder: Path, answers: list[str], side: str) -> Any:
+    """Rows of the question and an answer each, as the card says, padded by the folder's own tokenizer."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side=side)
+    chats = [
+        [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": answer}]
+        for answer in answers
+    ]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False).rstrip() for chat in chats]
+    return tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
+
+
+@pytest.mark.parametrize("name", ["ensemble", "reward", "reward of all weights"])
+def test_an_exported_reward_model_is_a_classifier_with_the_same_scores(
+    base: Path, checkpoints: dict[str, Path], tmp_path: Path, name: str
+) -> None:
+    checkpoint = checkpoints[name]
+    out = tmp_path / "reward"
+    export_checkpoint(checkpoint, base=base, out=out, merged=True)
+    model, loaded = AutoModelForSequenceClassification.from_pretrained(out, output_loading_info=True)
+    assert not loaded["missing_keys"]
+    assert not loaded["unexpected_keys"]
+    expected = [value_in_rondo(base, checkpoint, answer) for answer in (ANSWER, "no")]
+    for side in ("right", "left"):
+        with torch.no_grad():
+            logits = model.eval()(**padded(out, [ANSWER, "no"], side)).logits
+        assert logits.shape == (2, 1)
+        assert logits[:, 0].tolist() == pytest.approx(expected, abs=1e-4)
+    assert abs(expected[0] - expected[1]) > 1e-2
+    assert "AutoModelForSequenceClassification" in (out / "README.md").read_text()
+
+
+def test_a_reward_model_that_reads_elsewhere_is_exported_with_its_heads_beside_it(
+    base: Path, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = shutil.copytree(checkpoints["reward"], tmp_path / "elsewhere")
+    heads = load_file(checkpoint / "heads.safetensors")
+    save_file({**heads, "score.offset": torch.ones(1)}, checkpoint / "heads.safetensors")
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["files"]["heads.safetensors"] = sha256_of_file(checkpoint / "heads.safetensors")
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    export_checkpoint(checkpoint, base=base, out=tmp_path / "out", merged=True)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
+    assert "would load with a random head" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_an_export_keeps_the_precision_of_the_base_or_takes_the_one_asked_for(

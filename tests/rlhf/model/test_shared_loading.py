@@ -22,7 +22,7 @@ from training.rlhf.model.weight_files import WeightFiles
 from training.rlhf.runtime.processes import Processes
 
 MIB = 2**20
-SENT = {"gpt_neox", "mixtral", "qwen3_moe", "deepseek_v3"}
+SENT = {"gpt_neox", "mixtral", "qwen3_moe", "deepseek_v3", "hunyuan_v1_moe"}
 """Families whose files have other tensors than the model, or other names for them."""
 
 

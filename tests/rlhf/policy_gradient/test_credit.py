@@ -113,6 +113,19 @@ def test_what_could_not_be_scored_earns_nothing_and_changes_nobody(kind):
     assert plain[0].any()
 
 
+def test_prompts_whose_answers_differ_by_less_than_the_floor_are_told_and_move_little():
+    batch = episodes(
+        [[0.5], [0.51], [0.5], [0.5], [0.0], [1.0], [2.0], [2.0]], group=[0, 0, 0, 0, 1, 1, 2, 2]
+    )
+    credit = assign(batch, kind="group_relative", deviation_floor=0.1)
+    # Deviation 0.005: ±0.0075 and ±0.0025 over 0.1, in place of 1.5 and 0.5.
+    assert near(credit.advantages[:2], [[-0.025], [0.075]])
+    assert credit.advantages[5] == pytest.approx(1 / math.sqrt(2))
+    assert figures(batch, credit)["below_floor"] == pytest.approx(1 / 3)
+    assert figures(batch, credit)["tied"] == pytest.approx(1 / 3)
+    assert "below_floor" not in figures(batch, assign(batch, kind="group_relative", scale=False))
+
+
 def test_prompts_whose_answers_tie_are_told():
     batch = episodes(
         [[1.0], [1.0], [0.0], [1.0], [5.0], [7.0]],

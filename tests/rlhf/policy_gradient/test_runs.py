@@ -1,5 +1,7 @@
 """Runs of the policy gradient from their folder to their checkpoint: learning, resumed, stopped, reported."""
 
+import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +324,83 @@ def test_a_reward_that_raises_costs_its_samples_and_not_the_run(
     assert any(0 < line["unscored"] < 1 for line in lines)
     assert all(line["reward"] is not None for line in lines)
     assert "cannot score some answers: ZeroDivisionError: an e" in status_of(run).message
+
+
+def raises(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
+    """A user's reward that cannot work."""
+    raise KeyError("answer")
+
+
+def infinite(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
+    """A user's reward that divides by what is 0."""
+    return [Score(math.inf) for _ in completions]
+
+
+def not_a_number(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
+    """A user's reward that has no verdict on anything."""
+    return [Score(math.nan) for _ in completions]
+
+
+_SCORED_BATCHES = itertools.count()
+
+
+def scores_twice(prompts: list[Chat], completions: list[str], references: list[Reference]) -> list[Score]:
+    """A user's reward whose server goes away after two steps."""
+    if next(_SCORED_BATCHES) >= 2:
+        return [Score.cannot("the server is away") for _ in completions]
+    return [Score(float(len(text))) for text in completions]
+
+
+def function_part(monkeypatch: pytest.MonkeyPatch, function: Any) -> dict[str, Any]:
+    path = f"{__name__}.{function.__name__}"
+    monkeypatch.setenv("RONDO_REWARD_FUNCTIONS", path)
+    return {"name": "user", "kind": "function", "options": {"path": path}}
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [(raises, "KeyError"), (infinite, "must be finite"), (not_a_number, "not a number")],
+)
+def test_a_reward_without_a_score_for_the_first_step_fails_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, reason: str
+) -> None:
+    part = function_part(monkeypatch, function)
+    run = make_sampled_run(tmp_path / "run", base, GRPO, settings={"rewards": [part]})
+    assert train(run) == EXIT_FAILED
+    message = status_of(run).message
+    assert message.startswith("no completion of the first step has a score: 16 × ")
+    assert reason in message
+    assert not (run / "checkpoint").exists()
+    assert not (run / "metrics.jsonl").exists()
+
+
+def test_a_part_of_the_reward_that_raises_for_every_completion_fails_the_run(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = function_part(monkeypatch, raises)
+    run = make_sampled_run(tmp_path / "run", base, GRPO, settings={"rewards": [SHORT, part]})
+    assert train(run) == EXIT_FAILED
+    assert status_of(run).message.startswith(
+        "the reward 'user' raised for every completion of the first step"
+    )
+
+
+def test_a_part_that_serves_none_of_the_prompts_is_no_fault(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = function_part(monkeypatch, not_a_number)
+    run = make_sampled_run(tmp_path / "run", base, GRPO, optimiser=FEW, settings={"rewards": [SHORT, part]})
+    assert train(run) == EXIT_FINISHED
+
+
+def test_a_reward_that_stops_to_score_fails_the_run_after_some_steps(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = function_part(monkeypatch, scores_twice)
+    run = make_sampled_run(tmp_path / "run", base, GRPO, settings={"rewards": [part]})
+    assert train(run) == EXIT_FAILED
+    assert "no completion of the last 3 steps has a score: 16 × " in status_of(run).message
+    assert len(read_metrics(run)) == 4
 
 
 def test_a_reward_that_always_ties_teaches_nothing_and_says_so(base: Path, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import normalizers
 
 from tests.rlhf.runs import row
 from tests.tiny import BOS, END, tiny_tokenizer
 from training.contract import ContractError, Message
-from training.rlhf.data import build_examples
+from training.rlhf.data import UsedLabels, build_examples
 from training.rlhf.tokens.encoding import Encoder
 
 ASK = [Message(role="user", content="Why?")]
@@ -203,3 +204,80 @@ def test_context_passages_come_before_the_last_question_only_when_asked_for(toke
 def test_the_tiny_tokenizer_is_the_trap_it_says_it_is(base: Path, backbone) -> None:
     assert backbone.tokenizer.pad_token_id == backbone.tokenizer.eos_token_id
     assert backbone.tokenizer.bos_token == BOS
+
+
+@pytest.fixture
+def stripping():
+    """A tokenizer whose template strips messages: texts that differ in white space at their ends are one."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = tokenizer.chat_template.replace(
+        "message['content']", "message['content'] | trim"
+    )
+    return tokenizer
+
+
+SAME_PAIR = "no two of its answers differ in rank and in the model's tokens"
+SAME_ANSWER = "the model reads the same tokens as in another answer of the judgment"
+
+
+@pytest.mark.parametrize("split", ["train", "held-out"])
+def test_a_pair_of_the_same_tokens_neither_trains_nor_counts_as_evidence(stripping, split) -> None:
+    examples = examples_of(stripping, row("same", ["because", "because\n"], [1, 2], split=split))
+    assert examples.dropped == [{"judgment": "same", "completion": "", "reason": SAME_PAIR}]
+    assert [example.judgment for example in (*examples.train, *examples.held_out)] == ["usable"]
+
+
+def test_a_tie_of_the_same_tokens_is_no_evidence_of_ties(stripping) -> None:
+    same = row("same", ["because", " because"], [1, 1], verdict="equal")
+    labels = UsedLabels(ranks="tied")
+    usable = row("usable", ["yes", "no"], [1, 2])
+    examples = build_examples([usable, same], stripping, max_tokens=256, context=False, labels=labels)
+    assert [example.judgment for example in examples.train] == ["usable"]
+    assert [entry["judgment"] for entry in examples.dropped] == ["same"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dropped", "left"),
+    [
+        # Both above the others: one of them stays.
+        ([1, 2, 3], ["three.1"], [1, 3]),
+        ([1, 1, 2], ["three.1"], [1, 2]),
+        # The one above, the other below the third: what stays is one answer, which is no ranking.
+        ([1, 3, 2], None, None),
+        # Above it, and equal to it.
+        ([1, 2, 2], None, None),
+    ],
+)
+def test_of_answers_with_the_same_tokens_in_a_ranking_one_stays_where_they_agree(
+    stripping, ranks, dropped, left
+) -> None:
+    examples = examples_of(stripping, row("three", ["because", "because ", "no"], ranks))
+    if left is None:
+        assert examples.dropped == [{"judgment": "three", "completion": "", "reason": SAME_PAIR}]
+        return
+    assert [(entry["completion"], entry["reason"]) for entry in examples.dropped] == [
+        (name, SAME_ANSWER) for name in dropped
+    ]
+    assert list(examples.train[1].ranks) == left
+    assert examples.train[1].completions == ("three.0", "three.2")
+
+
+def test_a_correction_that_changes_no_token_is_left_out(stripping) -> None:
+    corrected = row(
+        "corrected",
+        ["because", "no"],
+        [1, 2],
+        corrections=[
+            {"completion": "corrected.1", "text": "no, ever"},
+            {"completion": "corrected.0", "text": "be\u200bcause"},
+        ],
+    )
+    labels = UsedLabels(corrections=True)
+    # A tokenizer that drops a character of no width reads the first correction as the original.
+    blind = tiny_tokenizer()
+    blind.backend_tokenizer.normalizer = normalizers.Replace("\u200b", "")
+    examples = build_examples([corrected], blind, max_tokens=256, context=False, labels=labels)
+    assert examples.dropped == [
+        {"judgment": "corrected", "completion": "corrected.0", "reason": "the correction changes no token"}
+    ]
+    assert len(examples.train) == 2

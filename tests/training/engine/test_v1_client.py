@@ -13,6 +13,7 @@ import pytest
 
 from tests.guide_blocks import block
 from tests.model_server import ROOT, RunningServer, running_model_server
+from tests.openai_fields import CHAT_FIELDS, COMPLETION_FIELDS, chat_of_nulls
 from tests.tiny import tiny_model_folder
 from tests.webapp.running import free_port
 
@@ -127,6 +128,24 @@ def test_pieces_come_while_the_answer_is_still_being_written(client: openai.Open
 def test_a_text_is_continued(client: openai.OpenAI):
     answer = client.completions.create(model=BASE, prompt="the sun", max_tokens=5, seed=1)
     assert answer.choices[0].text
+
+
+def test_every_field_that_the_client_knows_may_be_null(client: openai.OpenAI):
+    nulls = dict.fromkeys(CHAT_FIELDS) | {"max_completion_tokens": 4}
+    answer = client.chat.completions.create(model=BASE, messages=chat_of_nulls(), extra_body=nulls)
+    assert answer.choices[0].message.content
+    again = [*CHAT, answer.choices[0].message, *CHAT]
+    assert client.chat.completions.create(model=BASE, messages=again, max_tokens=4).choices
+    nulls = dict.fromkeys(COMPLETION_FIELDS) | {"max_tokens": 4}
+    assert client.completions.create(model=BASE, prompt="the sun", extra_body=nulls).choices[0].text
+
+
+def test_a_prompt_is_echoed_with_its_log_probabilities(client: openai.OpenAI):
+    answer = client.completions.create(model=BASE, prompt="the sun", max_tokens=0, echo=True, logprobs=1)
+    [choice] = answer.choices
+    assert choice.text == "the sun"
+    assert choice.logprobs.token_logprobs[0] is None
+    assert all(value < 0 for value in choice.logprobs.token_logprobs[1:])
 
 
 def test_the_guides_programs_ask_the_models(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch):

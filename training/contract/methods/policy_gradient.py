@@ -194,6 +194,9 @@ class AdvantageSettings:
     head (gae)."""
     scale: bool = True
     """Divide a group's advantages by their standard deviation; for group_relative alone."""
+    deviation_floor: NotNegative = 1e-4
+    """Minimum of that standard deviation, so that noise in nearly equal rewards is not scaled to full size.
+    Raise it for noisy rewards, lower it for rewards on a finer scale."""
     whiten: bool = False
     """Bring the advantages of all tokens of a step to mean 0 and deviation 1."""
     gamma: UnitInterval = 1.0

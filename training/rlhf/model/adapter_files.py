@@ -10,6 +10,7 @@ from typing import Any
 from peft import LoraConfig
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest, sha256_of_file
 from training.rlhf.model.lora_layer import LoraLinear
@@ -74,7 +75,8 @@ def lora_config(settings: LoraSettings, *, blocks: int) -> Any:
         layers_to_transform=chosen,
         task_type="CAUSAL_LM",
     )
-    config._register_custom_module({nn.Linear: LoraLinear})
+    # One entry: peft looks at the first alone.
+    config._register_custom_module({(nn.Linear, Conv1D): LoraLinear})
     return config
 
 

@@ -10,8 +10,9 @@ in the dtype of the base.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,10 +25,13 @@ from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
+from training.rlhf.model.blocks import blocks_of
+from training.rlhf.model.generation_config import add_turn_end
 from training.rlhf.model.output_head import output_head
 from training.rlhf.model.places import Place
 from training.rlhf.model.sharding import Turnstile, mesh_of
 from training.rlhf.model.shared_loading import load_shared_base
+from training.rlhf.model.vocabulary import KnownTokensHead, UnknownTokens
 from training.rlhf.runtime.processes import Processes
 
 SCORE = "score"
@@ -147,6 +151,12 @@ class Backbone(AdaptedModel):
         )
         return model
 
+    def save_whole(self, name: str, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write the transformer that adapter `name` is, see `AdaptedModel.save_whole`, with the end of a turn
+        among the end tokens of its generation configuration."""
+        super().save_whole(name, folder, weights)
+        add_turn_end(folder, self.tokenizer)
+
     def hidden_states(
         self,
         input_ids: Tensor,
@@ -189,7 +199,7 @@ class Backbone(AdaptedModel):
         Blocks above the highest of them are not run, except where processes share the base: these pass
         through all blocks together. Those of the last block are the ones that `packed_states` gives.
         """
-        blocks = self._computing(self._active).get_decoder().layers
+        blocks = blocks_of(self._computing(self._active))
         states: dict[int, Tensor] = {}
         requested = set(layers)
         highest = max(requested, default=self.blocks)
@@ -284,6 +294,17 @@ class Backbone(AdaptedModel):
         after it. It is trained where the adapter is all of the weights."""
         head = output_head(self._computing(name))
         return _Rounded(head, self._precision(name)) if self._is_rounded(name) else head
+
+    @cached_property
+    def unknown_tokens(self) -> UnknownTokens:
+        """Return the ids of the model that its tokenizer does not have."""
+        return UnknownTokens(self.tokenizer, int(self.config.get_text_config().vocab_size))
+
+    def policy_head(self, name: str | None) -> nn.Module:
+        """The LM head of adapter `name` as samples are drawn by it: without ids that the tokenizer does not
+        have."""
+        head = self.lm_head(name)
+        return KnownTokensHead(head, self.unknown_tokens) if self.unknown_tokens.ids else head
 
     def _is_rounded(self, name: str | None) -> bool:
         """Return whether an adapter's float32 weights compute in bfloat16."""

@@ -16,13 +16,14 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 _STATES = "keeps a state instead of keys in some layers ({kind}), which packed rows would mix up"
 _REMEDY = "choose a base whose layers all attend, as those of Llama, Qwen3, Gemma 3 and OLMo 2 do"
-_SCORES = {
+_KINDS = {
+    "rwkv": _STATES.format(kind="all of them"),
     "gpt_oss": "uses attention sinks, which packed attention does not compute",
     "bloom": "biases attention by distance (ALiBi) in its own code",
     "mpt": "biases attention by distance (ALiBi) in its own code",
     "falcon": "computes attention in its own code (Falcon 3 does not, and is supported)",
 }
-"""Model types whose attention is not that of packed rows, with the reason."""
+"""Model types whose layers do not compute packed rows, with the reason."""
 
 
 def window_of(config: Any) -> int | None:
@@ -116,5 +117,5 @@ def _other_layers(config: Any) -> str | None:
         return f"attends in chunks, which cannot be computed over packed rows; {_REMEDY}"
     if unknown:
         return f"{_STATES.format(kind=unknown[0])}; {_REMEDY}"
-    reason = _SCORES.get(config.model_type)
+    reason = _KINDS.get(config.model_type)
     return reason and f"{reason}; {_REMEDY}"

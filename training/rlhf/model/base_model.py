@@ -20,7 +20,7 @@ from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.base_config import read_supported_config
 from training.rlhf.model.base_probe import first_layers, refuse_unknown_family
 from training.rlhf.model.quantised import quantise, refuse_unable
-from training.rlhf.model.templates import renderer
+from training.rlhf.model.templates import renderer, whole_row
 
 
 def load_base_model(
@@ -53,6 +53,14 @@ def try_first_layers(config: Any, folder: Path) -> None:
     transformers_logging.set_verbosity_error()
     try:
         _loaded(folder, device="cpu", dtype=torch.float32, config=first_layers(copy.deepcopy(config)))
+    except (ContractError, torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        # Unknown architectures may raise anything.
+        raise ContractError(
+            f"{folder}: the first layers of model type {config.model_type!r} cannot be loaded alone "
+            f"({type(error).__name__}: {error}); choose another base model"
+        ) from error
     finally:
         transformers_logging.set_verbosity(verbosity)
 
@@ -90,7 +98,7 @@ def refuse_unsupported_folder(folder: Path) -> Any:
 
     Reads configuration and tokenizer alone, so that a base can be refused before its weights are fetched.
     """
-    read_supported_config(folder)
+    config = read_supported_config(folder)
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -108,7 +116,31 @@ def refuse_unsupported_folder(folder: Path) -> Any:
             "put its chat_template.jinja into the folder"
         )
     require_template(renderer(tokenizer), tokenizer.chat_template, str(folder))
+    _refuse_other_vocabulary(tokenizer, int(config.get_text_config().vocab_size), folder)
     return tokenizer
+
+
+def _refuse_other_vocabulary(tokenizer: Any, size: int, folder: Path) -> None:
+    """Raise `ContractError` where a row that is trained on has no end, or where texts have ids beyond the
+    model's vocabulary of `size` tokens."""
+    try:
+        row = whole_row(tokenizer)
+    except ContractError as error:
+        raise ContractError(
+            f"{folder}: {error}, so responses would never end; name one as eos_token in its "
+            "tokenizer_config.json, or choose another base model"
+        ) from error
+    # A control token beyond the vocabulary does no harm as long as the template does not write it: texts that
+    # hold one are refused.
+    special = {id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    written = {*row, *(set(tokenizer.get_vocab().values()) - special)}
+    if beyond := [id for id in written if id >= size]:
+        token = tokenizer.convert_ids_to_tokens(max(beyond))
+        raise ContractError(
+            f"{folder}: {len(beyond)} tokens of the tokenizer, such as {token!r} with id {max(beyond)}, are "
+            f"not among the {size} of the model; put the model's own tokenizer into the folder, or choose "
+            "another base model"
+        )
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], folder: Path, *, remedy: str) -> None:

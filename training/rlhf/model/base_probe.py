@@ -88,6 +88,9 @@ def first_layers(config: Any) -> Any:
         if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers:
             setattr(text, name, list(value)[:layers])
     text.num_hidden_layers = layers
+    if text.num_hidden_layers < layers:
+        # LongCat counts two of them as one, and rounds down.
+        text.num_hidden_layers = layers + 1
     return config
 
 

@@ -51,7 +51,8 @@ def mixing(shares: Sequence[Share]) -> Iterator[None]:
 
 
 class LoraLinear(Linear):  # type: ignore[misc]
-    """Computes what `peft.tuners.lora.Linear` computes; whatever is not plain LoRA is left to that."""
+    """Computes what `peft.tuners.lora.Linear` computes; whatever is not plain LoRA on a plain linear layer is
+    left to that."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Return the layer with the active adapter, or those that are mixed: (…, in) to (…, out)."""

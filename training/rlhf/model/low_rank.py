@@ -18,6 +18,7 @@ from peft.functional import (
 )
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers.pytorch_utils import Conv1D
 
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.adapter_files import lora_config
@@ -50,7 +51,7 @@ def _whole_shapes(model: Any) -> Iterator[None]:
     cut = [
         (module, module.weight)
         for module in model.modules()
-        if isinstance(module, nn.Linear) and isinstance(module.weight, DTensor)
+        if isinstance(module, nn.Linear | Conv1D) and isinstance(module.weight, DTensor)
     ]
     for module, weight in cut:
         shown = torch.empty(1, 1, dtype=weight.dtype, device=weight.device).expand(weight.shape)

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from training.contract import ContractError, Quantization
+from training.rlhf.model.blocks import blocks_of
 
 _BLOCK = 64
 _PACKAGES: dict[Quantization, tuple[str, str]] = {
@@ -59,13 +60,25 @@ def quantise(model: Any, quantization: Quantization, device: torch.device | str)
     """Quantise the linear layers of a frozen model's blocks in place, and move all of it to `device`.
 
     The model may lie on the CPU while `device` is a GPU: layers are quantised one by one, so that the GPU
-    never holds the weights in full. Raises `ContractError` where a layer's shape does not allow it.
+    never holds the weights in full. Raises `ContractError` where a layer's shape does not allow it, and where
+    there is no such layer.
     """
     convert = {"nf4": _nf4, "int8": _int8}[quantization]
-    for block in model.get_decoder().layers:
-        for name, layer in list(block.named_modules()):
-            if type(layer) is nn.Linear:
-                _replace(block, name, layer, convert, torch.device(device))
+    # By name: a layer that is replaced is let go at once.
+    layers = [
+        (block, name)
+        for block in blocks_of(model)
+        for name, layer in block.named_modules()
+        if type(layer) is nn.Linear
+    ]
+    if not layers:
+        raise ContractError(
+            f"spec, quantization: model type {model.config.model_type!r} has no plain linear layers in "
+            "its blocks; set it to 'none'"
+        )
+    for block, name in layers:
+        layer: Any = block.get_submodule(name)
+        _replace(block, name, layer, convert, torch.device(device))
     model.to(device)
     model.requires_grad_(False)
 

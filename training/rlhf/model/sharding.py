@@ -26,6 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from training.contract import ContractError, Sharding
+from training.rlhf.model.blocks import blocks_of
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 
@@ -61,14 +62,15 @@ def shard_model(model: Any, mesh: DeviceMesh, *, computes_in: torch.dtype) -> No
     policy = MixedPrecisionPolicy()
     if model.dtype != computes_in:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=torch.float32)
-    for block in decoder.layers:
+    blocks: Any = blocks_of(model)
+    for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
         # A loss is divided by the examples of the whole step: gradients are summed.
         block.set_gradient_divide_factor(1.0)
         # Gloo has no other reduction.
         block.set_force_sum_reduction_for_comms(True)
     # The decoder ties its blocks together, so that one is gathered while the one before computes.
-    cut = {id(parameter) for block in decoder.layers for parameter in block.parameters()}
+    cut = {id(parameter) for block in blocks for parameter in block.parameters()}
     whole = {parameter for parameter in decoder.parameters() if id(parameter) not in cut}
     fully_shard(decoder, mesh=mesh, ignored_params=whole)
     here = sum(local(parameter).numel() for parameter in model.parameters())

@@ -1,14 +1,20 @@
-"""A tokenizer's chat template: rendered, and which of its control tokens a text keeps."""
+"""A tokenizer's chat template: rendered, the end of its turns, and the control tokens that a text keeps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
 
-from training.contract import ContractError
-from training.contract.chat_template import Chat, Render, delimiters_in
+from training.contract import ContractError, Message
+from training.contract.chat_template import Chat, ChatTemplate, Placed, Render, delimiters_in
+
+_QUESTION = (Message(role="user", content="A question?"),)
+_ANSWER = "An answer."
 
 
 def hidden_ids(tokenizer: Any) -> frozenset[int] | None:
@@ -35,3 +41,68 @@ def renderer(tokenizer: Any) -> Render:
         return text
 
     return render
+
+
+class TurnEnd:
+    """The end of an answer's turn in a tokenizer's rows: the token that its chat template writes after the
+    answer, a control token or another added one, else `eos_token`."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        self._special = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
+        # Some tokenizers have added tokens for runs of spaces, which end nothing.
+        plain = {str(token) for token in added if str(token).strip()} - self._special
+        self._tails = [re.compile(rf"\s*({any_of(some).pattern})") for some in (self._special, plain)]
+
+    @cached_property
+    def control(self) -> re.Pattern[str]:
+        """Finds control tokens, and the token that ends a turn, in a text."""
+        return any_of(self._special | self.tokens)
+
+    @cached_property
+    def tokens(self) -> frozenset[str]:
+        """Return the token that ends a turn; none where the template cannot be used, as encoding with it
+        refuses."""
+        with suppress(ContractError):
+            return frozenset({self.after(_placed(self._tokenizer).rest).strip()})
+        return frozenset()
+
+    def after(self, rest: str) -> str:
+        """Return the end of a row from `rest`, the template's text after the answer.
+
+        Raises `ContractError` where the template ends no turn and the tokenizer has no `eos_token`.
+        """
+        for tail in self._tails:
+            if match := tail.match(rest):
+                return match.group()
+        if self._tokenizer.eos_token is None:
+            raise ContractError(
+                "the base model's chat template writes no end token after an answer, and its tokenizer "
+                "has no eos_token"
+            )
+        return str(self._tokenizer.eos_token)
+
+
+def whole_row(tokenizer: Any) -> list[int]:
+    """Return the ids of a short chat with its answer, as rows are trained on.
+
+    Raises `ContractError` where the template rewrites answers or does not end them.
+    """
+    placed = _placed(tokenizer)
+    text = placed.prompt + placed.written + TurnEnd(tokenizer).after(placed.rest)
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def turn_end_id(tokenizer: Any) -> int | None:
+    """Return the id that ends a trained row; None without a chat template."""
+    return whole_row(tokenizer)[-1] if tokenizer.chat_template else None
+
+
+def _placed(tokenizer: Any) -> Placed:
+    return ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template)).place(_QUESTION, _ANSWER)
+
+
+def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Return a pattern of these tokens, the longest first; of none of them, one that matches nothing."""
+    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")

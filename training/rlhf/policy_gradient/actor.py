@@ -204,7 +204,7 @@ class LanguageActor:
         """(A,) of an adapter. What several answers share is predicted once."""
         targets, predictors, where = batch.predicted()
         states = self._states(batch, adapter)[predictors]
-        head = self._backbone.lm_head(adapter)
+        head = self._backbone.policy_head(adapter)
         plain = parameters.temperature == 1 and not parameters.top_k and parameters.top_p == 1
         if plain and not entropy and not full_kl:
             return TokenFigures(token_log_probabilities(states, targets, head)[where], None, None)
@@ -212,7 +212,7 @@ class LanguageActor:
         if full_kl:
             with torch.no_grad():
                 ref_states = self._states(batch, self._models.reference)[predictors]
-            reference = (ref_states, self._backbone.lm_head(self._models.reference))
+            reference = (ref_states, self._backbone.policy_head(self._models.reference))
         figures = token_figures(states, targets, head, parameters, entropy=entropy, reference=reference)
         more = (None if column is None else column[where] for column in figures[1:])
         return TokenFigures(figures.logp[where], *more)

@@ -16,6 +16,7 @@ from training.rlhf.advantages import (
     gae,
     group_relative,
     leave_one_out,
+    narrow_groups,
     tied_groups,
     whiten,
 )
@@ -41,6 +42,9 @@ class Credit(NamedTuple):
     """(B, T): what each action earned, less the divergence where that has its place in the reward."""
     tied: Tensor
     """(G,) bool: prompts whose answers all earned the same. Held against each other, they teach nothing."""
+    narrow: Tensor | None = None
+    """(G,) bool: prompts whose answers differ by less than the floor of the deviation that divides their
+    advantages; None where nothing does."""
 
 
 class CreditState(TypedDict):
@@ -90,7 +94,12 @@ class CreditAssignment:
         if self._advantage.whiten:
             advantages = whiten(advantages, scored)
         advantages = advantages.masked_fill(episodes.kept & lost.unsqueeze(-1), torch.nan)
-        return Credit(advantages, returns, rewards, tied_groups(table))
+        return Credit(advantages, returns, rewards, tied_groups(table), self._narrow(table))
+
+    def _narrow(self, table: Tensor) -> Tensor | None:
+        if self._advantage.kind != "group_relative" or not self._advantage.scale:
+            return None
+        return narrow_groups(table, floor=self._advantage.deviation_floor)
 
     def _net_rewards(self, episodes: Episodes) -> Tensor:
         """Rewards less β times the divergence, where that has its place in the reward: (B, T)."""
@@ -117,7 +126,8 @@ class CreditAssignment:
                 return returns, None
             return self._baseline.advantages(returns.masked_fill(~mask, torch.nan)), None
         if kind == "group_relative":
-            compared = group_relative(table, scale=self._advantage.scale)
+            settings = self._advantage
+            compared = group_relative(table, scale=settings.scale, floor=settings.deviation_floor)
         else:
             compared = leave_one_out(table)
         per_answer = compared[_places(episodes.group)].unsqueeze(-1)
@@ -150,6 +160,8 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
     """Return the metrics of a step's samples before the update.
 
     tied                 share of prompts whose answers all earned the same
+    below_floor          share of prompts whose answers earned not the same, but differ by less than the floor
+                         of the deviation that their advantages are divided by
     unscored             share of answers that could not be scored
     kl, kl_per_token     divergence from the reference, k1: of an answer, and of a token
     kl_base, kl_base_per_token   divergence from the base
@@ -161,6 +173,8 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
         "tied": float(credit.tied.float().mean()),
         "unscored": float(1 - episodes.scored.float().mean()),
     }
+    if credit.narrow is not None:
+        result["below_floor"] = float(credit.narrow.float().mean())
     for name, other in (("kl", episodes.ref_logp), ("kl_base", episodes.base_logp)):
         divergence = _divergence_of_answers(episodes, other)
         if divergence is not None and len(divergence):

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,9 +36,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.contract import WATCH_MARK, PolicyGradientSettings, RunSpec
+from training.contract import WATCH_MARK, ContractError, PolicyGradientSettings, RunSpec
 from training.rlhf.loop.schedule import examples_of_step
-from training.rlhf.loop.stepping import SteppingLoop, StepResult
+from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.credit import Credit
@@ -60,6 +61,7 @@ from training.rlhf.policy_gradient.share import Share
 from training.rlhf.policy_gradient.update import evaluated_once, update_policy
 from training.rlhf.policy_gradient.watch import LENGTH, REWARD
 from training.rlhf.rewards.combination import Combined
+from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
@@ -122,6 +124,8 @@ class SamplingLoop(SteppingLoop):
             self._shapes = shapes_for(backbone, rows=answers, width=self._own.max_tokens)
         self._samples = SamplesFile(folder, backbone.tokenizer)
         self._told: set[str] = set()
+        self._scoreless_steps = 0
+        """Steps up to this one, in a row, without a single score."""
 
     def _resume(self) -> int:
         step = super()._resume()
@@ -148,6 +152,7 @@ class SamplingLoop(SteppingLoop):
         sampled = self._drawn(step, prompts)
         clock.lap("seconds_rollout")
         combined, watched = self._scored(sampled)
+        self._refuse_scoreless(step, combined)
         clock.lap("seconds_reward")
         episodes = episodes_of(
             sampled,
@@ -252,6 +257,27 @@ class SamplingLoop(SteppingLoop):
                 self._told.add(reason)
                 log.warning("The reward %r cannot score some answers: %s", name, reason)
         return combined, watched
+
+    def _refuse_scoreless(self, step: int, combined: Combined) -> None:
+        """Raise `ContractError` where no completion of the first step, or of several in a row, has a score,
+        and where a part of the reward raised for every completion of the first step."""
+        scoreless = not any(score.scored for score in combined.totals)
+        self._scoreless_steps = self._scoreless_steps + 1 if scoreless else 0
+        first = step == 0
+        if scoreless and (first or self._scoreless_steps >= SKIPPED_IN_A_ROW):
+            steps = "the first step" if first else f"the last {self._scoreless_steps} steps"
+            raise ContractError(
+                f"no completion of {steps} has a score: {_listed(combined.totals)}; mend the reward, then "
+                "start again"
+            )
+        for name, scores in combined.parts.items() if first else ():
+            raised = bool(self._method.rewards.failures[name])
+            silent = not any(score.scored for score in scores)
+            if silent and self._processes.any(raised, self._backbone.device):
+                raise ContractError(
+                    f"the reward {name!r} raised for every completion of the first step: {_listed(scores)}; "
+                    "mend it, then start again"
+                )
 
     def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:
         """Return log-probabilities, credit, and the optimiser's steps."""
@@ -370,6 +396,12 @@ class SamplingLoop(SteppingLoop):
         figures = evaluation_figures(sampled, combined, watched, divergence)
         self._report(step, figures, {})
         return figures
+
+
+def _listed(scores: Sequence[Score]) -> str:
+    """Return the most frequent reasons of missing scores, with their counts."""
+    reasons = Counter(score.reason for score in scores)
+    return "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(3))
 
 
 def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:

@@ -15,7 +15,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
+from training.rlhf.rollout.remote import RemoteRollout, vllm_fields
 from training.rlhf.runtime.run_folder import log
 
 
@@ -53,6 +53,9 @@ class RolloutServers:
         self._is_vllm = settings.kind == "vllm"
         # A fast tokenizer that one thread changes the truncation of serves no other meanwhile.
         tokenizer = copy.deepcopy(backbone.tokenizer)
+        ends = end_tokens(backbone)
+        unknown = backbone.unknown_tokens.ids
+        fields = vllm_fields(ends=ends, unknown=unknown) if self._is_vllm else None
 
         def server(url: str) -> _Server:
             remote = RemoteRollout(
@@ -60,12 +63,13 @@ class RolloutServers:
                 key=key,
                 model="",
                 tokenizer=tokenizer,
-                end_tokens=end_tokens(backbone),
+                end_tokens=ends,
+                unknown_tokens=unknown,
                 tells=settings.tells,
                 timeout=settings.seconds,
                 attempts=attempts,
                 pause=pause,
-                extra_fields=VLLM_NEUTRAL if self._is_vllm else None,
+                extra_fields=fields,
                 transport=transport,
             )
             control = CompatibleServer(

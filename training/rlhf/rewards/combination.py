@@ -173,7 +173,10 @@ class Combination:
         missing = [part.name for part in self.parts if not scores[part.name].scored]
         lacking = [part.name for part in self.parts if part.required and part.name in missing]
         if lacking or len(missing) == len(self.parts):
-            return Score.cannot("; ".join(f"{name}: {scores[name].reason}" for name in lacking or missing))
+            reasons = {
+                name: scores[name].reason or "the score is not a number" for name in lacking or missing
+            }
+            return Score.cannot("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
         total = 0.0
         segments: list[SegmentScore] = []
         for part in self.parts:

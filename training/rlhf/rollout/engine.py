@@ -264,6 +264,7 @@ class Engine:
 
     def _append(self, rows: Sequence[Row], logits: Tensor) -> None:
         """Give each row the token that is drawn by its logits."""
+        logits = self._backbone.unknown_tokens.exclude(logits)
         for row, token in zip(rows, draw_tokens(rows, logits), strict=True):
             if not row.alive:
                 continue

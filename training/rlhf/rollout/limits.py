@@ -7,6 +7,7 @@ import json
 from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.base_config import context_of
+from training.rlhf.model.templates import turn_end_id
 
 
 def context_length(backbone: Backbone) -> int:
@@ -18,8 +19,14 @@ def context_length(backbone: Backbone) -> int:
 
 
 def end_tokens(backbone: Backbone) -> frozenset[int]:
-    """Ids that end a completion: those of the tokenizer, the model's and the generation configuration."""
-    candidates = [backbone.tokenizer.eos_token_id, getattr(backbone.config, "eos_token_id", None)]
+    """Ids that end a completion: those of the tokenizer, the model's and the generation configuration, and
+    the end of a trained row.
+
+    A base model whose template ends turns with another token than `eos_token` may name that token nowhere.
+    """
+    tokenizer = backbone.tokenizer
+    candidates = [tokenizer.eos_token_id, turn_end_id(tokenizer)]
+    candidates.append(getattr(backbone.config, "eos_token_id", None))
     path = backbone.folder / "generation_config.json"
     if path.is_file():
         # Some chat models name their end of turn only here.

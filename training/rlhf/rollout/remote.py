@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, Self
 
@@ -18,6 +18,22 @@ LogProbSource = Literal["model", "sampler"]
 
 VLLM_NEUTRAL: Mapping[str, Any] = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Fields that a request to vLLM must set: they default to the model's generation configuration."""
+
+_MOST_BIASED = 1024
+"""Tokens that vLLM takes a bias for."""
+
+
+def vllm_fields(*, ends: Collection[int], unknown: Collection[int]) -> dict[str, Any]:
+    """Return further fields of a request to vLLM, so that it draws as `rollout` does.
+
+    ends: tokens that end a completion; vLLM knows those of the generation configuration alone, which may lack
+    the end of a turn. unknown: ids that the tokenizer does not have, which are not to be drawn.
+    """
+    fields: dict[str, Any] = {**VLLM_NEUTRAL, "stop_token_ids": sorted(ends)}
+    if 0 < len(unknown) <= _MOST_BIASED:
+        fields["logit_bias"] = {str(id): -100 for id in sorted(unknown)}
+    return fields
+
 
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -37,6 +53,7 @@ class RemoteRollout:
         model: str,
         tokenizer: Any,
         end_tokens: frozenset[int],
+        unknown_tokens: frozenset[int] = frozenset(),
         key: str = "",
         tells: LogProbSource = "model",
         timeout: float = 600.0,
@@ -48,17 +65,18 @@ class RemoteRollout:
     ) -> None:
         """url: the server's, without `/v1`. model: the name that it serves the policy under.
 
-        end_tokens: ids that end a completion, see `generate.end_tokens`. tells: "sampler" for a vLLM
+        end_tokens: ids that end a completion, see `limits.end_tokens`. unknown_tokens: ids that the tokenizer
+        does not have; a sample with one is refused. tells: "sampler" for a vLLM
         that was started with `--logprobs-mode processed_logprobs`. timeout: seconds for one prompt's
         samples. attempts: times a prompt is sent when the server is busy or silent, after `pause`
         seconds, then twice that and so on. workers: prompts at a time. extra_fields: further fields of every
-        request: `VLLM_NEUTRAL` for a vLLM.
+        request: `vllm_fields` for a vLLM.
         """
         if attempts < 1 or workers < 1:
             raise ValueError(f"attempts {attempts} and workers {workers} must be at least 1")
         self.model = model
         """The name that the policy is served under; may be changed between two rollouts."""
-        self._tokenizer, self._ends = tokenizer, end_tokens
+        self._tokenizer, self._ends, self._unknown = tokenizer, end_tokens, unknown_tokens
         self._tells, self._workers, self._extra_fields = tells, workers, dict(extra_fields or {})
         self._server = CompatibleServer(
             name="the model server",
@@ -164,6 +182,10 @@ class RemoteRollout:
         ids = [int(id) for id in choice["token_ids"]]
         values = [float(value) for value in choice["logprobs"]["token_logprobs"]]
         reason = str(choice["finish_reason"])
+        if unknown := self._unknown.intersection(ids):
+            raise ServerError(
+                f"the model server drew the token {min(unknown)}, which the base's tokenizer does not have"
+            )
         if reason not in _REASONS:
             raise ServerError(f"the model server broke a sample off ({reason})")
         ended = bool(ids) and ids[-1] in self._ends

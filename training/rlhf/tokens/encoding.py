@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from training.contract import ContractError, Message
 from training.contract.chat_template import ChatTemplate, Thinking
-from training.rlhf.model.templates import renderer
+from training.rlhf.model.templates import TurnEnd, renderer
 from training.rlhf.tokens.stored import Stored
 
 
@@ -48,9 +47,7 @@ class Encoder:
         self._template = ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template))
         self.thinking: Thinking = thinking
         """Treatment of the thinking in an answer."""
-        special = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        special |= set(tokenizer.all_special_tokens)
-        self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))))
+        self._end = TurnEnd(tokenizer)
 
     def encode(self, messages: Sequence[Message], answer: str, *, offsets: bool = False) -> Answered:
         """Tokenise prompt and answer as the one chat that the template renders.
@@ -61,9 +58,8 @@ class Encoder:
         """
         self._refuse_control_tokens([*messages, Message(role="assistant", content=answer)])
         placed = self._template.place(messages, answer, thinking=self.thinking)
-        tail = re.match(rf"\s*(?:{self._control.pattern})", placed.rest)
         start = len(placed.prompt)
-        text = placed.prompt + placed.written + (tail.group() if tail else self._tokenizer.eos_token)
+        text = placed.prompt + placed.written + self._end.after(placed.rest)
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         places = encoded["offset_mapping"]
         # A token that reaches into the answer is the answer's, also where it begins in the prompt.
@@ -112,7 +108,7 @@ class Encoder:
 
     def _refuse_control_tokens(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            if match := self._control.search(self.undelimited(message)):
+            if match := self._end.control.search(self.undelimited(message)):
                 raise ContractError(f"the text holds the control token {match.group()!r}")
 
     def begins(self, ids: Sequence[int]) -> bool:

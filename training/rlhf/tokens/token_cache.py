@@ -30,7 +30,7 @@ from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.stored import Numbers, Stored
 
-_FORMAT = 2
+_FORMAT = 3
 _HEADER, _INDEX, _TOKENS = "header.json", "index.npy", "tokens.bin"
 _ROW = np.dtype(
     [
