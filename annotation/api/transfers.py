@@ -71,6 +71,7 @@ class ColumnSerializer(serializers.Serializer[Any]):
     line = serializers.CharField(help_text="The account in words.")
 
 
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
 class Named(serializers.Field[Any, Any, Any, Any]):
     """The name of a column, or a list of names."""
 

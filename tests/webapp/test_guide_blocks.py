@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Callable
 from datetime import datetime
 from io import BytesIO, StringIO
@@ -17,6 +18,7 @@ from django.core.management import call_command
 from django.urls import resolve
 
 from annotation.choices import WebhookEvent
+from annotation.exchange.file_imports import plan_of
 from annotation.models import Project, Prompt, User
 from tests.architecture import test_commands
 from tests.architecture.test_house import ROOT
@@ -116,6 +118,7 @@ BEGINNINGS = {
     "{": "data",
     '"': "data",
     "curl ": "requests",
+    "prompt: read as": "account",
 }
 DRAWINGS = set("│─→▲↑└")
 _ASSIGNMENT = re.compile(r"[A-Z_]+=")
@@ -251,6 +254,24 @@ def read_commands(block: Block) -> None:
             assert name in RUN_BY, name
         else:
             assert program in RUN_BY, program
+
+
+def read_account(block: Block) -> None:
+    """The account of a file's columns, as an import of such a file prints it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        rows = (
+            {
+                "prompt": f"Tea {n}?",
+                "response_0": "Yes.",
+                "response_1": "No.",
+                "better_response_id": int(n >= 81),
+                "domain": "drinks",
+            }
+            for n in range(200)
+        )
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        assert [column.line for column in plan_of(path).account] == block.lines
 
 
 CHECKS: dict[str, Callable[[Block], None]] = {
