@@ -54,13 +54,13 @@ def request_undo(*, record: FileImport, user: User) -> None:
         messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
 
 
-def may_undo(record: FileImport) -> bool:
-    """Return True where an import can be undone now."""
+def why_not_undone(record: FileImport) -> str:
+    """Return why an import cannot be undone now; empty where it can."""
     try:
         require_undoable(record)
-    except Refusal:
-        return False
-    return True
+    except Refusal as refusal:
+        return refusal.message
+    return ""
 
 
 def require_undoable(record: FileImport) -> None:

@@ -53,7 +53,9 @@ def test_a_manager_brings_a_table_in_and_undoes_it(
     expect(page.get_by_text("brewing")).to_be_visible()
     assert barriers(page) == []
     page.goto(page.url.split("/projects/")[0] + f"/projects/tea/transfers/{record.pk}/")
-    page.get_by_role("button", name="Undo import").click()
+    page.get_by_text("Undo import", exact=True).click()
+    assert barriers(page) == []
+    page.get_by_role("button", name="Delete what it brought").click()
     expect(page.get_by_role("heading", name="Being undone")).to_be_visible()
     uploads.do_import(record.pk)
     expect(page.get_by_role("heading", name="Undone")).to_be_visible()
