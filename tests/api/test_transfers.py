@@ -65,6 +65,43 @@ def test_a_file_is_looked_through_corrected_and_brought_in(project: Project, as_
     assert again.json()["id"] == done["id"]
 
 
+def test_a_column_that_may_be_a_verdict_is_placed_before_the_import_starts(project: Project, as_carol: Asker):
+    made = upload(
+        as_carol, "prompt,response_a,response_b,winner,expert\nTea?,Yes.,No.,5,A\nMate?,Yes.,No.,1,B\n"
+    )
+    record, address = made.json(), f"{IMPORTS}{made.json()['id']}/"
+    kinds = {column["name"]: column["kind"] for column in record["columns"]}
+    assert kinds == dict.fromkeys(("prompt", "response_a", "response_b"), "read") | dict.fromkeys(
+        ("winner", "expert"), "question"
+    )
+    refused = as_carol.post(f"{address}start/")
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["field"] == "columns"
+    # Somebody says that the numbers are degrees, what a column is, and what is not wanted.
+    plan = {"mapping": {"winner": "winner", "metadata": ["expert"]}}
+    corrected = as_carol("PATCH", address, plan).json()
+    assert corrected["mapping"] == {
+        "answer_1": "response_a",
+        "answer_2": "response_b",
+        "winner": "winner",
+        "metadata": ["expert"],
+    }
+    left_out = as_carol("PATCH", address, {"mapping": {"winner": "winner"}, "leave_out": ["expert"]}).json()
+    assert left_out["leave_out"] == ["expert"]
+    assert [column["kind"] for column in left_out["columns"]][-1] == "left_out"
+    assert as_carol.post(f"{address}start/").status_code == 202
+    uploads.do_import(record["id"])
+    assert as_carol.get(address).json()["state"] == "finished"
+    assert list(Judgment.objects.order_by("pk").values_list("strength", flat=True)) == [2, 2]
+    comparison = as_carol.get("/projects/tea/comparisons/").json()["results"][0]
+    assert comparison["metadata"] == {}
+    undone = as_carol.post(f"{address}undo/")
+    assert (undone.status_code, undone.json()["state"]) == (202, "undoing")
+    uploads.do_import(record["id"])
+    assert as_carol.get(address).json()["state"] == "undone"
+    assert not Judgment.objects.exists()
+
+
 def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
     made = upload(
         as_carol, 'prompt,answer_1,answer_2,winner\nTea?,Green.,Black.,nobody\n"","Hm.","Ah.",1\n'

@@ -191,19 +191,29 @@ class Rondo:
         path: str | Path,
         *,
         format_name: str | None = None,
-        mapping: Mapping[str, str] | None = None,
+        mapping: Mapping[str, str | Sequence[str]] | None = None,
+        leave_out: Sequence[str] | None = None,
+        meanings: Mapping[str, str] | None = None,
         skip_bad: bool = False,
         seconds: float = 3600.0,
     ) -> dict[str, Any]:
         """Import a file, wait, and return the import with `state`, `counts` and `errors`.
 
-        mapping: column of the format → column of the file; guessed, like the format, if left out. Importing
-        the same file twice adds nothing. Raise `Problem` on refusal, `TimeoutError` after `seconds`.
+        mapping: role → column of the file, or columns; guessed, like the format, if left out. leave_out:
+        columns that are not read. meanings: value of the winner → the name of an answer, `equal`,
+        `both_good`, `both_bad` or `cannot_judge`. Importing the same file twice adds nothing. Raise `Problem`
+        on refusal, also of a file with a column that may be a verdict and has no role, and `TimeoutError`
+        after `seconds`.
         """
         files = {"file": (Path(path).name, Path(path).read_bytes())}
         record = self._send("POST", f"projects/{project}/imports/", files=files).json()
         address = f"projects/{project}/imports/{record['id']}/"
-        plan = {"format": format_name, "mapping": dict(mapping) if mapping is not None else None}
+        plan = {
+            "format": format_name,
+            "mapping": dict(mapping) if mapping is not None else None,
+            "leave_out": list(leave_out) if leave_out is not None else None,
+            "meanings": dict(meanings) if meanings is not None else None,
+        }
         if corrections := {name: value for name, value in plan.items() if value is not None}:
             self._send("PATCH", address, body=corrections)
         record = self.post(f"{address}start/", {"skip_bad": skip_bad})

@@ -7,7 +7,7 @@ so, or known not to be read. One that may be a verdict is none of these before a
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from annotation.errors import Refusal
@@ -89,19 +89,21 @@ class Plan:
     meanings: Mapping[str, str] = field(default_factory=dict)
     readings: PartReadings = field(default_factory=dict)
     """What the values of parts mean, for the reader."""
+    stated: frozenset[str] = frozenset()
+    """Columns whose role a person stated."""
     hidden: frozenset[str] = frozenset()
     """Columns that nobody reads, and that are called as a role is: no reader may take them for it."""
 
     @property
     def mapping(self) -> dict[str, str | list[str]]:
-        """Role → column of the file, or columns, of every column whose role has another name."""
+        """Role → column of the file, or columns, where the names differ or a person stated the role."""
         mapping: dict[str, str | list[str]] = {}
         for name, role in self.roles.columns.items():
             if role in MANY or role.startswith("rating_"):
                 listed = mapping.setdefault(role, [])
                 if isinstance(listed, list):
                     listed.append(name)
-            elif role != name:
+            elif role != name or name in self.stated:
                 mapping[role] = name
         return mapping
 
@@ -276,7 +278,13 @@ def make_plan(
     reader = readers[name] if name else _recognised(profile, guessed, stated, readers)
     roles = guessed if reader.is_tabular else Roles(columns=stated)
     return _accounted(
-        Plan(reader=reader, roles=roles, rows=profile.rows, meanings=answered),
+        Plan(
+            reader=reader,
+            roles=roles,
+            rows=profile.rows,
+            meanings=answered,
+            stated=frozenset(stated),
+        ),
         profile,
         stated,
         parts,
@@ -347,13 +355,10 @@ def _accounted(
     hidden = (unread & ROLES) - set(roles.columns.values()) if reader.is_tabular else ()
     of_parts, readings = _parts_account(parts, left_out, plan.meanings)
     account += of_parts
-    return Plan(
-        reader=reader,
-        roles=roles,
+    return replace(
+        plan,
         metadata=kept,
         account=tuple(account),
-        rows=plan.rows,
-        meanings=plan.meanings,
         readings=readings,
         hidden=frozenset(hidden),
     )
