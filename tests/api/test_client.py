@@ -197,7 +197,7 @@ def test_a_file_is_brought_in_and_waited_for(project: Project, carol: User, conn
         rondo._sleep = do_imports
         done = rondo.import_file("tea", votes, mapping={"prompt": "asked"})
         assert (done["state"], done["counts"]["judgments"]) == ("finished", 1)
-        votes.write_text("asked,answer_1,answer_2,winner\nTea?,Green.,Black.,9\n")
+        votes.write_text("asked,answer_1,answer_2,winner\nTea?,Green.,,1\n")
         bad = rondo.import_file("tea", votes, mapping={"prompt": "asked"})
         assert (bad["state"], bad["errors_total"]) == ("failed", 1)
         with pytest.raises(Problem, match="422"):
