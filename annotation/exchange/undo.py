@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import models, transaction
 from django.db.models import Count, F, ProtectedError, Q, QuerySet
+from django.db.models.fields.reverse_related import ForeignObjectRel
 from django.db.models.functions import Greatest
 from django.utils.translation import gettext as _
 
@@ -54,60 +55,70 @@ def request_undo(*, record: FileImport, user: User) -> None:
         messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
 
 
-def why_not_undone(record: FileImport) -> str:
-    """Return why an import cannot be undone now; empty where it can."""
-    try:
-        require_undoable(record)
-    except Refusal as refusal:
-        return refusal.message
-    return ""
-
-
 def require_undoable(record: FileImport) -> None:
     """Refuse an import that is not in, or of which something is in use."""
     if record.state not in (ImportState.FINISHED, ImportState.FAILED):
         raise Refusal(_("Only an import that has ended can be undone."), field="state")
-    judgments, comparisons, prompts = _judgments(record), record.comparisons.all(), record.prompts.all()
-    others = Judgment.objects.filter(comparison__in=comparisons).exclude(pk__in=judgments)
-    if others.exists() or Judgment.objects.filter(supersedes__in=judgments).exists():
+    judged = Judgment.objects.filter(comparison__file_import=record)
+    others = judged.filter(~Q(imported_from__import=record.pk) | Q(imported_from__isnull=True))
+    if others.exists() or Judgment.objects.filter(**_of_judgments("supersedes", record)).exists():
         raise Refusal(_("Somebody has annotated what this import brought."), field="judgments")
-    held = Assignment.objects.filter(comparison__in=comparisons).exclude(judgments__in=judgments)
-    if held.exclude(state__in=(AssignmentState.RELEASED, AssignmentState.EXPIRED)).exists():
+    held = Assignment.objects.filter(comparison__file_import=record)
+    if held.filter(state__in=(AssignmentState.LEASED, AssignmentState.SKIPPED)).exists():
         raise Refusal(_("Somebody is annotating what this import brought, or skipped it."), field="judgments")
-    if ConversationTurn.objects.filter(Q(comparison__in=comparisons) | Q(prompt__in=prompts)).exists():
+    turns = ConversationTurn.objects.filter(Q(comparison__file_import=record) | Q(prompt__file_import=record))
+    if turns.exists():
         raise Refusal(_("The import brought conversations, which cannot be undone."), field="conversations")
-    later = Comparison.objects.filter(prompt__in=prompts).exclude(pk__in=comparisons)
-    sampled = Completion.objects.filter(prompt__in=prompts).exclude(source__kind=SourceKind.IMPORT)
+    later = Comparison.objects.filter(prompt__file_import=record).exclude(file_import=record)
+    sampled = Completion.objects.filter(prompt__file_import=record).exclude(source__kind=SourceKind.IMPORT)
     if later.exists() or sampled.exists():
         raise Refusal(_("Responses to prompts of this import were added later."), field="prompts")
-    completions = Completion.objects.filter(prompt__in=prompts)
-    for rows in (judgments, comparisons, prompts, completions):
-        if (user := _used_outside(rows)) is not None:
+    for model, brought in _BROUGHT.items():
+        if (user := _used_outside(model, brought, record)) is not None:
             raise Refusal(
                 _("What this import brought is used: %(by)s. It stays for the record.") % {"by": user},
                 field="used",
             )
 
 
+def _of_judgments(name: str, record: FileImport) -> dict[str, Any]:
+    """The condition that a relation of that name leads to a judgment of an import."""
+    return {
+        f"{name}__comparison__project": record.project_id,
+        f"{name}__imported_from__import": record.pk,
+    }
+
+
+_BROUGHT: dict[type[models.Model], Callable[[str, FileImport], dict[str, Any]]] = {
+    Judgment: _of_judgments,
+    Comparison: lambda name, record: {f"{name}__file_import": record},
+    Prompt: lambda name, record: {f"{name}__file_import": record},
+    Completion: lambda name, record: {f"{name}__prompt__file_import": record},
+}
+"""Model → the condition that a relation leads to a row of it that an import brought."""
+
+
 def _judgments(record: FileImport) -> QuerySet[Judgment]:
     return Judgment.objects.filter(comparison__project=record.project_id, imported_from__import=record.pk)
 
 
-def _used_outside(rows: QuerySet[Any]) -> str | None:
-    """The kind of rows of other applications, such as snapshots, that stand on some of these."""
-    for relation in rows.model._meta.get_fields(include_hidden=True):
-        model = getattr(relation, "related_model", None)
-        if not (relation.auto_created and not relation.concrete and isinstance(model, type)):
+def _used_outside(
+    model: type[models.Model], brought: Callable[[str, FileImport], dict[str, Any]], record: FileImport
+) -> str | None:
+    """The kind of rows of other applications, such as snapshots, that stand on what an import brought."""
+    for relation in model._meta.get_fields(include_hidden=True):
+        user = getattr(relation, "related_model", None)
+        if not (isinstance(relation, ForeignObjectRel) and isinstance(user, type)):
             continue
-        if not issubclass(model, models.Model) or model._meta.app_label == rows.model._meta.app_label:
+        if not issubclass(user, models.Model) or user._meta.app_label == model._meta.app_label:
             continue
         # The table between two models stands for the one that owns it.
-        through = model._meta.auto_created
-        owner: type[models.Model] = through if isinstance(through, type) else model
-        if rows.model is Prompt and (relation.many_to_many or owner is not model):
+        through = user._meta.auto_created
+        owner: type[models.Model] = through if isinstance(through, type) else user
+        if model is Prompt and (relation.many_to_many or owner is not user):
             # A set of prompts may lose one.
             continue
-        if model._base_manager.filter(**{f"{relation.field.name}__in": rows.values("pk")}).exists():
+        if user._base_manager.filter(**brought(relation.field.name, record)).exists():
             return str(owner._meta.verbose_name_plural)
     return None
 
@@ -134,7 +145,10 @@ def undo(record: FileImport, beat: Callable[[], object]) -> None:
 
 
 def _batches(rows: QuerySet[Any], beat: Callable[[], object]) -> Iterator[Sequence[int]]:
-    while ids := list(rows.order_by("pk").values_list("pk", flat=True)[:_BATCH]):
+    last = 0
+    # From the last one on: what stays is not looked through again for each batch.
+    while ids := list(rows.filter(pk__gt=last).order_by("pk").values_list("pk", flat=True)[:_BATCH]):
+        last = ids[-1]
         beat()
         yield ids
 

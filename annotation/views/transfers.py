@@ -13,7 +13,7 @@ from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.previews import accounts_of, preview_of
-from annotation.exchange.undo import request_undo, why_not_undone
+from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport, Project
 from annotation.views.access import Request, project_page
@@ -103,7 +103,6 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
         "record": record,
         "goes_on": record.state in BUSY,
         "finished": record.state == ImportState.FINISHED,
-        "why_not_undone": why_not_undone(record) if record.state == ImportState.FINISHED else "",
     }
 
 

@@ -17,6 +17,7 @@ MOST_VALUES = 200
 MOST_VALUES_OF_ALL = 5_000
 LONGEST_VALUE = 80
 _MOST_SAMPLES = 60
+_LONGEST_SAMPLE = 20_000
 INNER = ("data", "fields")
 """Columns of nested formats whose own names count as the file's, as `data.question`."""
 
@@ -89,7 +90,7 @@ class Profile:
             if isinstance(inner, dict):
                 new |= self._count(inner, f"{name}.")
         if len(self.sample) < SAMPLE_ROWS or (new and len(self.sample) < _MOST_SAMPLES):
-            self.sample.append(row)
+            self.sample.append(_shape(row))
 
     def _count(self, values: Mapping[str, Any], prefix: str) -> bool:
         new = False
@@ -113,6 +114,15 @@ class Profile:
                     union[name] = value
         for row in self.sample:
             yield {**union, **{name: value for name, value in row.items() if value not in (None, "")}}
+
+
+def _shape(value: Any) -> Any:
+    """A row with its long texts cut: a sample may be of rows of megabytes."""
+    if isinstance(value, str):
+        return value if len(value) <= _LONGEST_SAMPLE else value[:_LONGEST_SAMPLE]
+    if isinstance(value, dict):
+        return {name: _shape(inner) for name, inner in value.items()}
+    return [_shape(inner) for inner in value] if isinstance(value, list) else value
 
 
 def profile_of(rows: Iterable[Row]) -> Profile:
