@@ -115,15 +115,6 @@ def code_files() -> list[Path]:
     return [path for path in tracked("*.py") if "migrations" not in path.parts]
 
 
-def test_files_stay_short_enough_to_read():
-    counts = {
-        str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines())
-        for path in code_files()
-        if path.relative_to(ROOT).parts[0] != "tests"
-    }
-    assert {name: count for name, count in counts.items() if count > 470} == {}
-
-
 def test_no_work_is_left_as_a_note():
     """`TODO` in the code is work that nobody sees; an issue is work that somebody does."""
     words = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
