@@ -53,7 +53,8 @@ class Workshop:
     def start_worker(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as stream:
             process = subprocess.Popen(
-                worker().command,
+                # One worker for both lanes: sweeps wake what the dead one left.
+                (*worker().command, "--queues", "celery,short"),
                 env=self.environment,
                 cwd=settings.BASE_DIR,
                 stdout=stream,

@@ -35,8 +35,8 @@ def test_it_is_what_the_compose_specification_asks_for():
 
 
 def test_the_parts_of_a_team_are_there():
-    parts = {"db", "broker", "release", "web", "worker", "gpu-worker", "model-server", "proxy"}
-    assert set(SERVICES) == parts
+    workers = {"worker", "short-worker", "gpu-worker"}
+    assert set(SERVICES) == {"db", "broker", "release", "web", "model-server", "proxy"} | workers
 
 
 def test_every_variable_is_one_that_something_reads():
@@ -132,6 +132,7 @@ def test_the_services_are_told_what_the_programs_of_one_machine_are_told():
     for name, program in {
         "web": programs.web("127.0.0.1", 8000),
         "worker": programs.worker(),
+        "short-worker": programs.short_worker(),
         "model-server": programs.model_server(),
     }.items():
         here, there = options(program.command), options(SERVICES[name]["command"])
@@ -145,4 +146,4 @@ def test_exactly_one_worker_has_the_scheduler_and_the_other_takes_the_queue_of_r
     with_beat = [name for name, service in OURS.items() if "--beat-thread" in service["command"]]
     assert with_beat == ["worker"]
     assert "--queues=gpu" in SERVICES["gpu-worker"]["command"]
-    assert settings.CELERY_TASK_ROUTES == {"training.tasks.advance_round": {"queue": "celery"}}
+    assert settings.CELERY_TASK_ROUTES["training.tasks.advance_round"] == {"queue": "celery"}
