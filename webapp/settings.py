@@ -269,6 +269,9 @@ AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "annotation.api.authentication.client_address"
 AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
+# allauth's 30 posts a minute for each address, right passwords among them, would stop an office behind one
+# address in the morning. This only bounds the work of hashing.
+ACCOUNT_RATE_LIMITS = {"login": "600/m/ip"}
 # An attempt during the lockout does not extend it.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 # The list of sessions shows addresses already; a second log of them is not kept.

@@ -47,7 +47,7 @@ class Job(Claimable):
     """Background work with a state and progress."""
 
     UNFINISHED = Q(state__in=(JobState.WAITING, JobState.RUNNING))
-    CAP = Cap.LONG
+    CAP: ClassVar[str] = Cap.LONG
 
     state = models.CharField(max_length=10, choices=JobState, default=JobState.WAITING)
     current = models.PositiveBigIntegerField(default=0)

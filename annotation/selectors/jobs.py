@@ -28,11 +28,8 @@ def project_is_full(kind: type[Claimable], pk: int) -> bool:
     if project_id is None:
         return False
     if kind.CAP == Cap.IMPORTS:
-        at_work = _at_work(FileImport).exclude(pk=pk)
-        return (
-            at_work.filter(project=project_id).count() >= IMPORTS_PER_PROJECT
-            or at_work.count() >= IMPORTS_AT_ONCE
-        )
+        projects = list(_at_work(FileImport).exclude(pk=pk).values_list(kind.PROJECT, flat=True))
+        return len(projects) >= IMPORTS_AT_ONCE or projects.count(project_id) >= IMPORTS_PER_PROJECT
     return has_enough_long_jobs(project_id, is_round=kind.CAP == Cap.ROUNDS)
 
 
@@ -41,7 +38,7 @@ def has_enough_long_jobs(project_id: int, *, is_round: bool = False) -> bool:
 
     One of them is for its round: judges, suggestions and measurements never keep a round waiting.
     """
-    most = settings.RONDO_JOBS_PER_PROJECT
+    most: int = settings.RONDO_JOBS_PER_PROJECT
     others = _long_jobs(project_id, Cap.LONG)
     if not is_round and others >= max(1, most - 1):
         return True

@@ -260,6 +260,7 @@ TABLE = (
         "is kept for its round, and others wait",
         default=3,
         low=1,
+        high=1000,
     ),
     *LAUNCHERS,
     Setting(

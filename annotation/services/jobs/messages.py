@@ -22,16 +22,17 @@ _SWEEPS_BEFORE_EXPIRY = 3
 """A message of a sweep that no worker took by then is dropped: later sweeps have sent others."""
 
 
-def send(task: str, *args: object, **options: object) -> bool:
+def send(task: str, *args: object, expires: float | None = None) -> bool:
     """Send a task to the workers, and return True if the broker took it.
 
-    A broker that is down is no failure: the sweep finds the row. options: those of Celery's `send_task`.
+    A broker that is down is no failure: the sweep finds the row. expires: seconds after which a message that
+    no worker took is dropped.
     """
     global _quiet_until
     if time.monotonic() < _quiet_until:
         return False
     try:
-        current_app.send_task(str(task), args=list(args), **options)
+        current_app.send_task(str(task), args=list(args), expires=expires)
     except (OperationalError, KombuError, AMQPError, OSError) as error:
         _quiet_until = time.monotonic() + _QUIET_SECONDS
         logger.warning("%s%s: no message to the workers (%s); a sweep sends it again.", task, args, error)

@@ -134,7 +134,8 @@ def test_a_message_of_a_sweep_that_nobody_takes_is_dropped_and_sent_again(
     record, sent = make_import(project, "a"), []
     monkeypatch.setattr(messages, "_quiet_until", 0.0)
     monkeypatch.setattr(
-        messages.current_app, "send_task", lambda task, **options: sent.append((task, options))
+        "annotation.services.jobs.messages.current_app.send_task",
+        lambda task, **options: sent.append((task, options)),
     )
     messages.sweep(FileImport.objects.all(), ShortTask.DO_IMPORT)
     assert sent == [(ShortTask.DO_IMPORT, {"args": [record.pk], "expires": 15})]
