@@ -66,5 +66,5 @@ def _at_work(kind: type[Claimable]) -> QuerySet[Claimable]:
 
 
 def _is_alive() -> Q:
-    since = Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS)
-    return ~Q(worker="") & Q(heartbeat_at__gte=since)
+    stale = timedelta(seconds=settings.RONDO_STALE_SECONDS)
+    return ~Q(worker="") & Q(heartbeat_at__gte=Now() - stale, heartbeat_at__lte=Now() + stale)
