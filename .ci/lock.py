@@ -5,7 +5,8 @@ they are unless `--upgrade` is given or a requirement asks for another version.
 
 `default.txt` is for every machine. `linux-cpu.txt` is the same with the CPU build of torch and without CUDA's
 libraries; the hashes of that build are in `torch-cpu.json`, since its index is not the one of the other
-packages. `dev.txt` is what tests and checks need on top of either, and `uv.txt` the installer.
+packages. `s3.txt` is what a store in S3 needs on top of either, and the container has; `dev.txt` what tests
+and checks need, and `uv.txt` the installer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -39,14 +41,23 @@ def main() -> None:
         kept = "" if upgrade else "".join(_read(name) for name in ("default.txt", "dev.txt"))
         everything = _compile(folder, ["requirements.txt", "--group", "dev"], kept)
         default = _compile(folder, ["requirements.txt"], everything)
+        with_s3 = _compile(folder, ["requirements.txt", "-"], everything, "\n".join(_extra("s3")))
     base, joint = entries(default), entries(everything)
     # A package that tests need on more platforms is in both, with the wider marker here.
     added = {pin: text for pin, text in joint.items() if pin not in base}
     _write("default.txt", base)
     _write("linux-cpu.txt", cpu_entries(base, json.loads((LOCKS / "torch-cpu.json").read_text())))
     _write("dev.txt", added)
+    _write("s3.txt", {pin: text for pin, text in entries(with_s3).items() if pin not in base})
     with tempfile.TemporaryDirectory() as temporary:
         _write("uv.txt", entries(_compile(Path(temporary), ["-"], "" if upgrade else _read("uv.txt"), "uv")))
+
+
+def _extra(name: str) -> list[str]:
+    """Return the requirements of an extra of the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements: list[str] = project["optional-dependencies"][name]
+    return requirements
 
 
 def _read(name: str) -> str:

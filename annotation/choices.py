@@ -296,6 +296,14 @@ class TaskName(StrEnum):
     SEND_PASSWORD_RESET = "annotation.tasks.send_password_reset"  # noqa: S105 - a name
 
 
+class Cap(StrEnum):
+    """Kinds of jobs of which a project may have so many at work at once; `selectors.jobs` counts them."""
+
+    ROUNDS = "rounds"
+    LONG = "long"
+    IMPORTS = "imports"
+
+
 class NotificationKind(models.TextChoices):
     """Events that the inbox shows."""
 

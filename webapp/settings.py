@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import environ
+from kombu import Exchange, Queue
 
 from training.contract import log_lines
 from training.contract.private_files import make_home_private
@@ -202,7 +203,19 @@ CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_ENABLE_REMOTE_CONTROL = False
 # A separate queue sends rounds to workers started for it: those with a GPU.
 RONDO_TRAINING_QUEUE = env["RONDO_TRAINING_QUEUE"]
-CELERY_TASK_ROUTES = {"training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE}}
+# Two lanes, each with workers of its own: what people wait for never stands behind a job of hours. A worker
+# that is started without --queues takes from both.
+CELERY_TASK_DEFAULT_QUEUE, RONDO_SHORT_QUEUE = "celery", "short"
+CELERY_TASK_QUEUES = [
+    Queue(name, Exchange(name), routing_key=name) for name in (CELERY_TASK_DEFAULT_QUEUE, RONDO_SHORT_QUEUE)
+]
+CELERY_TASK_ROUTES = {
+    "annotation.tasks.*": {"queue": RONDO_SHORT_QUEUE},
+    "training.tasks.sweep": {"queue": RONDO_SHORT_QUEUE},
+    "training.tasks.retention": {"queue": RONDO_SHORT_QUEUE},
+    "training.tasks.advance_round": {"queue": RONDO_TRAINING_QUEUE},
+}
+RONDO_JOBS_PER_PROJECT = env["RONDO_JOBS_PER_PROJECT"]
 # Where runs train: a process of the worker, or a job of a cluster whose nodes have Rondo at these places.
 RONDO_LAUNCHER = list(env["RONDO_LAUNCHER"])
 RONDO_JOBS_PER_GPU = env["RONDO_JOBS_PER_GPU"]
@@ -256,6 +269,9 @@ AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "annotation.api.authentication.client_address"
 AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
 AXES_RESET_ON_SUCCESS = True
+# allauth's 30 posts a minute for each address, right passwords among them, would stop an office behind one
+# address in the morning. This only bounds the work of hashing.
+ACCOUNT_RATE_LIMITS = {"login": "600/m/ip"}
 # An attempt during the lockout does not extend it.
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False
 # The list of sessions shows addresses already; a second log of them is not kept.

@@ -8,6 +8,7 @@ from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 
 from annotation.admin.base import BoundedAdmin, TabularInline, WrittenOnceAdmin
 from annotation.models import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
+from annotation.services.people.user_names import require_one_meaning
 
 if TYPE_CHECKING:
     # Generic in the type stubs alone.
@@ -22,10 +23,23 @@ class _UserCreationForm(_CreationForm):
     class Meta(AdminUserCreationForm.Meta):
         model = User
 
+    def clean_username(self) -> str:
+        """Refuse a name that is in use, or that could be taken for another."""
+        username = str(super().clean_username())
+        require_one_meaning(username)
+        return username
+
 
 class _UserChangeForm(_ChangeForm):
     class Meta(UserChangeForm.Meta):
         model = User
+
+    def clean_username(self) -> str:
+        """Refuse another name that could be taken for somebody else's."""
+        username = str(self.cleaned_data["username"])
+        if "username" in self.changed_data:
+            require_one_meaning(username)
+        return username
 
 
 class MembershipOfUserInline(TabularInline):

@@ -20,6 +20,7 @@ from annotation.models import Candidate, Comparison, Completion, Judgment, Promp
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
 from annotation.selectors.tables.filters import calling
+from annotation.text.chat import MOST_TURNS
 
 _MOST_PROMPTS = 1000
 
@@ -68,7 +69,9 @@ class NewCompletionSerializer(serializers.Serializer[Any]):
 class NewPromptSerializer(serializers.Serializer[Any]):
     """A prompt to add."""
 
-    prompt = MessageSerializer(many=True, help_text="The chat; its last turn is the user's.")
+    prompt: serializers.ListSerializer[Any] = serializers.ListSerializer(
+        child=MessageSerializer(), max_length=MOST_TURNS, help_text="The chat; its last turn is the user's."
+    )
     context = PassageSerializer(many=True, required=False)  # type: ignore[assignment]
     reference = serializers.ListField(
         child=serializers.CharField(trim_whitespace=False), required=False, help_text="Reference answers."

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.models import Prompt
 from annotation.services.bulk.prompts import LONGEST_TAG, MOST_TAGS, TAG
+from annotation.text.chat import MOST_TURNS
 
 _LONGEST = 100_000
 
@@ -47,6 +48,16 @@ class PromptForm(forms.Form):
         if not question.strip():
             raise forms.ValidationError(gettext("Enter a prompt."))
         return question
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a chat of more messages than a prompt has; the turns are those of the copied prompt."""
+        # With a system prompt and the last turn.
+        if len(self.turns_before) + 2 > MOST_TURNS:
+            raise forms.ValidationError(
+                gettext("A prompt has at most %(most)s messages.") % {"most": MOST_TURNS},
+                code="too_many_turns",
+            )
+        return super().clean() or self.cleaned_data
 
     def clean_tags(self) -> list[str]:
         """Return the tags, each once; refuse one that tags cannot be."""

@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 
-from annotation.choices import JobState
+from annotation.choices import Cap, JobState
 
 
 class Claimable(models.Model):
@@ -20,6 +20,10 @@ class Claimable(models.Model):
     """Rows that a worker has something to do for, claimed or not."""
     PAGE: ClassVar[str] = "project"
     """URL name of the project's page on which the job is."""
+    CAP: ClassVar[str] = ""
+    """The `Cap` that the kind counts for; empty: any number may be at work."""
+    PROJECT: ClassVar[str] = "project"
+    """Lookup of the project, for kinds with a cap."""
     MIN_STALE_SECONDS: ClassVar[float] = 0.0
     """For this long a worker may be silent even where `RONDO_STALE_SECONDS` is less."""
 
@@ -43,6 +47,7 @@ class Job(Claimable):
     """Background work with a state and progress."""
 
     UNFINISHED = Q(state__in=(JobState.WAITING, JobState.RUNNING))
+    CAP: ClassVar[str] = Cap.LONG
 
     state = models.CharField(max_length=10, choices=JobState, default=JobState.WAITING)
     current = models.PositiveBigIntegerField(default=0)

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import Case, Q, Value, When
 from django.db.models.functions import Now
 
-from annotation.choices import ImportState, JobState
+from annotation.choices import Cap, ImportState, JobState
 from annotation.models.jobs import Claimable
 
 
@@ -19,6 +19,7 @@ class FileImport(Claimable):
     """
 
     PAGE = "transfers"
+    CAP = Cap.IMPORTS
 
     # An import without a stored file is a command's, and no worker's.
     UNFINISHED = Q(state__in=(ImportState.WAITING, ImportState.RUNNING)) & ~Q(stored_as="") | Q(

@@ -53,7 +53,10 @@ def project_page(*, role: Role) -> Callable[[View], View]:
             project.visitor = request.user.pk, request.membership
             if not access.allows(request.user, request.membership, role):
                 raise PermissionDenied
-            return view(request, project, **parts)
+            response = view(request, project, **parts)
+            # No cache between here and the browser keeps a page of members.
+            response.headers.setdefault("Cache-Control", "private")
+            return response
 
         return guarded
 

@@ -16,6 +16,7 @@ from annotation.exchange.previews import accounts_of, preview_of
 from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport, Project
+from annotation.selectors.jobs import imports_ahead
 from annotation.views.access import Request, project_page
 from annotation.views.import_columns import ColumnChoices, shown_columns
 
@@ -102,6 +103,7 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
         "project": project,
         "record": record,
         "goes_on": record.state in BUSY,
+        "ahead": imports_ahead(record),
         "finished": record.state == ImportState.FINISHED,
     }
 

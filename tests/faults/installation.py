@@ -15,6 +15,7 @@ from tests.webapp.running import PATIENCE, RunningUp, free_port, still_alive
 PROGRAMS = {
     "web": "webapp.wsgi:application",
     "worker": "--beat-thread",
+    "short worker": "--queues short",
     "trainer": "-m training.rlhf ",
     "model server": "-m training.serving",
 }

@@ -57,6 +57,7 @@ class Team(Ground):
             self._run_here(web, program, DATABASE_URL=database)
         for worker in self.workers:
             self._run_here(worker, programs.worker())
+            self._run_here(worker, programs.short_worker())
 
     def line(self, *, slow: bool) -> None:
         """Make the line between the second web host and the database slow, or quick again."""

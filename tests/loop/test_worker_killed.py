@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 from django.conf import settings
 
@@ -53,7 +54,8 @@ class Workshop:
     def start_worker(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as stream:
             process = subprocess.Popen(
-                worker().command,
+                # One worker for both lanes: sweeps wake what the dead one left.
+                (*worker().command, "--queues", "celery,short"),
                 env=self.environment,
                 cwd=settings.BASE_DIR,
                 stdout=stream,
@@ -98,6 +100,28 @@ def workshop(request: pytest.FixtureRequest, tmp_path: Path, tiny_models: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_two_workers_at_once_do_a_step_once(workshop: Workshop):
+    workshop.prepare()
+    workers = [workshop.start_worker() for _ in range(2)]
+    workshop.wait(lambda: workshop.steps_taken() >= 1)
+    trainers = set()
+
+    def is_finished() -> bool:
+        trainers.update(
+            process.pid
+            for worker in workers
+            for process in psutil.Process(worker.pid).children(recursive=True)
+            if "training.rlhf" in " ".join(process.cmdline())
+        )
+        return workshop.step("train_reward_model")["state"] == "finished"
+
+    workshop.wait(is_finished)
+    assert len(trainers) == 1, "two workers trained the same run"
+    assert "Going on after step" not in (workshop.run / "log.txt").read_text()
+    assert [worker.poll() for worker in workers] == [None, None]
+
+
 @pytest.mark.long
 def test_training_goes_on_from_the_last_saved_step_after_the_worker_was_killed(workshop: Workshop):
     workshop.prepare()

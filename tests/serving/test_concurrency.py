@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import threading
 import time
@@ -107,6 +108,55 @@ def test_with_places_for_fewer_checkpoints_and_answers_the_others_wait_and_are_a
     with running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server:
         assert all_at_once(server) == alone
         assert figures(server)["rondo_adapters_loaded"] == 1
+
+
+def patiently_streamed(server: RunningServer, request: ChatRequest) -> str:
+    """Stream an answer; where too many wait already, ask again as the refusal says."""
+    while True:
+        try:
+            return streamed(server, request)
+        except openai.RateLimitError as refusal:
+            time.sleep(float(refusal.response.headers["Retry-After"]))
+
+
+@pytest.mark.long
+def test_fifty_streams_at_once_each_end_and_the_server_answers_meanwhile(
+    roomy: RunningServer, alone: dict[ChatRequest, str]
+):
+    requests = [REQUESTS[n % len(REQUESTS)] for n in range(50)]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        began = time.monotonic()
+        streams = [pool.submit(patiently_streamed, roomy, request) for request in requests]
+        slowest = 0.0
+        while not all(stream.done() for stream in streams):
+            asked = time.monotonic()
+            assert httpx.get(f"{roomy.url}/health", timeout=30, trust_env=False).status_code == 200
+            slowest = max(slowest, time.monotonic() - asked)
+            assert time.monotonic() - began < 300, "a stream never ended"
+            time.sleep(0.05)
+    assert [stream.result() for stream in streams] == [alone[request] for request in requests]
+    assert slowest < 5
+    wait_for(lambda: figures(roomy)["rondo_running_rows"] == 0)
+
+
+@pytest.mark.long
+def test_a_checkpoint_that_is_damaged_is_refused_and_the_others_are_answered(
+    folders: Folders, roomy: RunningServer, alone: dict[ChatRequest, str]
+):
+    shutil.copytree(folders.checkpoints / "warm", folders.checkpoints / "damaged")
+    weights = next((folders.checkpoints / "damaged").rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    try:
+        with ThreadPoolExecutor(2) as pool, connect(roomy) as client:
+            staying = pool.submit(streamed, roomy, REQUESTS[1])
+            began = time.monotonic()
+            with pytest.raises(openai.APIStatusError):
+                client.completions.create(model="damaged", prompt="a", max_tokens=2)
+            assert time.monotonic() - began < 30
+            assert staying.result() == alone[REQUESTS[1]]
+            assert streamed(roomy, REQUESTS[2]) == alone[REQUESTS[2]]
+    finally:
+        shutil.rmtree(folders.checkpoints / "damaged")
 
 
 def test_a_short_answer_does_not_wait_for_a_long_one(roomy: RunningServer):

@@ -30,7 +30,7 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Ids of the rounds for which a message was sent."""
     ids: list[int] = []
 
-    def send_task(task: str, args: list[int]) -> None:
+    def send_task(task: str, args: list[int], **_: object) -> None:
         if task == TaskName.ADVANCE_ROUND:
             ids.extend(args)
 

@@ -112,3 +112,12 @@ def test_what_no_patience_mends_stays_a_failure_of_the_program(browser: Client):
         assert browser.get("/projects/").status_code == 503
     with away(ValueError("our own mistake")):
         assert browser.get("/projects/").status_code == 500
+
+
+def test_an_error_of_the_program_is_told_to_programs_in_their_own_words(browser: Client):
+    with away(ValueError("our own mistake")):
+        problem, error = browser.get("/api/v1/projects/"), browser.get("/v1/models")
+    assert problem["Content-Type"] == "application/problem+json"
+    assert (problem.status_code, problem.json()["status"]) == (500, 500)
+    assert (error.status_code, error.json()["error"]["code"]) == (500, "internal_error")
+    assert "our own mistake" not in problem.content.decode() + error.content.decode()

@@ -14,6 +14,7 @@ from django.core.management import get_commands
 from django.urls import resolve
 from pytest_django import Settings
 
+from training.services.jobs.workers import ALIVE_FILE
 from webapp.environment.table import TABLE
 from webapp.supervision import programs
 
@@ -35,8 +36,8 @@ def test_it_is_what_the_compose_specification_asks_for():
 
 
 def test_the_parts_of_a_team_are_there():
-    parts = {"db", "broker", "release", "web", "worker", "gpu-worker", "model-server", "proxy"}
-    assert set(SERVICES) == parts
+    workers = {"worker", "short-worker", "gpu-worker"}
+    assert set(SERVICES) == {"db", "broker", "release", "web", "model-server", "proxy"} | workers
 
 
 def test_every_variable_is_one_that_something_reads():
@@ -50,6 +51,53 @@ def test_every_variable_is_one_that_something_reads():
     assert set(re.findall(r"\$\{(\w+):\?", text)) == documented
     caddy = (DEPLOY / "Caddyfile").read_text(encoding="utf-8")
     assert set(re.findall(r"\{\$(\w+)\}", caddy)) <= set(SERVICES["proxy"]["environment"])
+
+
+NOT_FOR_A_TEAM = {
+    # The file says itself where the programs listen, and how many there are.
+    *("RONDO_HOST", "RONDO_PORT", "RONDO_WEB_PROCESSES", "RONDO_MODEL_SERVER_PORT"),
+    # The model server's command names the starter.
+    *("RONDO_STARTER_MODEL", "RONDO_STARTER_MODEL_NAME"),
+    # Commands of a cluster that the image does not have.
+    *("RONDO_SLURM_OPTIONS", "RONDO_COMMAND_SUBMIT", "RONDO_COMMAND_POLL"),
+    *("RONDO_COMMAND_CANCEL", "RONDO_COMMAND_LOGS"),
+    # For development and for tests.
+    *("RONDO_DEBUG", "RONDO_TRL"),
+}
+
+
+def test_every_setting_that_a_team_may_need_reaches_the_programs():
+    passed = set(SERVICES["web"]["environment"])
+    assert {setting.name for setting in TABLE} - passed == NOT_FOR_A_TEAM
+
+
+def test_every_program_that_stays_has_a_health_check():
+    assert [name for name, service in SERVICES.items() if "healthcheck" not in service] == ["release"]
+    for name in ("worker", "short-worker", "gpu-worker"):
+        program = SERVICES[name]["healthcheck"]["test"][-1]
+        (place,) = re.findall(r"os\.stat\('([^']+)'\)", program)
+        assert place == f"{SERVICES[name]['environment']['RONDO_HOME']}/{ALIVE_FILE}"
+
+
+def test_the_image_installs_the_locks_with_hashes_and_nothing_else():
+    dockerfile = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    installs = re.findall(r"pip install (.*?)(?:\\\n|$)", dockerfile, flags=re.M)
+    copied = re.search(r"^COPY (.+) /tmp/locks/$", dockerfile, flags=re.M)
+    assert copied is not None
+    locks = copied[1].split()
+    wanted = " ".join(f"--requirement /tmp/locks/{Path(lock).name}" for lock in locks)
+    assert [install.strip() for install in installs] == [f"--no-cache-dir --require-hashes {wanted}"]
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    pins: dict[str, str] = {}
+    for lock in locks:
+        assert f"!{lock}" in ignored
+        for entry in re.split(r"\n(?=[A-Za-z0-9])", (ROOT / lock).read_text(encoding="utf-8")):
+            if match := re.match(r"([A-Za-z0-9._-]+)==(\S+)", entry):
+                assert "--hash=sha256:" in entry, match[0]
+                pins.setdefault(match[1], match[2])
+                # Of one package two versions for other platforms, and never two for the same.
+                assert pins[match[1]] == match[2] or ";" in entry, match[0]
+    assert "s3fs" in pins
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
@@ -132,6 +180,7 @@ def test_the_services_are_told_what_the_programs_of_one_machine_are_told():
     for name, program in {
         "web": programs.web("127.0.0.1", 8000),
         "worker": programs.worker(),
+        "short-worker": programs.short_worker(),
         "model-server": programs.model_server(),
     }.items():
         here, there = options(program.command), options(SERVICES[name]["command"])
@@ -145,4 +194,4 @@ def test_exactly_one_worker_has_the_scheduler_and_the_other_takes_the_queue_of_r
     with_beat = [name for name, service in OURS.items() if "--beat-thread" in service["command"]]
     assert with_beat == ["worker"]
     assert "--queues=gpu" in SERVICES["gpu-worker"]["command"]
-    assert settings.CELERY_TASK_ROUTES == {"training.tasks.advance_round": {"queue": "celery"}}
+    assert settings.CELERY_TASK_ROUTES["training.tasks.advance_round"] == {"queue": "celery"}

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from django.conf import settings as django_settings
 from django.test import Client
+from django.urls import reverse
 
-from annotation.models import User
+from annotation.models import Project, User
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,3 +87,13 @@ def test_our_pages_and_the_admin_have_one_policy_for_strings():
     policy = admins[admins.index("  globalThis.trustedTypes") : admins.rindex("})();")]
     assert "createHTML" in policy
     assert policy in (ROOT / "static" / "js" / "theme.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", ["project", "label", "members", "statistics"])
+def test_no_cache_on_the_way_keeps_a_page_of_a_project(
+    client: Client, project: Project, carol: User, page: str
+):
+    client.force_login(carol)
+    response = client.get(reverse(page, args=[project.slug]), follow=True)
+    assert response.status_code == 200
+    assert {"private", "no-store"} & set(response["Cache-Control"].split(", "))

@@ -101,6 +101,32 @@ def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refus
 
 
 @pytest.mark.long
+@pytest.mark.long
+def test_a_killed_web_master_is_started_again_and_its_processes_leave_the_port(start):
+    up = start("--no-model-server", "--no-first-project")
+    up.wait_for(f"Rondo is at {up.address}")
+    for _ in range(2):
+        master = up.find("webapp.wsgi:application")
+        processes = [master, *master.children(recursive=True)]
+        assert len(processes) >= 2
+        master.kill()
+        deadline = time.monotonic() + PATIENCE
+        while still_alive(processes) or not answers(up.address):
+            assert time.monotonic() < deadline, still_alive(processes)
+            time.sleep(0.2)
+        assert up.find("webapp.wsgi:application").pid != master.pid
+    # The other programs are those that ran before.
+    assert up.find("--beat-thread").is_running()
+
+
+def answers(address: str) -> bool:
+    """Return whether a page comes."""
+    try:
+        return httpx.get(f"{address}/login/", trust_env=False, timeout=10).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
 def test_after_a_sigkill_of_up_the_next_one_ends_what_was_left_and_starts(start):
     port = free_port()
     up = start("--no-model-server", "--no-first-project", port=port)

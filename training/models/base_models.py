@@ -91,6 +91,9 @@ class BaseModelAddition(BackgroundJob):
     Files lie in a folder of their own until all are there and inspected; then they move at once.
     """
 
+    # An administrator adds it, for all projects.
+    CAP = ""
+
     name = models.CharField(max_length=100, validators=[validate_checkpoint_name])
     origin = models.CharField(max_length=10, choices=BaseOrigin)
     folder = models.CharField(max_length=1000, blank=True, help_text="The folder on the server.")

@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from annotation.choices import JobState
+from annotation.choices import Cap, JobState
 from annotation.models.jobs import Claimable
 from training.models.checkpoints import Checkpoint
 
@@ -233,6 +233,7 @@ class ArenaLink(Claimable):
     """
 
     PAGE = "arenas"
+    CAP = Cap.LONG
 
     UNFINISHED = (
         Q(prepared_at__isnull=True, closed_at__isnull=True, is_conversation=False)

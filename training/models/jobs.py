@@ -41,6 +41,8 @@ class CheckpointExport(BackgroundJob):
     Written by `services.exports`. A download's folder is deleted after some days.
     """
 
+    PROJECT = "checkpoint__project"
+
     checkpoint = models.ForeignKey(Checkpoint, on_delete=models.PROTECT, related_name="exports")
     merged = models.BooleanField(default=False, help_text="A whole model instead of the adapter alone.")
     repository = models.CharField(

@@ -10,6 +10,7 @@ from django.db.models import Q
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from annotation.choices import Cap
 from annotation.models.jobs import Job
 from training.choices import (
     TRAINS,
@@ -127,6 +128,9 @@ class Round(models.Model):
 
 class RoundStep(Job):
     """A step of a round, and its worker."""
+
+    CAP = Cap.ROUNDS
+    PROJECT = "round__project"
 
     round = models.ForeignKey(Round, on_delete=models.CASCADE, related_name="steps")
     kind = models.CharField(max_length=24, choices=StepKind)

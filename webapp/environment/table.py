@@ -253,6 +253,15 @@ TABLE = (
         "queue that rounds go to; with `gpu` those workers do them that run with `--queues gpu`",
         default="celery",
     ),
+    Setting(
+        "RONDO_JOBS_PER_PROJECT",
+        Kind.WHOLE_NUMBER,
+        "long jobs of one project at work at once: steps of rounds, judges, suggestions, measurements; one "
+        "is kept for its round, and others wait",
+        default=3,
+        low=1,
+        high=1000,
+    ),
     *LAUNCHERS,
     Setting(
         "RONDO_SWEEP_SECONDS",

@@ -34,11 +34,17 @@ _PASSES = frozenset(
 def server_error(request: HttpRequest) -> HttpResponse:
     """Return 503 with the submitted form if the database is unavailable, else 500. For everyone."""
     if not database_is_away(sys.exception()):
-        return failed(request)
+        return _internal_error(request)
     response = _answer(request)
     response["Retry-After"] = str(RETRY_AFTER_SECONDS)
     response["Cache-Control"] = "no-store"
     return response
+
+
+def _internal_error(request: HttpRequest) -> HttpResponse:
+    detail = _("An error in Rondo ended this request. The log of the server says more.")
+    status = HTTPStatus.INTERNAL_SERVER_ERROR
+    return for_programs(request, status=status, detail=detail, code="internal_error") or failed(request)
 
 
 def database_is_away(error: BaseException | None) -> bool:

@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 from annotation.errors import Refusal
 from annotation.models import Invitation, User
 from annotation.models.encryption import seal, unseal
+from annotation.services.people.user_names import require_one_meaning
 from annotation.services.projects.invitations import accept_invitation, good_invitation
 from annotation.views.invitations import INVITATION
 
@@ -53,6 +54,12 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc]
             made: User = super().save_user(request, user, form, commit=True)
             join(request, made)
         return made
+
+    def clean_username(self, username: str, shallow: bool = False) -> str:
+        """Refuse a name that is in use, or that could be taken for another."""
+        cleaned = str(super().clean_username(username, shallow=shallow))
+        require_one_meaning(cleaned)
+        return cleaned
 
     def pre_authenticate(self, request: HttpRequest, **credentials: Any) -> None:
         """Do nothing: allauth would count in the cache of this process."""

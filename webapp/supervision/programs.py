@@ -1,4 +1,4 @@
-"""The programs that `manage.py up` keeps running: web server, worker, model server."""
+"""The programs that `manage.py up` keeps running: web server, two workers, model server."""
 
 import os
 import signal
@@ -51,17 +51,30 @@ def web(host: str, port: int) -> Program:
 
 
 def worker() -> Program:
-    """Return the worker, with the scheduler as one of its threads."""
+    """Return the worker of long jobs, with the scheduler as one of its threads."""
     return Program(
         name="worker",
         title="worker",
-        command=(
-            *_python("celery"),
-            *("--app", "webapp", "worker", "--beat-thread"),
-            *("--pool", "threads", "--concurrency", "4"),
-            *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"),
-        ),
+        command=_worker(settings.CELERY_TASK_DEFAULT_QUEUE, "--beat-thread", "--concurrency", "4"),
         seconds_to_stop=20,
+    )
+
+
+def short_worker() -> Program:
+    """Return the worker of short jobs: imports, mail, webhooks, statistics, sweeps."""
+    return Program(
+        name="short-worker",
+        title="worker for short jobs",
+        command=_worker(settings.RONDO_SHORT_QUEUE, "--concurrency", "6"),
+        seconds_to_stop=20,
+    )
+
+
+def _worker(queue: str, *options: str) -> tuple[str, ...]:
+    return (
+        *_python("celery"),
+        *("--app", "webapp", "worker", "--queues", queue, *options, "--pool", "threads"),
+        *("--loglevel", "INFO", "--without-gossip", "--without-mingle", "--without-heartbeat"),
     )
 
 

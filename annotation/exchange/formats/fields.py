@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from annotation.text.chat import MOST_TURNS
+
 _LONGEST_WORDS = 1_000
 """Characters of a message: a name of the file may be megabytes long."""
 ROLES = ("system", "user", "assistant")
@@ -221,6 +223,8 @@ def messages(value: Any, where: str) -> list[dict[str, str]]:
         raise FieldError(where, f"a text or a list of messages is expected, not {kind_of(value)}")
     if not value:
         raise FieldError(where, "the list of messages is empty; write at least one user message")
+    if len(value) > MOST_TURNS:
+        raise FieldError(where, f"a prompt has at most {MOST_TURNS} messages, not {len(value)}; shorten it")
     chat = [_message(item, f"{where}[{index}]") for index, item in enumerate(value)]
     for index, message in enumerate(chat):
         if message["role"] == "system" and index > 0:

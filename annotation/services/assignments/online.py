@@ -6,14 +6,9 @@ A message that is lost costs an update: the next few annotations, or the sweep, 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from django.conf import settings
 
 from annotation.choices import FOLLOWS_HEAD, Purpose, TaskName
 from annotation.models import (
@@ -26,6 +21,7 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.services.assignments.acquisition import write_scores
+from annotation.services.jobs.locks import alone
 from annotation.services.jobs.messages import send, send_after_commit
 
 if TYPE_CHECKING:
@@ -64,8 +60,8 @@ def update_acquisition(project_id: int) -> None:
     while another process of this machine does the same already.
     """
     project = Project.objects.get(pk=project_id)
-    with _alone(project_id) as alone:
-        if alone:
+    with alone("acquisition", project_id) as is_alone:
+        if is_alone:
             _update(project)
 
 
@@ -212,17 +208,3 @@ def _state_of(project: Project) -> list[int]:
     )
     newest = Judgment.objects.filter(comparison__project=project).order_by("-pk").values_list("pk", flat=True)
     return [newest.first() or 0, comparisons.order_by("-pk").values_list("pk", flat=True).first() or 0]
-
-
-@contextlib.contextmanager
-def _alone(project_id: int) -> Iterator[bool]:
-    """Yield True where no other process of the machine chooses for the project. Saves work, no more."""
-    path = Path(settings.RONDO_HOME) / "acquisition" / f"{project_id}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True

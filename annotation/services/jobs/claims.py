@@ -16,12 +16,15 @@ from django.db import OperationalError, close_old_connections, connection, trans
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
-from annotation.models.jobs import Claimable
+from annotation.models.jobs import Claimable, Job
+from annotation.selectors.jobs import project_is_full
 
 logger = logging.getLogger(__name__)
 
 worker_is_stopping = threading.Event()
 """Set when this process was told to end: what it holds is given back for another to go on with."""
+
+PROJECT_IS_FULL = "waits: the project has as many jobs at work as it may (RONDO_JOBS_PER_PROJECT)"
 
 MAX_SILENT_SHARE = 0.5
 """For this share of `RONDO_STALE_SECONDS` a worker whose database does not answer goes on with a job."""
@@ -45,15 +48,24 @@ def worker_name() -> str:
 def claimable(jobs: QuerySet[C]) -> QuerySet[C]:
     """Return those of `jobs` that nobody works on: unclaimed, or claimed by a worker that is silent.
 
-    A worker is taken for dead after `RONDO_STALE_SECONDS`, by the clock of the database.
+    A worker is taken for dead after `RONDO_STALE_SECONDS`, by the clock of the database. A heartbeat as far in
+    the future is from before the clock was set back: a live worker has written another one since.
     """
     stale = max(settings.RONDO_STALE_SECONDS, jobs.model.MIN_STALE_SECONDS)
     silent = Q(heartbeat_at__lt=Now() - timedelta(seconds=stale))
+    silent |= Q(heartbeat_at__gt=Now() + timedelta(seconds=stale))
     return jobs.filter(jobs.model.UNFINISHED, Q(worker="") | silent)
 
 
 def claim(jobs: QuerySet[C], pk: int) -> C | None:
-    """Claim one of `jobs`. Of any number of workers that try at once, one gets it; the others get None."""
+    """Claim one of `jobs`. Of any number of workers that try at once, one gets it; the others get None.
+
+    None, too, where the project has as many jobs at work as it may: a sweep sends another message.
+    """
+    if project_is_full(jobs.model, pk):
+        if issubclass(jobs.model, Job):
+            claimable(jobs).filter(pk=pk).exclude(message=PROJECT_IS_FULL).update(message=PROJECT_IS_FULL)
+        return None
     name = worker_name()
     begun = jobs.model.claim_values()
     if not claimable(jobs).filter(pk=pk).update(worker=name, heartbeat_at=Now(), **begun):

@@ -21,6 +21,31 @@ Resolve = Callable[[str, int], list[str]]
 
 _PORTS = {"http": 80, "https": 443}
 
+# The special-purpose registries of IANA, with multicast; blocks inside a listed one are left out. Those that
+# are reachable globally (AS112, AMT, anycast of PCP and TURN) are no hosts of anybody's either.
+_SPECIAL_V4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24"),
+            *("192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+            *("224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_V6 = tuple(
+    map(
+        ipaddress.IPv6Network,
+        ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
+    )
+)
+_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP = 0x00005EFE
+"""The third 32 bits of an ISATAP address; with the bit for "universal" they are 0x02005efe."""
+
 
 class AddressRefusedError(Exception):
     """An address that is not asked. The message says why and what to do."""
@@ -119,27 +144,28 @@ class Policy:
 
 
 def is_public(address: str) -> bool:
-    """Return True for an IP address of the public internet, also for one of IPv4 wrapped in IPv6."""
+    """Return True for an IP address of the public internet.
+
+    Of IPv6 only global unicast (2000::/3) is, less every special-purpose block. An address of IPv4 inside one
+    of IPv6 must be public itself: mapped addresses, NAT64 (64:ff9b::/96), ISATAP.
+    """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if ip.is_multicast or not ip.is_global:
+    if isinstance(ip, ipaddress.IPv4Address):
+        return _is_public_v4(ip)
+    last_four_bytes = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _MAPPED or ip in _NAT64:
+        return _is_public_v4(last_four_bytes)
+    if ip not in _GLOBAL_UNICAST or any(ip in block for block in _SPECIAL_V6):
         return False
-    return isinstance(ip, ipaddress.IPv4Address) or all(map(_is_public_v4, _wrapped(ip)))
+    is_isatap = (int(ip) >> 32 & 0xFDFFFFFF) == _ISATAP
+    return not is_isatap or _is_public_v4(last_four_bytes)
 
 
 def _is_public_v4(ip: ipaddress.IPv4Address) -> bool:
-    return ip.is_global and not ip.is_multicast
-
-
-def _wrapped(ip: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """Addresses of IPv4 to which a packet for `ip` may be sent on: mapped, 6to4, Teredo, NAT64."""
-    addresses = [address for address in (ip.ipv4_mapped, ip.sixtofour) if address is not None]
-    addresses += ip.teredo or ()
-    if ip in ipaddress.ip_network("64:ff9b::/96"):
-        addresses.append(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
-    return addresses
+    return not any(ip in block for block in _SPECIAL_V4)
 
 
 def addresses_of(host: str, port: int) -> list[str]:

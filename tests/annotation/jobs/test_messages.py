@@ -17,7 +17,7 @@ class Broker:
         self.is_away = True
         self.says: Exception = OperationalError("Connection refused")
 
-    def send_task(self, task: str, args: list[object]) -> None:
+    def send_task(self, task: str, args: list[object], **_: object) -> None:
         self.sent += 1
         if self.is_away:
             raise self.says

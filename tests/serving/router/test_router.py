@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,6 +186,30 @@ def test_a_server_that_was_killed_is_started_again_by_the_next_request(
     until(lambda: bases(router)[OTHER]["state"] == "failed")
     assert "ended with status -9" in bases(router)[OTHER]["message"]
     assert chat(client, OTHER) == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
+def test_a_base_whose_download_broke_off_is_refused_soon_and_the_others_are_answered(
+    two: Folders, router: RunningServer, client: openai.OpenAI, file: str
+):
+    cut = two.models / f"cut-{file.partition('.')[0]}"
+    shutil.copytree(two.base, cut)
+    (cut / file).write_bytes((cut / file).read_bytes()[: (cut / file).stat().st_size // 2])
+    try:
+        until(lambda: cut.name in bases(router))
+        began = time.monotonic()
+        status, body = post(
+            router,
+            "/v1/chat/completions",
+            {"model": cut.name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 2},
+        )
+        assert time.monotonic() - began < 45
+        assert status >= 400
+        assert body["error"]["message"]
+        assert chat(client, BASE)
+    finally:
+        shutil.rmtree(cut)
 
 
 def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):

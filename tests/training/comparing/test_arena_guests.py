@@ -1,10 +1,12 @@
 """Guests of an arena see its pairs and nothing else; nobody learns who wrote what before the vote."""
 
 import re
+from datetime import timedelta
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from annotation.models import Judgment, Project, User
 from tests import factories
@@ -144,3 +146,15 @@ def test_a_crowd_of_new_guests_and_a_hasty_voter_are_asked_to_wait(arena, guest,
     assert (answer.status_code, answer["Retry-After"]) == (429, "60")
     monkeypatch.setattr(arenas, "BALLOTS_A_MINUTE", 0)
     assert guest.get(arena.get_absolute_url()).status_code == 429
+
+
+def test_one_address_begins_as_so_many_guests_and_others_go_on(arena, guest, monkeypatch):
+    monkeypatch.setattr(arenas, "GUESTS_OF_ADDRESS", {1: 2, 60: 3})
+    address = reverse("arena-begin", args=[arena.slug])
+    begin = [Client().post(address).status_code for _ in range(2)]
+    assert begin == [302, 429]
+    assert Client().post(address, REMOTE_ADDR="203.0.113.9").status_code == 302
+    # Not within a minute, and within an hour.
+    User.objects.filter(is_guest=True).update(date_joined=timezone.now() - timedelta(minutes=2))
+    assert [Client().post(address).status_code for _ in range(2)] == [302, 429]
+    assert not User.objects.filter(is_guest=True, username__contains="127.0.0.1").exists()

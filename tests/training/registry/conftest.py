@@ -15,10 +15,14 @@ def forked_inspections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from tests.forked import Forked
 
     def run(
-        command: Sequence[str], *, environment: Mapping[str, str], beat: Callable[[], object]
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        beat: Callable[[], object],
+        seconds: float | None = None,
     ) -> processes.Ended:
         if tuple(command[:3]) != base_adding.INSPECT_COMMAND:
-            return processes.run_process(command, environment=environment, beat=beat)
+            return processes.run_process(command, environment=environment, beat=beat, seconds=seconds)
         beat()
         output, errors = tmp_path / "inspection-output", tmp_path / "inspection-errors"
         for file in (output, errors):

@@ -41,6 +41,11 @@ def server_folder(tmp_path: Path, llama: Path, settings: Settings) -> Path:
     return Path(shutil.copytree(llama, tmp_path / "tiny-llama"))
 
 
+def cut_short(file: Path) -> None:
+    """Leave the first half of a file, as a download that broke off."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
 # ── Folders ───────────────────────────────────────────────────────────────────────────
 
 
@@ -94,6 +99,9 @@ def test_a_folder_in_rondos_own_models_is_used_where_it_lies(llama: Path, admin:
         (lambda folder: (folder / "chat_template.jinja").unlink(), "no chat template"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no weights"),
         (lambda folder: (folder / "config.json").unlink(), "config.json is missing"),
+        (lambda folder: cut_short(folder / "model.safetensors"), "cannot be loaded"),
+        (lambda folder: cut_short(folder / "tokenizer.json"), "tokenizer"),
+        (lambda folder: cut_short(folder / "config.json"), "cannot be read"),
         (
             lambda folder: change_json(
                 folder, "config.json", quantization_config={"quant_method": "gptq", "bits": 4}
@@ -212,7 +220,7 @@ def test_a_base_model_of_before_is_inspected_once_its_files_are_there(
 ):
     base = register_starter(name="old").base
     assert base is not None
-    monkeypatch.setattr("annotation.services.jobs.messages.send", lambda *args: None)
+    monkeypatch.setattr("annotation.services.jobs.messages.send", lambda *args, **_: None)
     sweep_additions()
     assert not BaseModelAddition.objects.exists()
     shutil.copytree(llama, base.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from training.files.hub.errors import HubError, endpoint, translate_hub_errors
 
@@ -12,6 +13,7 @@ LOOKUP_SECONDS = 10.0
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 _WANTED = re.compile(r"[^/]+\.(?:json|jinja|model|txt)|(?:LICEN[CS]E|NOTICE|USE_POLICY|README)[^/]*")
+_LONGEST_NAME = 200
 _WEIGHTS = re.compile(r"model[^/]*\.safetensors")
 
 
@@ -80,4 +82,24 @@ def _licence(model: Any, repository: str) -> tuple[str, str]:
         name = ", ".join(map(str, name))
     if name == "other":
         name = card.get("license_name") or name
-    return str(name), str(card.get("license_link") or f"{endpoint()}/{repository}")
+    page = f"{endpoint()}/{repository}"
+    link = str(card.get("license_link") or "")
+    return str(name)[:_LONGEST_NAME], link if _is_of_the_hub(link) else page
+
+
+def _is_of_the_hub(link: str) -> bool:
+    """Return whether a link leads to the hub over TLS: whoever wrote the card may have written anything."""
+    try:
+        parts = urlsplit(link)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    hubs = {"huggingface.co", urlsplit(endpoint()).hostname}
+    return (
+        parts.scheme == "https"
+        and host in hubs
+        and port in (None, 443)
+        and parts.username is None
+        and link.isprintable()
+        and not any(char.isspace() or char == "\\" for char in link)
+    )

@@ -36,6 +36,7 @@ from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint
 from training.selectors.chats import chat_of
 from training.selectors.projects import checkpoints_of
 from training.services.comparing.voting import Vote, record_response, store_vote
+from training.services.feedback.pseudonyms import address_hash
 
 FEWEST_CHECKPOINTS, MOST_CHECKPOINTS = 2, 8
 MOST_PROMPTS = 500
@@ -43,6 +44,8 @@ BALLOTS_A_MINUTE = 20
 """So many pairs one voter may get in a minute: nobody reads faster, a program does."""
 GUESTS_A_MINUTE = 60
 """So many guests may begin in one arena in a minute."""
+GUESTS_OF_ADDRESS = {1: 10, 24 * 60: 200}
+"""Minutes → so many of them may begin from one network address: a class in a room, and no program."""
 
 _chance = random.SystemRandom()
 
@@ -231,22 +234,30 @@ def _seed(arena: ArenaLink, prompt: Prompt, checkpoint: Checkpoint) -> int:
 # ── The voter's side ──────────────────────────────────────────────────────────────────
 
 
-def begin_as_guest(*, arena: ArenaLink) -> User:
+def begin_as_guest(*, arena: ArenaLink, address: str = "") -> User:
     """Create a pseudonymous guest for one visitor's session, who cannot sign in and is no member.
 
-    Refuses an arena that is not for guests or is over, and too many in a minute.
+    address: the client's; its keyed hash is a part of the guest's name. Refuses an arena that is not for
+    guests or is over, too many in a minute, and too many from one address.
     """
     if not arena.for_guests or not arena.is_open:
         raise NotAllowed(_("This arena takes no guests."))
-    since = timezone.now() - timedelta(minutes=1)
-    if User.objects.filter(
-        is_guest=True, date_joined__gt=since, username__startswith=_prefix(arena)
-    ).count() >= (GUESTS_A_MINUTE):
+    place = f"{_prefix(arena)}{address_hash(arena.project_id, address)[:16]}-"
+    for minutes, most in GUESTS_OF_ADDRESS.items() if address else ():
+        if _begun(place, minutes) >= most:
+            raise TooFast(_("Many visitors start from this address. Try again later."))
+    if _begun(_prefix(arena), minutes=1) >= GUESTS_A_MINUTE:
         raise TooFast(_("Many visitors start at this moment. Try again in a minute."))
-    guest = User(username=f"{_prefix(arena)}{uuid.uuid4().hex}", is_active=False, is_guest=True)
+    guest = User(username=f"{place}{uuid.uuid4().hex}", is_active=False, is_guest=True)
     guest.set_unusable_password()
     guest.save()
     return guest
+
+
+def _begun(prefix: str, minutes: int) -> int:
+    """Return the number of guests who began in the last minutes, by the beginning of their names."""
+    since = timezone.now() - timedelta(minutes=minutes)
+    return User.objects.filter(is_guest=True, date_joined__gt=since, username__startswith=prefix).count()
 
 
 def _prefix(arena: ArenaLink) -> str:

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from django.db import transaction
 
 from annotation.models import ConversationTask, Project
+from annotation.selectors.jobs import has_enough_long_jobs
+from annotation.services.jobs.locks import alone
 from annotation.services.jobs.messages import send
 from training.choices import TaskName
 from training.engine import Answer, EngineError, engine_for
@@ -33,9 +35,16 @@ def sweep_openings() -> None:
 def prepare_openings(project_id: int) -> None:
     """Generate the openings that a project's tasks lack; those of an earlier version of a task go.
 
-    A model server that is down is asked again with a later sweep.
+    A model server that is down is asked again with a later sweep. Nothing happens while another process of
+    this machine does the same, or while the project has as many jobs at work as it may.
     """
     project = Project.objects.get(pk=project_id)
+    with alone("openings", project_id) as is_alone:
+        if is_alone and not has_enough_long_jobs(project_id):
+            _prepare(project)
+
+
+def _prepare(project: Project) -> None:
     terms = terms_of_project(project)
     for task in _missing(project):
         PreparedOpening.objects.filter(task=task).exclude(key=_key(task, terms)).delete()

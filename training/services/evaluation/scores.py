@@ -6,17 +6,13 @@ never changes, so what is there is not asked for again, and a scoring that was c
 where it was.
 """
 
-import contextlib
-import fcntl
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from django.conf import settings
 from django.db.models import QuerySet
 
 from annotation.choices import FOLLOWS_HEAD, Purpose
@@ -24,6 +20,7 @@ from annotation.models import Comparison, Completion, CompletionScore, Project, 
 from annotation.selectors.access import current_round
 from annotation.services.assignments.acquisition import NEEDS_SCORES, score_open_comparisons
 from annotation.services.jobs.claims import WorkerStoppingError, worker_is_stopping
+from annotation.services.jobs.locks import alone, lock_file
 from annotation.services.jobs.messages import send
 from annotation.services.jobs.running import call_with_heartbeat
 from training.choices import CheckpointKind, StepKind, TaskName
@@ -69,8 +66,9 @@ def score_newest_round(
     if not members:
         return "no reward model to score with yet"
     outcome = _Outcome()
-    with _alone(project.pk) as alone:
-        if not alone:
+    _note_look(project.pk)
+    with alone("scoring", project.pk) as is_alone:
+        if not is_alone:
             return "another worker scores the answers already"
         try:
             for member in members:
@@ -202,27 +200,10 @@ def _stop_with_the_worker(message: str) -> None:
         raise WorkerStoppingError
 
 
-@contextlib.contextmanager
-def _alone(project_id: int) -> Iterator[bool]:
-    """Yield whether this process is the only one of the machine that scores a project. Saves work, no
-    more: two machines that score at once write the same rows."""
-    path = _note_look(project_id)
-    with path.open("a") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-def _note_look(project_id: int) -> Path:
-    path = Path(settings.RONDO_HOME) / "scoring" / f"{project_id}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
-    return path
+def _note_look(project_id: int) -> None:
+    lock_file("scoring", project_id).touch()
 
 
 def _looked_lately(project_id: int) -> bool:
-    path = Path(settings.RONDO_HOME) / "scoring" / f"{project_id}.lock"
+    path = lock_file("scoring", project_id)
     return path.exists() and time.time() - path.stat().st_mtime < LOOK_AGAIN_SECONDS

@@ -5,7 +5,9 @@ import platform
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -21,6 +23,8 @@ from training.services.runs.runs import version_of_rondo
 
 logger = logging.getLogger(__name__)
 
+ALIVE_FILE = "worker-alive"
+"""Below RONDO_HOME: as old as the last heartbeat. Health checks of containers look at it."""
 _FORGET_AFTER = timedelta(days=1)
 _LOOK_AT_THE_MACHINE_SECONDS = 15.0
 _MODEL_SERVER = "training.serving"
@@ -28,8 +32,17 @@ _MODEL_SERVER = "training.serving"
 _HAS_MPS = (platform.system(), platform.machine()) == ("Darwin", "arm64")
 
 
+def _touch(file: Path) -> None:
+    """Set a file's time to now; a full disk is told of elsewhere."""
+    with suppress(OSError):
+        file.touch()
+
+
 class WorkerHeartbeat:
-    """Writes one worker's row every `RONDO_HEARTBEAT_SECONDS` on a thread of its own, until it is stopped."""
+    """Writes one worker's row, and the time of a file, every `RONDO_HEARTBEAT_SECONDS`.
+
+    It does so on a thread of its own, until it is stopped.
+    """
 
     def __init__(self, *, queues: Sequence[str], concurrency: int) -> None:
         self.name = worker_name()
@@ -64,6 +77,7 @@ class WorkerHeartbeat:
                     version=self._version,
                     machine=machine,
                 )
+                _touch(Path(settings.RONDO_HOME) / ALIVE_FILE)
             except (DatabaseError, InterfaceError):
                 # The page will say that nothing is heard of this worker, and that is true.
                 connection.close()

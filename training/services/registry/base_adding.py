@@ -34,7 +34,8 @@ from training.services.registry.base_models import (
     inspect_again,
     register_base_model,
 )
-from training.services.registry.processes import Ended, run_process
+from training.services.registry.chat_templates import check_template
+from training.services.registry.processes import TIMED_OUT, Ended, run_process
 from training.services.runs.launcher import trainer_environment
 from training.services.runs.memory import Shape, dtype_in, parameters_in
 
@@ -48,6 +49,8 @@ _WANTED = (".safetensors", ".json", ".txt", ".jinja", ".model")
 _GGUF = ".gguf"
 _BESIDE_GGUF = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _PIECE_BYTES = 16 * 1024**2
+_INSPECTION_SECONDS = 15 * 60
+"""Weights are mapped and the first layers alone computed: a model of any size takes a minute or two."""
 _ROOM = 1.05
 """Free space for a download, as a multiple of its size."""
 
@@ -290,12 +293,21 @@ def _gguf_facts(folder: Path) -> dict[str, Any]:
 
 
 def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dict[str, Any]:
+    check = check_template(folder)
+    if not check.is_within_bounds:
+        raise Refusal(f"{folder.name} cannot be used: {check.reason}. Choose another model.")
     command = (*INSPECT_COMMAND, str(folder), *(() if with_weights else ("--without-weights",)))
     ended = run_process(
         command,
         environment=_environment(),
         beat=lambda: beat(current=0, total=0, message="inspecting the base model"),
+        seconds=_INSPECTION_SECONDS,
     )
+    if ended.code == TIMED_OUT:
+        raise Refusal(
+            f"The inspection of {folder.name} took more than {_INSPECTION_SECONDS // 60} minutes. "
+            "Check the model’s files and its chat template."
+        )
     _succeed(ended, hidden=f"{folder}: ")
     try:
         facts: dict[str, Any] = json.loads(ended.output)

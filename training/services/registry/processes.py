@@ -1,14 +1,21 @@
 """Child processes of a job: run to their end with heartbeats, killed where a heartbeat raises."""
 
+import os
+import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from django.conf import settings
 
 _POLL_SECONDS = 0.5
 _MOST_CHARACTERS = 2000
+_MOST_BYTES = 64 * 1024**2
+TIMED_OUT = 124
+"""The code of a process that was killed because it took too long."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,9 +29,17 @@ class Ended:
 
 
 def run_process(
-    command: Sequence[str], *, environment: Mapping[str, str], beat: Callable[[], object]
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    beat: Callable[[], object],
+    seconds: float | None = None,
 ) -> Ended:
-    """Run a command; `beat` is called until it ends, and may raise, which kills it."""
+    """Run a command; `beat` is called until it ends, and may raise, which kills it and what it started.
+
+    With `seconds` a process that takes longer is killed, too: it ends with `TIMED_OUT` and says so. Of the
+    output a bounded part is read.
+    """
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             list(command),
@@ -35,9 +50,14 @@ def run_process(
             env=dict(environment),
             start_new_session=True,
         )
+        deadline = None if seconds is None else time.monotonic() + seconds
         try:
             while True:
                 beat()
+                if deadline is not None and time.monotonic() > deadline:
+                    return Ended(
+                        code=TIMED_OUT, output="", last_line=f"it took more than {seconds:.0f} seconds"
+                    )
                 try:
                     process.wait(timeout=_POLL_SECONDS)
                     break
@@ -45,13 +65,14 @@ def run_process(
                     continue
         finally:
             if process.poll() is None:
-                process.kill()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         output.seek(0)
         errors.seek(0)
-        error_text = errors.read().decode("utf-8", errors="replace").strip()
+        error_text = errors.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
         return Ended(
             code=process.returncode,
-            output=output.read().decode("utf-8", errors="replace"),
+            output=output.read(_MOST_BYTES).decode("utf-8", errors="replace"),
             last_line=error_text.splitlines()[-1].strip()[:_MOST_CHARACTERS] if error_text else "",
         )

@@ -29,8 +29,8 @@ from training.selectors.judgments import decided_judgments
 from training.selectors.projects import checkpoints_of
 from training.selectors.training_time import pace_of, steps_of
 from training.services.evaluation.evaluators import trains_evaluator
+from training.services.registry.chat_templates import untrainable_template
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
-from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.launch_plan import LaunchPlan, launch_plan
 from training.services.rounds.memory_gate import (
     UNKNOWN,
@@ -259,7 +259,7 @@ def _cannot_be_trained(round_: Round) -> Iterator[str]:
             "The files of %(name)s were deleted: nothing can be trained from it. Begin a round from another "
             "checkpoint."
         ) % {"name": round_.policy}
-    yield from untrainable_template(round_)
+    yield from untrainable_template(round_.policy)
     yield from _longer_than_context(round_)
 
 

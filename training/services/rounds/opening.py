@@ -17,8 +17,8 @@ from training.models import Round, RoundStep
 from training.recipe import default_recipe
 from training.services.evaluation.evaluators import trains_evaluator
 from training.services.jobs.events import tell_of_round
+from training.services.registry.chat_templates import untrainable_template
 from training.services.rounds.base_choice import first_policy
-from training.services.rounds.chat_templates import untrainable_template
 from training.services.rounds.dry_run import refuse_unless_fits
 from training.services.rounds.transitions import TRAINING_STEPS, alone_in_training, move, unfinished
 from training.services.snapshots import refuse_unless_learnable
@@ -53,7 +53,7 @@ def open_round(*, round_: Round, opened_by: User | None) -> None:
     Comparisons appear as answers come. Refuses a round that is no draft any more, and one whose responses
     could be judged and not trained on.
     """
-    for problem in untrainable_template(round_):
+    for problem in untrainable_template(round_.policy):
         raise Refusal(problem, field="recipe")
     with transaction.atomic():
         if not move(round_, RoundState.SAMPLING, sources=(RoundState.DRAFT,)):
@@ -71,6 +71,8 @@ def open_first_round(
 
     Idempotent.
     """
+    # Checked here once, so that no transaction waits for the check below: its result is stored.
+    list(untrainable_template(first_policy(project)))
     with transaction.atomic():
         round_ = draft_first_round(project=project, created_by=started_by, recipe=recipe)
         if round_.state == RoundState.DRAFT:

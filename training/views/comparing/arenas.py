@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from annotation.api.authentication import client_address
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project, User
@@ -129,7 +130,7 @@ def arena_begin(request: Request, slug: str) -> HttpResponse:
         return voter
     if voter is None:
         try:
-            guest = begin_as_guest(arena=link)
+            guest = begin_as_guest(arena=link, address=client_address(request) or "")
         except TooFast as refusal:
             return too_fast(request, link, refusal)
         except Refusal as refusal:

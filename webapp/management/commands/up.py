@@ -188,7 +188,7 @@ class _Up:
             outcome.append(f"{count}, collected" if changed else f"{count}, unchanged")
 
     def programs(self) -> list[programs.Program]:
-        chosen = [programs.web(self.host, self.port), programs.worker()]
+        chosen = [programs.web(self.host, self.port), programs.worker(), programs.short_worker()]
         return [*chosen, programs.model_server()] if self.with_model_server else chosen
 
     def start(self, manager: ProcessManager) -> None:
@@ -219,7 +219,7 @@ class _Up:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # Already stopping: a second Ctrl-C must not leave processes running.
             signal.signal(number, signal.SIG_IGN)
-        with self.screen.step("stopping", "web, worker, model server") as outcome:
+        with self.screen.step("stopping", "web, workers, model server") as outcome:
             if manager.pid is not None:
                 self.family.look(manager.pid)
             manager.stop()
