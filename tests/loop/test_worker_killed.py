@@ -105,7 +105,7 @@ def test_two_workers_at_once_do_a_step_once(workshop: Workshop):
     workshop.prepare()
     workers = [workshop.start_worker() for _ in range(2)]
     workshop.wait(lambda: workshop.steps_taken() >= 1)
-    trainers = set()
+    trainers: set[int] = set()
 
     def is_finished() -> bool:
         trainers.update(

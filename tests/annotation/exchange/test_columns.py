@@ -473,7 +473,7 @@ def test_an_answer_with_the_weight_0_is_no_reference(tmp_path: Path):
 
 
 SYSTEM = {"role": "system", "content": "Be kind."}
-ANSWERS = {
+ANSWERS: dict[str, dict[str, Any]] = {
     "trl-preference": {"chosen": "Yes.", "rejected": "No."},
     "trl-prompt-completion": {"completion": "Yes."},
     "trl-unpaired": {"completion": "Yes.", "label": True},
@@ -568,7 +568,7 @@ def test_a_time_comes_in_by_its_usual_names_and_forms(tmp_path: Path, name: str,
 
 @pytest.mark.django_db
 def test_a_duplicate_is_there_already_and_a_contradiction_is_listed(tmp_path: Path, project: Project):
-    named = {"annotator": "kim"}
+    named: dict[str, Any] = {"annotator": "kim"}
     rows = [
         pair(winner="response_a", **named),
         pair(winner="response_a", **named),

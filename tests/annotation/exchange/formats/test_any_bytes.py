@@ -13,7 +13,8 @@ from annotation.errors import Refusal
 from annotation.exchange.file_imports import items_of, plan_of
 from annotation.exchange.formats import columns, registry
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.registry import READERS, Plan
+from annotation.exchange.formats.plans import Plan
+from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.previews import preview_values
 

@@ -275,7 +275,7 @@ def test_promptfoos_outputs_are_compared_with_a_persons_and_the_assertions_pass_
     document = {"evalId": "e1", "results": {"version": 3, "results": results}, "config": {}}
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document, indent=2))
-    rows = [row for _, row in read_rows(path)]
+    rows: list[Any] = [row for _, row in read_rows(path)]
     assert rows == [document]
     (item,) = read_file(rows, "promptfoo")
     assert [(c.text, c.source) for c in item.completions] == [("4", "alpha"), ("5", "beta")]
