@@ -69,6 +69,7 @@ LEFT_OUT_WHEN_FAST = (
     "tests/store",
     "tests/webapp/test_guide.py",
     "tests/webapp/test_sqlite.py",
+    "tests/webapp/test_write_lock.py",
     # Every address as everybody, in both languages; every form of the admin.
     "tests/api/test_who_may.py",
     "tests/annotation/test_admin.py",

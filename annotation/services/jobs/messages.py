@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from amqp.exceptions import AMQPError
 from celery import current_app
@@ -17,6 +19,18 @@ logger = logging.getLogger(__name__)
 _QUIET_SECONDS = 5.0
 """After a broker did not answer, no message is sent for so long: a request must not wait for it each time."""
 _quiet_until = 0.0
+_withheld = False
+
+
+@contextmanager
+def no_messages() -> Iterator[None]:
+    """Send nothing from this process meanwhile: it does all the work on its rows by itself."""
+    global _withheld
+    before, _withheld = _withheld, True
+    try:
+        yield
+    finally:
+        _withheld = before
 
 
 def send(task: str, *args: object) -> bool:
@@ -25,7 +39,7 @@ def send(task: str, *args: object) -> bool:
     A broker that is down is no failure: the sweep finds the row.
     """
     global _quiet_until
-    if time.monotonic() < _quiet_until:
+    if _withheld or time.monotonic() < _quiet_until:
         return False
     try:
         current_app.send_task(str(task), args=list(args))

@@ -59,11 +59,15 @@ def claim_step(step_id: int) -> RoundStep | None:
 
 
 def rounds_with_work() -> list[int]:
-    """Rounds with a step that waits or whose worker has gone silent."""
+    """Return the rounds with a step that waits or whose worker has gone silent.
+
+    Those of an incomplete project are left to the process that writes it.
+    """
     unfinished = RoundStep.objects.exclude(state=StepState.FINISHED).filter(position__gt=0)
     before = unfinished.filter(round=OuterRef("round"), position__lt=OuterRef("position"))
     active = Q(round__state__in=TRAINS, position__gt=0) | Q(round__state__in=CAN_START, position=0)
-    next_steps = claimable(RoundStep.objects.filter(~Exists(before), active))
+    steps = RoundStep.objects.filter(~Exists(before), active, round__project__is_incomplete=False)
+    next_steps = claimable(steps)
     return sorted(set(next_steps.values_list("round_id", flat=True)))
 
 
