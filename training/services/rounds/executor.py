@@ -20,6 +20,7 @@ from training.services.jobs.step_heartbeat import (
     BudgetSpentError,
     CancelledError,
     InterruptedStepError,
+    NoRoomError,
     PausedError,
     StepHeartbeat,
 )
@@ -113,6 +114,9 @@ def _end_early(step: RoundStep, error: Exception) -> None:
             _paused(step)
         case BudgetSpentError():
             _out_of_budget(step)
+        case NoRoomError():
+            logger.warning("%s: given back, because the disk is nearly full", step)
+            _give_back(step, str(error))
         case WorkerStoppingError():
             logger.info("%s: given back, because this worker ends", step)
             _give_back(step)
