@@ -25,6 +25,7 @@ from tests import factories
 pytest_plugins = [
     "tests.collecting",
     "tests.skips",
+    "tests.data_sets",
     "tests.shares",
     "tests.order",
     "tests.emptying",

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 
-_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_VLLM", "RONDO_TEST_TRL")
+_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_DATA", "RONDO_TEST_VLLM", "RONDO_TEST_TRL")
 
 for _name in [name for name in os.environ if name.startswith("RONDO_") and name not in _STAYS]:
     del os.environ[_name]
@@ -24,6 +24,9 @@ if DATABASES["default"]["ENGINE"] == "webapp.database.sqlite":  # noqa: F405
     DATABASES["default"]["TEST"] = {  # noqa: F405
         "NAME": "file:memorydb_default?mode=memory&cache=shared&process="
     }
+
+# The disk of whoever runs the tests may be nearly full.
+RONDO_LEAST_FREE_MB = 0
 
 # Else each test client, which has middleware of its own, lists and opens all static files first.
 WHITENOISE_AUTOREFRESH = True

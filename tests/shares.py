@@ -45,8 +45,10 @@ ON_SQLITE_ALONE = (
     "tests/webapp/test_headers.py",
     "tests/webapp/test_sign_in.py",
     "tests/webapp/test_upgrade.py",
+    "tests/webapp/test_write_lock.py",
 )
-"""Pages, forms and the admin, rendered once; and a database of 0.1, which is one of SQLite."""
+"""Pages, forms and the admin, rendered once; a database of 0.1, which is one of SQLite; and the write
+lock of SQLite."""
 
 SERVICES_ON_SQLITE_ALONE = (
     "tests/annotation/assignments/test_splits.py",

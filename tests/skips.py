@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,9 @@ EXPECTED = (
     re.compile(r"needs macOS"),
     # Containers mostly forbid them, even to root.
     re.compile(r"^needs network namespaces"),
+    re.compile(r"^needs to mount a tmpfs"),
+    # Published sets are no part of the repository.
+    re.compile(r"^needs the real data sets"),
     # Minutes, and programs outside the environment: two targets of their own.
     re.compile(r"^starts a cluster"),
 )
@@ -66,6 +70,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ),
         ("namespaces", _ip_is_there, "needs ip (Debian: apt install iproute2)"),
         ("namespaces", namespaces_are_permitted, "needs network namespaces, which are not permitted here"),
+        ("tmpfs", mounting_is_permitted, "needs to mount a tmpfs, which is not permitted here"),
         ("postgres", _on_postgresql, "needs PostgreSQL: `make test` runs it so when a server is there"),
         ("browser", _chromium_is_there, "needs Chromium (Debian: apt install chromium)"),
     )
@@ -141,6 +146,18 @@ def namespaces_are_permitted() -> bool:
     plugged = subprocess.run(cable, capture_output=True, check=False)
     subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
     return plugged.returncode == 0
+
+
+def mounting_is_permitted() -> bool:
+    """Return whether this process may mount a file system of its own."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["mount", "-t", "tmpfs", "-o", "size=1m", "rondo-probe", folder]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            return False
+        subprocess.run(["umount", folder], capture_output=True, check=False)
+    return True
 
 
 def _on_postgresql() -> bool:

@@ -244,6 +244,8 @@ RONDO_KEEP_CHECKPOINTS = env["RONDO_KEEP_CHECKPOINTS"]
 RONDO_KEEP_RUN_STATES = env["RONDO_KEEP_RUN_STATES"]
 # Used only when a checkpoint is pushed; HF_ENDPOINT names another hub than huggingface.co.
 RONDO_HUB_TOKEN = env["RONDO_HUB_TOKEN"]
+# Below it uploads, sampling and training wait.
+RONDO_LEAST_FREE_MB = env["RONDO_LEAST_FREE_MB"]
 # The largest upload of a manager; a command imports larger files.
 RONDO_IMPORT_MAX_MB = env["RONDO_IMPORT_MAX_MB"]
 RONDO_IMPORT_MAX_ROWS = env["RONDO_IMPORT_MAX_ROWS"]

@@ -25,6 +25,7 @@ from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.jobs import messages
 from annotation.services.jobs.claims import Heartbeat
+from annotation.services.jobs.disk_space import refuse_without_room
 from annotation.services.jobs.running import run_job
 
 BUSY = (ImportState.WAITING, ImportState.RUNNING, ImportState.UNDOING)
@@ -33,11 +34,12 @@ BUSY = (ImportState.WAITING, ImportState.RUNNING, ImportState.UNDOING)
 def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User) -> FileImport:
     """Keep an uploaded file, and guess what it is. Nothing is imported yet.
 
-    Refuses one that is too large or compressed, one that cannot be read, one that is being imported, and more
-    than one person may upload or a project may keep.
+    Refuses where the disk is nearly full, one that is too large or compressed, one that cannot be read, one
+    that is being imported, and more than one person may upload or a project may keep.
     Neither the name nor the content type that the browser gives is trusted with anything.
     """
     _require_manager(user, project)
+    refuse_without_room()
     most = settings.RONDO_IMPORT_MAX_MB
     if upload.size is None or upload.size > most * 1024**2:
         raise Refusal(

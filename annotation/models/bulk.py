@@ -70,6 +70,15 @@ def insert(model: type[models.Model], names: Sequence[str], rows: Iterable[Seque
                     execute(into + ", ".join([places] * len(some)), list(chain.from_iterable(some)))
 
 
+def update(model: type[models.Model], name: str, values: Iterable[tuple[int, Any]]) -> None:
+    """Write one column of many rows, given as (id, value) with values as for `insert`."""
+    quote = connection.ops.quote_name
+    column = next(quote(str(field.column)) for field in model._meta.concrete_fields if field.name == name)
+    statement = f"UPDATE {quote(model._meta.db_table)} SET {column} = %s WHERE id = %s"  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.executemany(statement, [(value, pk) for pk, value in values])
+
+
 def insert_numbered(
     model: type[models.Model], names: Sequence[str], rows: Sequence[Sequence[Any]]
 ) -> Sequence[int]:

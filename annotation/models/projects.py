@@ -171,6 +171,12 @@ class Project(models.Model):
         editable=False,
         help_text="An archived project is not listed and hands out no work.",
     )
+    is_incomplete = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Rondo is still writing it: no page lists or opens it, and workers leave its rounds alone.",
+    )
 
     visitor: "tuple[int, Membership | None] | None" = None
     """Within one request: the person who asks, and the row that makes them a member."""

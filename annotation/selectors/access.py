@@ -30,12 +30,11 @@ _RANK_OF_ROLE = {Role.ANNOTATOR: 1, Role.REVIEWER: 2, Role.MANAGER: 3}
 
 
 def projects_for(user: User | AnonymousUser) -> QuerySet[Project]:
-    """The projects of which `user` is a member; all of them for a superuser."""
+    """Return the complete projects of which `user` is a member; all of them for a superuser."""
     if not user.is_authenticated:
         return Project.objects.none()
-    if user.is_superuser:
-        return Project.objects.all()
-    return Project.objects.filter(memberships__user=user)
+    complete = Project.objects.filter(is_incomplete=False)
+    return complete if user.is_superuser else complete.filter(memberships__user=user)
 
 
 def may(user: User | AnonymousUser, project: Project, role: Role) -> bool:

@@ -42,7 +42,7 @@ def project_page(*, role: Role) -> Callable[[View], View]:
         def guarded(request: Request, slug: str, **parts: Any) -> HttpResponseBase:
             request.membership = (
                 Membership.objects.select_related("project")
-                .filter(user=request.user, project__slug=slug)
+                .filter(user=request.user, project__slug=slug, project__is_incomplete=False)
                 .first()
             )
             if request.membership is not None:

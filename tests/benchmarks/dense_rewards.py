@@ -1,7 +1,7 @@
 """PPO with dense, fine-grained rewards beside PPO with one preference reward, on the published qa-feedback.
 
 python -m tests.benchmarks.dense_rewards var/models/SmolLM2-135M-Instruct \\
-    ../shared/data/qa_feedback/feedback.json --folder RUNS --seeds 0 1 2
+    $RONDO_TEST_DATA/qa_feedback/feedback.json --folder RUNS --seeds 0 1 2
 
 Both arms take the same steps on the same prompts from the same policy. Their reward models learn from the
 same 300 questions: segment heads and completeness from what people marked (Wu et al. 2023), a preference

@@ -1,7 +1,7 @@
 """Fine-grained reward models on the published qa-feedback: do their heads know more than the class prior?
 
 python -m tests.benchmarks.fine_grained var/models/SmolLM2-135M-Instruct \\
-    ../shared/data/qa_feedback/feedback.json
+    $RONDO_TEST_DATA/qa_feedback/feedback.json
 
 Heads for every category of which there are more than 100 flags, and for the groups of Wu et al. 2023:
 sub-sentences for irrelevant, redundant and incoherent, sentences for unverifiable and wrong grounding, the

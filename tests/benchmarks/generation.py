@@ -2,7 +2,7 @@
 
 OMP_WAIT_POLICY=PASSIVE python -m tests.benchmarks.generation var/models/SmolLM2-135M-Instruct
 python -m tests.benchmarks.generation var/models/SmolLM2-135M-Instruct --rollout \
-    ../shared/data/qa_feedback/feedback.json --dtype float32
+    $RONDO_TEST_DATA/qa_feedback/feedback.json --dtype float32
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Learning rates by method and adapter: held-out log-loss after the same number of steps, cross-validated.
 
-python -m tests.benchmarks.learning_rates var/models/SmolLM2-135M-Instruct ../shared/data \\
+python -m tests.benchmarks.learning_rates var/models/SmolLM2-135M-Instruct $RONDO_TEST_DATA \\
     --method reward --data qa_feedback --rates 1e-4 3e-4 1e-3 3e-3 --folds 3 --seeds 0 1 --out var/rates.jsonl
 
 Prompts are dealt to folds by hash, so no prompt is on both sides; the last state of a run counts, never the

@@ -36,6 +36,7 @@ from scipy.optimize import minimize
 
 from tests.benchmarks.learning_rates import hh_rlhf_rows
 from tests.benchmarks.training_quality import rows as qa_feedback_rows
+from tests.data_sets import data_folder
 from training.contract import (
     EXIT_FINISHED,
     Interval,
@@ -68,7 +69,6 @@ from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import packed_tokens
 from training.rlhf.train import train_run
 
-DATA = Path(os.environ.get("RONDO_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data"
 FOLDS = 5
 _RANKS = {"a": (1, 2), "b": (2, 1), "tie": (1, 1)}
 _STRENGTHS = (10.0, 3.0, 1.0, 0.3, 0.1, 0.03, 0.01)
@@ -114,10 +114,10 @@ def shuffled(rows: Sequence[SnapshotRow]) -> list[SnapshotRow]:
 
 
 SETS: dict[str, Callable[[], list[SnapshotRow]]] = {
-    "qa-feedback": lambda: qa_feedback_rows(DATA / "qa_feedback" / "feedback.json"),
-    "hh-harmless": lambda: shuffled(hh_rlhf_rows(DATA / "hh_rlhf" / "harmless.jsonl.gz")),
-    "autoj": lambda: pair_rows(DATA / "auto_j" / "pairs.jsonl.gz", "aj"),
-    "alpacaeval": lambda: pair_rows(DATA / "alpaca_eval" / "pairs.jsonl.gz", "al"),
+    "qa-feedback": lambda: qa_feedback_rows(data_folder() / "qa_feedback" / "feedback.json"),
+    "hh-harmless": lambda: shuffled(hh_rlhf_rows(data_folder() / "hh_rlhf" / "harmless.jsonl.gz")),
+    "autoj": lambda: pair_rows(data_folder() / "auto_j" / "pairs.jsonl.gz", "aj"),
+    "alpacaeval": lambda: pair_rows(data_folder() / "alpaca_eval" / "pairs.jsonl.gz", "al"),
 }
 
 

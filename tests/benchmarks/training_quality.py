@@ -1,7 +1,7 @@
 """Reward models on the published qa-feedback: whole rankings against all their pairs, at equal time.
 
 python -m tests.benchmarks.training_quality var/models/SmolLM2-135M-Instruct \\
-    ../shared/data/qa_feedback/feedback.json --seconds 600 --seeds 0 1 2 3 4
+    $RONDO_TEST_DATA/qa_feedback/feedback.json --seconds 600 --seeds 0 1 2 3 4
 
 Every arm learns from the first `--train` questions and is tested on the last `--test`, never chosen by them:
 the last state counts. An answer's rank is 1 plus the number of answers that were said to be better. All arms

@@ -24,9 +24,10 @@ def asked_anew():
 
 @pytest.fixture
 def all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No model server runs in these tests, and the disk of whoever runs them may be full."""
-    monkeypatch.setattr(probes, "MISSED", (lambda: fine("broker", ""), lambda: fine("model_server", "")))
-    monkeypatch.setattr(reach, "DISK_WRONG_BYTES", 0)
+    """No model server runs in these tests."""
+    monkeypatch.setattr(
+        probes, "MISSED", (lambda: fine("broker", ""), lambda: fine("model_server", ""), reach.disk)
+    )
 
 
 def test_live_asks_nothing_of_anything(client: Client, django_assert_num_queries, admin, client_of):
@@ -96,11 +97,14 @@ def test_without_broker_or_model_server_people_go_on_judging(
     assert answer.json()["checks"][missed] == "failed"
 
 
-def test_a_full_disk_makes_it_not_ready(
-    db: None, client: Client, monkeypatch: pytest.MonkeyPatch, all_is_well: None
+def test_a_nearly_full_disk_takes_no_work_from_annotators(
+    db: None, client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reach, "DISK_WRONG_BYTES", 1 << 62)
-    assert client.get(READY).status_code == 503
+    monkeypatch.setattr(probes, "MISSED", (reach.disk,))
+    settings.RONDO_LEAST_FREE_MB = 1 << 40
+    response = client.get(READY)
+    assert (response.status_code, response.json()["status"]) == (200, "degraded")
+    assert response.json()["checks"]["disk"] == "failed"
 
 
 def test_who_asks_often_costs_one_look(client: Client, monkeypatch: pytest.MonkeyPatch, all_is_well: None):

@@ -263,7 +263,6 @@ def test_the_doctor_says_the_same_and_ends_with_1_where_something_is_wrong(model
 def test_the_doctor_ends_with_0_where_nothing_is_wrong(
     make_worker: MakeWorker, model_server_answers: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reach, "DISK_WRONG_BYTES", 0)
     make_worker()
     output, status = doctor("--quiet")
     assert status == 0

@@ -94,24 +94,23 @@ def contradicted() -> list[SnapshotRow]:
     return rows
 
 
-def qa_feedback_rows(count: int) -> list[SnapshotRow]:
+def qa_feedback_rows(data: Path, count: int) -> list[SnapshotRow]:
     """The first `count` of qa-feedback with a preference, as 4-way rankings, one in ten held out."""
     rows: list[SnapshotRow] = []
-    for name, item, ranks in islice(qa_feedback_rankings(), count):
+    for name, item, ranks in islice(qa_feedback_rankings(data), count):
         texts = [item[f"prediction {number}"] for number in range(1, 5)]
         split: Split = "held-out" if len(rows) % 10 == 9 else "train"
         rows.append(row(name, texts, ranks, split=split, prompt=item["question"]))
     return rows
 
 
-def qa_feedback_rankings() -> Iterator[tuple[str, dict[str, Any], list[int]]]:
+def qa_feedback_rankings(data: Path) -> Iterator[tuple[str, dict[str, Any], list[int]]]:
     """Name, question and ranks of the four answers, of every question with a preference.
 
     The set states six pair preferences in the order (1,2) (1,3) (1,4) (2,3) (2,4) (3,4): 1 the first
     is better, 2 the second, 0 equal. An answer's rank is 1 plus the number of answers that beat it.
     """
-    shared = Path(os.environ.get("RONDO_SHARED", ROOT.parent / "shared"))
-    for index, item in enumerate(json.loads((shared / "data/qa_feedback/feedback.json").read_text())):
+    for index, item in enumerate(json.loads((data / "qa_feedback" / "feedback.json").read_text())):
         ranks = [1, 1, 1, 1]
         for (first, second), preference in zip(combinations(range(4), 2), item["preference"], strict=True):
             if preference:

@@ -6,14 +6,19 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.db import models
 from django.test import Client
 from django.utils import timezone
 
+from annotation.errors import Refusal
 from annotation.models import (
+    AuditEntry,
     Comparison,
+    CompletionSource,
     ConversationTurn,
     Judgment,
     Project,
@@ -23,10 +28,15 @@ from annotation.models import (
     User,
 )
 from tests import factories
-from training.choices import RoundState, RunState
-from training.models import Checkpoint, Evaluation, Feedback, Round, Run, SideBySide
+from training.choices import CheckpointKind, RoundState, RunState
+from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
+from training.services.rounds.executor import rounds_with_work
 from webapp.demo import project as demo_project
-from webapp.demo.texts import Skill, compose, prompt_rows, topics, topics_by_question
+from webapp.demo import starting
+from webapp.demo.model_server import SKILLS
+from webapp.demo.removal import is_left_over, remove_incomplete
+from webapp.demo.showcase import Showcase
+from webapp.demo.texts import Skill, compose, prompt_rows, rewrite, topics, topics_by_question
 
 PAGES = (
     *("", "data/comparisons/", "statistics/", "annotators/", "rounds/", "runs/", "leaderboard/", "gold/"),
@@ -94,6 +104,18 @@ def test_the_demo_has_a_promoted_an_undecided_and_a_failed_round(admin: User):
         call_command("demo")
 
 
+def assert_nothing_left() -> None:
+    """Assert that no table but those of accounts, the log and names of models holds a row of the demo."""
+    assert not Checkpoint.objects.exclude(kind=CheckpointKind.STARTER).exists()
+    stays = {User, AuditEntry, CompletionSource, Checkpoint, BaseModel}
+    for model in (
+        *apps.get_app_config("annotation").get_models(),
+        *apps.get_app_config("training").get_models(),
+    ):
+        if model not in stays:
+            assert not models.QuerySet(model).exists(), model
+
+
 @pytest.mark.django_db
 @pytest.mark.usefixtures("small")
 def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
@@ -104,12 +126,65 @@ def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
     command = settings.RONDO_TRAINER_COMMAND
     with pytest.raises(RuntimeError, match="the power went"):
         demo_project.create_demo(annotations=30)
-    assert not Project.objects.exists()
-    assert not User.objects.exists()
+    assert_nothing_left()
+    # The audit log names the manager, whose account nobody can sign in with.
+    assert [is_left_over(user) for user in User.objects.all()] == [True]
     assert not list(Path(settings.RONDO_RUNS).glob("*"))
     assert not list(Path(settings.RONDO_CHECKPOINTS).glob("*"))
     assert command == settings.RONDO_TRAINER_COMMAND
     assert abs((timezone.now() - factories.make_user("now").date_joined).total_seconds()) < 60
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("small")
+def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
+    admin: User, sent: list[tuple[str, list[object]]], monkeypatch: pytest.MonkeyPatch
+):
+    browser, go_round = Client(), demo_project._go_round
+    browser.force_login(admin)
+
+    def looked_at(demo: demo_project._Demo, number: int) -> None:
+        assert RoundStep.objects.filter(round__number=number).exists()
+        assert rounds_with_work() == []
+        assert starting.progress().state != starting.State.FINISHED
+        for page in ("/", "/?archived=1", "/rounds/", "/runs/", "/api/v1/projects/"):
+            assert demo_project.NAME not in browser.get(page, follow=True).content.decode()
+        assert browser.get("/projects/demo/").status_code == 404
+        with pytest.raises(Refusal, match="Another process"):
+            demo_project.create_demo()
+        go_round(demo, number)
+
+    monkeypatch.setattr(demo_project, "_go_round", looked_at)
+    demo_project.create_demo(annotations=66)
+    assert browser.get("/projects/demo/").status_code == 200
+    assert sent == []
+
+
+@pytest.mark.django_db
+@pytest.mark.usefixtures("small")
+def test_the_next_try_removes_what_a_killed_demo_left(monkeypatch: pytest.MonkeyPatch):
+    with monkeypatch.context() as killed:
+        killed.setattr(demo_project, "remove_incomplete", lambda slug: None)
+        killed.setattr(Showcase, "_add_feedback", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            demo_project.create_demo(annotations=66)
+    left = Project.objects.get(is_incomplete=True)
+    remove_incomplete(left.slug)
+    assert_nothing_left()
+    assert demo_project.create_demo(annotations=66).pk != left.pk
+
+
+def _killed(*args: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_rewrite_differs_from_the_response_whatever_is_drawn():
+    chances = [Random(seed) for seed in range(50)]
+    for topic in topics():
+        drawn = [compose(topic, skill, chance).text for chance in chances for skill in SKILLS.values()]
+        # The response that ended a demo: the first three facts, in order and as a paragraph.
+        for text in (*drawn, " ".join(topic.facts[:3])):
+            assert rewrite(topic, text).strip() not in ("", text.strip())
 
 
 @pytest.mark.django_db

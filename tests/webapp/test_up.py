@@ -101,7 +101,6 @@ def test_a_killed_worker_is_started_again_and_a_second_up_on_the_folder_is_refus
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_killed_web_master_is_started_again_and_its_processes_leave_the_port(start):
     up = start("--no-model-server", "--no-first-project")
     up.wait_for(f"Rondo is at {up.address}")
@@ -127,6 +126,24 @@ def answers(address: str) -> bool:
         return False
 
 
+def test_a_killed_process_manager_is_started_again_with_every_program(start):
+    up = start("--no-model-server", "--no-first-project")
+    up.wait_for("Rondo is at")
+    left = [process for process in up.family() if process.pid != up.process.pid]
+    os.kill(up.find("supervisor.supervisord").pid, signal.SIGKILL)
+    up.wait_for(r"process manager +started again")
+    assert still_alive(left) == []
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            assert httpx.get(f"{up.address}/login/", timeout=PATIENCE, trust_env=False).status_code == 200
+            break
+        except httpx.HTTPError:
+            time.sleep(0.5)
+    assert up.stop() == 0
+
+
+@pytest.mark.long
 def test_after_a_sigkill_of_up_the_next_one_ends_what_was_left_and_starts(start):
     port = free_port()
     up = start("--no-model-server", "--no-first-project", port=port)

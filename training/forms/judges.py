@@ -103,7 +103,7 @@ class ServedModelForm(forms.Form):
         ),
     )
     project = forms.ModelChoiceField(
-        Project.objects.order_by("name"),
+        Project.objects.filter(is_incomplete=False).order_by("name"),
         required=False,
         label=_("Project"),
         help_text=_("Whose managers may use it. Empty: those of every project."),

@@ -15,12 +15,13 @@ _LONGEST_LINEAGE = 50
 
 
 def managed_projects(user: User | AnonymousUser) -> QuerySet[Project]:
-    """Return the projects whose training pages `user` may see; all of them for a superuser."""
+    """Return the complete projects whose training pages `user` may see; all of them for a superuser."""
     if not user.is_authenticated:
         return Project.objects.none()
+    complete = Project.objects.filter(is_incomplete=False).order_by("name")
     if user.is_superuser:
-        return Project.objects.order_by("name")
-    return Project.objects.filter(memberships__user=user, memberships__role=Role.MANAGER).order_by("name")
+        return complete
+    return complete.filter(memberships__user=user, memberships__role=Role.MANAGER)
 
 
 def checkpoints_for(user: User | AnonymousUser) -> QuerySet[Checkpoint]:

@@ -21,8 +21,8 @@ class Clock:
     def in_charge(self) -> Iterator[None]:
         """Let this process's services write this time in place of the real one.
 
-        The services ask `timezone.now`, and no other process works on the demo project meanwhile. Times that
-        the database writes itself stay real: `project` moves them afterwards.
+        The services ask `timezone.now`, and no other process works on the incomplete project meanwhile. Times
+        that the database writes itself stay real: `project` moves them afterwards.
         """
         real = timezone.now
         timezone.now = lambda: self.now

@@ -1,16 +1,20 @@
 """A desk of the demo project: hands out a round's comparisons and takes annotations in, in memory.
 
 It hands out in the queue's order, with gold items and retests at the project's shares and display orders
-from the same balanced draw as `assign_next`. `write` stores everything in a few statements; agreement,
+from the same balanced draw as `assign_next`. `write` stores everything in few statements; agreement,
 reviews, flags and questions then come from the services that make them elsewhere.
 """
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from itertools import islice
+from typing import Any, TypeVar
+
+from django.db import transaction
+from django.db.models import Model
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import (
@@ -43,6 +47,9 @@ from webapp.demo.clock import Clock
 
 _Question = tuple[Assignment, str, str]
 """An assignment, why it is flagged, and the comment."""
+_Value = TypeVar("_Value")
+_BATCH = 500
+"""Rows of a transaction: on SQLite others who write wait for its end."""
 
 
 class Desk:
@@ -209,19 +216,16 @@ class Desk:
     # ── storing ────────────────────────────────────────────────────────────────────────
 
     def write(self) -> None:
-        """Store all annotations, then what services derive from them. Call it in a transaction."""
+        """Store all annotations, then what services derive from them, in short transactions."""
         ends = self._clock.now
-        Assignment.objects.bulk_create(
-            assignment for assignment in self._assignments if assignment.retest_of is None
-        )
-        Assignment.objects.bulk_create(
-            assignment for assignment in self._assignments if assignment.retest_of is not None
-        )
+        _store(assignment for assignment in self._assignments if assignment.retest_of is None)
+        _store(assignment for assignment in self._assignments if assignment.retest_of is not None)
         with _times_as_written():
-            Judgment.objects.bulk_create(judgment for judgment, _answer in self._rows)
+            _store(judgment for judgment, _answer in self._rows)
         self._write_parts()
         judged = {comparison.pk: comparison for comparison in self._open if len(self._slots[comparison.pk])}
-        Comparison.objects.bulk_update(judged.values(), ["open_slots"], batch_size=500)
+        for some in _in_batches(judged.values()):
+            Comparison.objects.bulk_update(some, ["open_slots"])
         AnnotatorTally.objects.bulk_create(
             self._tallies.values(),
             update_conflicts=True,
@@ -231,14 +235,16 @@ class Desk:
         if self._guideline is not None:
             for membership in Membership.objects.filter(project=self._project, user__in=self._tallies):
                 note_guideline_on_screen(membership=membership, guideline=self._guideline)
-        record_agreement(comparisons=list(judged))
+        for pks in _in_batches(judged):
+            record_agreement(comparisons=pks)
         events: list[Judgment | _Question] = [*self._questions, *self._last_judgments()]
         for event in sorted(events, key=_time_of):
             self._clock.now = _time_of(event)
-            if isinstance(event, Judgment):
-                review_after_judgment(comparison=event.comparison)
-            else:
-                self._ask(*event)
+            with transaction.atomic():
+                if isinstance(event, Judgment):
+                    review_after_judgment(comparison=event.comparison)
+                else:
+                    self._ask(*event)
         self._clock.now = ends
 
     def _last_judgments(self) -> Iterator[Judgment]:
@@ -258,12 +264,12 @@ class Desk:
 
     def _write_parts(self) -> None:
         """Store ranks, spans and missing information."""
-        RankedCompletion.objects.bulk_create(
+        _store(
             RankedCompletion(judgment=judgment, completion_id=pk, rank=rank)
             for judgment, answer in self._rows
             for pk, rank in answer.ranks.items()
         )
-        SpanFlag.objects.bulk_create(
+        _store(
             SpanFlag(
                 judgment=judgment,
                 completion_id=span.completion_id,
@@ -275,7 +281,7 @@ class Desk:
             for judgment, answer in self._rows
             for span in answer.span_flags
         )
-        MissingInfo.objects.bulk_create(
+        _store(
             MissingInfo(
                 judgment=judgment,
                 completion_id=gap.completion_id,
@@ -285,6 +291,18 @@ class Desk:
             for judgment, answer in self._rows
             for gap in answer.missing_info
         )
+
+
+def _store(rows: Iterable[Model]) -> None:
+    """Insert rows of one table, each batch in a transaction of its own."""
+    for some in _in_batches(rows):
+        type(some[0])._default_manager.bulk_create(some)
+
+
+def _in_batches(values: Iterable[_Value]) -> Iterator[list[_Value]]:
+    waiting = iter(values)
+    while some := list(islice(waiting, _BATCH)):
+        yield some
 
 
 def shown_in(assignment: Assignment) -> list[Completion]:

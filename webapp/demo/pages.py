@@ -56,5 +56,5 @@ def _context() -> dict[str, Any]:
         "progress": starting.progress(),
         "demo": SLUG,
         "starter": Project.objects.filter(slug=first_project.SLUG).first(),
-        "has_projects": Project.objects.exists(),
+        "has_projects": Project.objects.filter(is_incomplete=False).exists(),
     }

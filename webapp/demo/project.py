@@ -3,6 +3,7 @@
 The services that people use write it, but for the annotations of its rounds: `desk` stores those in bulk.
 """
 
+import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from random import Random
 
 from django.conf import settings
 from django.db import transaction
+from django.urls import get_resolver
 from django.utils import timezone
 
 from annotation.choices import Role, Split
@@ -20,10 +22,11 @@ from annotation.errors import Refusal
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Comment, Completion, Project, User
 from annotation.services.inbox.comments import post_comment
+from annotation.services.jobs.messages import no_messages
 from annotation.services.projects.projects import add_member
 from annotation.services.projects.templates import create_from_template
 from annotation.services.quality.gold import create_gold_item
-from training.choices import CAN_DECIDE, RoundState, StepKind
+from training.choices import CAN_DECIDE, IS_DECIDED, RoundState, StepKind
 from training.models import Checkpoint, Evaluation, Round, Run
 from training.recipe import Recipe
 from training.services.rounds import advance_round, open_first_round, promote_round, start_round
@@ -31,6 +34,7 @@ from webapp.demo.annotators import TEMPERS, Annotator
 from webapp.demo.clock import Clock
 from webapp.demo.desk import Desk
 from webapp.demo.model_server import ScriptedModels, scripted_model_server
+from webapp.demo.removal import MANAGER, is_left_over, remove_incomplete, username
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import prompt_rows
 
@@ -74,41 +78,71 @@ class _Demo:
 
 
 def create_demo(*, annotations: int = 2000, seed: int = 0, tell: Progress = lambda line: None) -> Project:
-    """Create the demo project, all or nothing: prompts, people, three rounds, about so many annotations.
+    """Create the demo project: prompts, people, three rounds, about so many annotations.
 
-    Every active superuser manages it, beside a manager of its own. One transaction: on SQLite others who
-    write wait meanwhile. Refuses where a project or an account of the demo exists.
+    Every active superuser manages it, beside a manager of its own. It is written in short transactions, so
+    that others can write meanwhile; no page lists it before it is complete. After a failure it is removed;
+    what a killed process left is removed by the next call. Refuses where a project or an account of the demo
+    exists, and while another process writes it.
     """
-    if Project.objects.filter(slug=SLUG).exists():
-        raise Refusal(f"There is a project {SLUG!r} already. Delete it or open /projects/{SLUG}/.")
-    usernames = [_username(temper.name) for temper in TEMPERS]
-    if existing_names := User.objects.filter(username__in=usernames).values_list("username", flat=True):
-        raise Refusal(
-            f"These accounts exist already: {', '.join(sorted(existing_names))}. Rename them first."
-        )
+    with _alone():
+        remove_incomplete(SLUG)
+        if Project.objects.filter(slug=SLUG).exists():
+            raise Refusal(f"There is a project {SLUG!r} already. Open /projects/{SLUG}/.")
+        usernames = [username(name) for name in (MANAGER, *(temper.name for temper in TEMPERS))]
+        if taken := sorted(
+            account.username
+            for account in User.objects.filter(username__in=usernames)
+            if not is_left_over(account)
+        ):
+            raise Refusal(f"These accounts exist already: {', '.join(taken)}. Rename them first.")
+        _remove_files(runs=True)
+        try:
+            project = _write(annotations, seed, tell)
+        except BaseException:
+            remove_incomplete(SLUG)
+            _remove_files(runs=True)
+            raise
+        _remove_files(runs=False)
+        return project
+
+
+def _write(annotations: int, seed: int, tell: Progress) -> Project:
+    """Write the project, incomplete until its last transaction."""
     began = timezone.now() - timedelta(days=3 * _DAYS_OF_A_ROUND + 1)
     clock = Clock(began.replace(hour=8, minute=0, second=0, microsecond=0))
-    try:
-        with transaction.atomic(), clock.in_charge(), _scripted() as models:
-            demo = _prepared(clock, models, annotations, seed, tell)
-            for number in (1, 2, 3):
-                _go_round(demo, number)
-            tell("conversation, traces, suggestions, rubric and feedback")
-            Showcase(
-                project=demo.project,
-                manager=demo.manager,
-                visitor=User.objects.filter(is_superuser=True, is_active=True).first(),
-                annotators=demo.annotators,
-                models=models,
-                clock=clock,
-                chance=demo.chance,
-            ).add_all()
+    # The first notification would load all pages while it holds the database.
+    get_resolver().url_patterns  # noqa: B018 - loads them
+    with clock.in_charge(), no_messages(), _scripted() as models:
+        demo = _prepared(clock, models, annotations, seed, tell)
+        for number in (1, 2, 3):
+            _go_round(demo, number)
+        tell("conversation, traces, suggestions, rubric and feedback")
+        Showcase(
+            project=demo.project,
+            manager=demo.manager,
+            visitor=User.objects.filter(is_superuser=True, is_active=True).first(),
+            annotators=demo.annotators,
+            models=models,
+            clock=clock,
+            chance=demo.chance,
+        ).add_all()
+        with transaction.atomic():
             Checkpoint.objects.filter(project=demo.project).update(files_deleted_at=clock.now)
-    except BaseException:
-        _remove_files(runs=True)
-        raise
-    _remove_files(runs=False)
+            Project.objects.filter(pk=demo.project.pk).update(is_incomplete=False)
+    demo.project.refresh_from_db()
     return demo.project
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Hold a lock file, which the kernel releases when the process ends. Refuses while another holds it."""
+    with (Path(settings.RONDO_HOME) / "demo.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refusal("Another process is writing the demo. Wait for its end.") from None
+        yield
 
 
 @contextmanager
@@ -129,23 +163,23 @@ def _scripted() -> Iterator[ScriptedModels]:
             settings.RONDO_TRAINER_COMMAND = command
 
 
-def _username(name: str) -> str:
-    return f"demo-{name}"
-
-
 def _prepared(clock: Clock, models: ScriptedModels, annotations: int, seed: int, tell: Progress) -> _Demo:
     """Create the project, its prompts and its people, and open the first round."""
     tell("project, prompts and people")
     chance = Random(seed)  # noqa: S311 - a demo
-    manager = User.objects.create_user(username=_username("manager"), is_staff=False)
-    project = create_from_template(
-        template="fine-grained",
-        name=NAME,
-        slug=SLUG,
-        description="Simulated: texts, people, annotations and curves. Nothing was trained.",
-        created_by=User.objects.filter(is_superuser=True, is_active=True).first() or _lent_rights(manager),
-    )
     overlap = max(2, round(annotations / 600))
+    with transaction.atomic():
+        manager = _account(MANAGER)
+        project = create_from_template(
+            template="fine-grained",
+            name=NAME,
+            slug=SLUG,
+            description="Simulated: texts, people, annotations and curves. Nothing was trained.",
+            created_by=User.objects.filter(is_superuser=True, is_active=True).first()
+            or _lent_rights(manager),
+        )
+        add_member(project=project, user=manager, role=Role.MANAGER)
+        Project.objects.filter(pk=project.pk).update(is_incomplete=True)
     Project.objects.filter(pk=project.pk).update(
         overlap=overlap,
         gold_share=0.04,
@@ -157,12 +191,12 @@ def _prepared(clock: Clock, models: ScriptedModels, annotations: int, seed: int,
     project.refresh_from_db()
     for superuser in User.objects.filter(is_superuser=True, is_active=True):
         add_member(project=project, user=superuser, role=Role.MANAGER)
-    add_member(project=project, user=manager, role=Role.MANAGER)
     import_prompts(project=project, lines=prompt_rows(PROMPTS, chance), name="topics.jsonl")
     annotators = []
     for temper in TEMPERS:
-        user = User.objects.create_user(username=_username(temper.name))
-        add_member(project=project, user=user, role=Role.ANNOTATOR)
+        with transaction.atomic():
+            user = _account(temper.name)
+            add_member(project=project, user=user, role=Role.ANNOTATOR)
         annotators.append(Annotator(user, temper, project, models.responses, seed))
     recipe = Recipe.from_json({"prompts": max(12, annotations // (3 * overlap))})
     open_first_round(project=project, started_by=manager, recipe=recipe.to_json())
@@ -176,6 +210,16 @@ def _prepared(clock: Clock, models: ScriptedModels, annotations: int, seed: int,
         annotations=annotations,
         tell=tell,
     )
+
+
+def _account(name: str) -> User:
+    """Return an account that nobody can sign in with, new or left by a demo that was removed."""
+    user = User.objects.filter(username=username(name)).first()
+    if user is None:
+        return User.objects.create_user(username=username(name))
+    user.is_active = True
+    user.save(update_fields=["is_active"])
+    return user
 
 
 def _lent_rights(user: User) -> User:
@@ -209,7 +253,7 @@ def _go_round(demo: _Demo, number: int) -> None:
         note = "Blind reading of twenty pairs confirms the win rate."
         promote_round(round_=round_, actor=demo.manager, note=note)
         Round.objects.filter(pk=round_.pk).update(finished_at=started + timedelta(hours=2))
-    elif number < 3 and round_.state not in (RoundState.PROMOTED, RoundState.NOT_ENOUGH_EVIDENCE):
+    elif number < 3 and round_.state not in (*IS_DECIDED, RoundState.NOT_ENOUGH_EVIDENCE):
         raise Refusal(f"{round_} of the demo ended as {round_.state}. See the worker's log.")
     demo.clock.forward(hours=3)
 
@@ -288,7 +332,7 @@ def _date(round_: Round, opened: datetime, started: datetime) -> None:
 
 
 def _remove_files(*, runs: bool) -> None:
-    """Remove the demo's checkpoints, and after a failure its runs, too."""
+    """Remove the demo's checkpoints, and of one that failed its runs, too."""
     for folder in (settings.RONDO_CHECKPOINTS, *((settings.RONDO_RUNS,) if runs else ())):
         for path in Path(folder).glob(f"{SLUG}-round-*"):
             shutil.rmtree(path, ignore_errors=True)

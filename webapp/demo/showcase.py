@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 
+from django.db import transaction
+
 from annotation.choices import JobState, SourceKind, Split, SuggestionDecision, SuggestionKind
 from annotation.choices import StepKind as Kind
 from annotation.exchange.prompts import import_prompts
@@ -54,7 +56,7 @@ from training.services.suggestions.asking import DEFAULT_TEMPLATE
 from webapp.demo.annotators import Annotator
 from webapp.demo.clock import Clock
 from webapp.demo.model_server import ScriptedModels
-from webapp.demo.texts import topics_by_question
+from webapp.demo.texts import rewrite, topics_by_question
 
 ROUND = 3
 _REQUESTS = 60
@@ -116,8 +118,9 @@ class Showcase:
         if self.visitor is not None:
             self._say(begin(project=self.project, annotator=self.visitor), _TALK[0])
 
+    @transaction.atomic
     def _say(self, conversation: Conversation, question: str) -> None:
-        """Add a turn, with responses as the models of the demo compose them."""
+        """Add a turn, with responses as the models of the demo compose them; no worker sees it without."""
         turn = say(conversation=conversation, annotator=conversation.annotator, text=question)
         texts: set[str] = set()
         for response in TurnResponse.objects.filter(turn=turn).select_related("checkpoint"):
@@ -263,16 +266,17 @@ class Showcase:
         policies = [checkpoints.get(name__endswith=f"round-{number}-policy") for number in (1, 2)]
         prompt = Prompt.objects.filter(project=self.project, split=Split.TRAIN).order_by("pk").first()
         assert prompt is not None  # noqa: S101 - the demo has hundreds
-        shown = ask_side_by_side(
-            project=self.project,
-            created_by=self.manager,
-            checkpoints=policies,
-            question=prompt,
-            sampling=Sampling(),
-            seed=7,
-            scorer=checkpoints.get(name__endswith="round-2-reward"),
-        )
-        write_answers(shown=shown)
+        with transaction.atomic():
+            shown = ask_side_by_side(
+                project=self.project,
+                created_by=self.manager,
+                checkpoints=policies,
+                question=prompt,
+                sampling=Sampling(),
+                seed=7,
+                scorer=checkpoints.get(name__endswith="round-2-reward"),
+            )
+            write_answers(shown=shown)
         vote_side_by_side(shown=shown, voter=self.manager, vote=VOTES["first"])
 
     # ── rubric ─────────────────────────────────────────────────────────────────────────
@@ -339,11 +343,11 @@ class Showcase:
                     ),
                 )
             if number % 12 == 5 or (quality < 0.5 and self.chance.random() < 0.5):
-                rewrite = " ".join(topics_by_question()[question].facts[:3])
+                written_again = rewrite(topics_by_question()[question], text)
                 give_feedback(
                     source=key,
                     new=NewFeedback(
-                        completion=request.key, kind=FeedbackKind.REWRITE, text=rewrite, user="editor"
+                        completion=request.key, kind=FeedbackKind.REWRITE, text=written_again, user="editor"
                     ),
                 )
         self.clock.now = ends

@@ -1,7 +1,6 @@
 """Creation of the demo project from a page, by a worker, with its progress in a file.
 
-A file, not a row: on SQLite nobody else can write while the demo's one transaction is open. The worker starts
-another process, because the demo sets the clock of the process that writes it.
+The worker starts another process, because the demo sets the clock of the process that writes it.
 """
 
 import json
@@ -52,8 +51,8 @@ class Progress:
 
 
 def progress() -> Progress:
-    """Return the progress of the demo; finished where its project exists."""
-    if Project.objects.filter(slug=SLUG).exists():
+    """Return the progress of the demo; finished where its complete project exists."""
+    if Project.objects.filter(slug=SLUG, is_incomplete=False).exists():
         return Progress(state=State.FINISHED, step=STEPS)
     try:
         values = json.loads(_file().read_text(encoding="utf-8"))

@@ -128,6 +128,13 @@ def compose(topic: Topic, skill: Skill, chance: Random) -> Response:
     return Response(text=text, flaws=flaws, quality=quality - 0.9 * is_truncated, is_truncated=is_truncated)
 
 
+def rewrite(topic: Topic, text: str) -> str:
+    """Return another response than `text` that holds true facts alone."""
+    facts = topic.facts[:3]
+    written = " ".join(facts)
+    return written if written != text else " ".join(facts[:2])
+
+
 def _laid_out(sentences: list[tuple[str, str]], *, as_list: bool) -> tuple[str, tuple[Flaw, ...]]:
     """Join sentences, each with the category of its flaw or "", to a paragraph or to a Markdown list."""
     text, flaws = "", []

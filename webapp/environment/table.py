@@ -288,6 +288,15 @@ TABLE = (
         high=86400,
     ),
     Setting(
+        "RONDO_LEAST_FREE_MB",
+        Kind.WHOLE_NUMBER,
+        "free space below `RONDO_HOME` under which uploads, sampling and training wait, while labelling goes "
+        "on; 0 never has them wait",
+        default=1024,
+        low=0,
+        high=1_000_000_000,
+    ),
+    Setting(
         "RONDO_IMPORT_MAX_MB",
         Kind.WHOLE_NUMBER,
         "size of a file that a manager may upload; a command imports larger ones",

@@ -22,8 +22,9 @@ def ensure_first_project() -> str:
 
     A database with any project stays unchanged, so a deleted or renamed first project does not return.
     """
-    if Project.objects.exists():
-        return f"not needed, {Project.objects.count()} projects are there"
+    complete = Project.objects.filter(is_incomplete=False)
+    if complete.exists():
+        return f"not needed, {complete.count()} projects are there"
     with transaction.atomic():
         project = create_project(
             name=NAME,

@@ -15,6 +15,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views.defaults import server_error as failed
 
+from annotation.services.jobs.disk_space import free_bytes
 from webapp.api.problems import for_programs
 
 RETRY_AFTER_SECONDS = 2
@@ -31,11 +32,16 @@ _PASSES = frozenset(
 )
 
 
+_WRITES_FAIL = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_POSTGRESQL_DISK_FULL = "53100"
+
+
 def server_error(request: HttpRequest) -> HttpResponse:
     """Return 503 with the submitted form if the database is unavailable, else 500. For everyone."""
-    if not database_is_away(sys.exception()):
+    error = sys.exception()
+    if not database_is_away(error):
         return _internal_error(request)
-    response = _answer(request)
+    response = _answer(request, disk_full=is_disk_full(error))
     response["Retry-After"] = str(RETRY_AFTER_SECONDS)
     response["Cache-Control"] = "no-store"
     return response
@@ -56,13 +62,29 @@ def database_is_away(error: BaseException | None) -> bool:
     return not isinstance(cause, sqlite3.Error) or cause.sqlite_errorcode & 0xFF in _PASSES
 
 
-def _answer(request: HttpRequest) -> HttpResponse:
-    detail = _("The database is unavailable. Try again in a moment.")
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    if answer := for_programs(request, status=status, detail=detail, code="database_unavailable"):
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return True where the database could not write for lack of room."""
+    cause = error.__cause__ if error is not None else None
+    if isinstance(cause, sqlite3.Error):
+        code = cause.sqlite_errorcode & 0xFF
+        # SQLite's own files beside the database fail as input and output.
+        has_room = bool(free_bytes())
+        return code == sqlite3.SQLITE_FULL or (code in _WRITES_FAIL and not has_room)
+    return getattr(cause, "sqlstate", None) == _POSTGRESQL_DISK_FULL
+
+
+def _answer(request: HttpRequest, *, disk_full: bool) -> HttpResponse:
+    code = "disk_full" if disk_full else "database_unavailable"
+    detail = (
+        _("The disk of the database is full. Nothing was stored. Tell an administrator, and try again.")
+        if disk_full
+        else _("The database is unavailable. Try again in a moment.")
+    )
+    if answer := for_programs(request, status=HTTPStatus.SERVICE_UNAVAILABLE, detail=detail, code=code):
         return answer
     # Without the request, because context processors would query the database.
-    page = render_to_string("503.html", {"address": request.get_full_path(), "sent": _sent(request)})
+    values = {"address": request.get_full_path(), "sent": _sent(request), "disk_full": disk_full}
+    page = render_to_string("503.html", values)
     return HttpResponse(page, status=503)
 
 

@@ -18,10 +18,11 @@ from webapp.operations import reach
 from webapp.operations.health import Finding, Level
 from webapp.operations.metrics import PATH, may_scrape, metrics
 
-NEEDED = (reach.database, reach.migrations, reach.disk)
+NEEDED = (reach.database, reach.migrations)
 """Without these no request can be answered: a load balancer should route elsewhere."""
-MISSED = (reach.broker, reach.model_server)
-"""Without these people can still label while jobs wait: stopping the web server would make it worse."""
+MISSED = (reach.broker, reach.model_server, reach.disk)
+"""Without these, or on a nearly full disk, people can still label while jobs wait: stopping the web server
+would make it worse."""
 _FRESH_SECONDS = 1.0
 _WORDS = {Level.FINE: "ok", Level.ATTENTION: "attention", Level.WRONG: "failed"}
 

@@ -16,6 +16,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from annotation.services.jobs import disk_space
 from training.contract import log_lines
 from training.engine import Engine, EngineError
 from training.engine.results import BaseState, Health
@@ -25,7 +26,6 @@ from webapp.operations.queues import open_broker
 
 SECONDS = 2.0
 """Timeout of each check, in seconds."""
-DISK_WRONG_BYTES = 1 << 30
 DISK_ATTENTION_BYTES = 5 << 30
 
 Answer = TypeVar("Answer")
@@ -171,17 +171,9 @@ def disk() -> Finding:
         "total": megabytes(usage.total),
     }
     remedy = _("Make room: manage.py retention --dry-run lists what the settings do not keep.")
-    if usage.free < DISK_WRONG_BYTES:
-        return wrong("disk", says, remedy)
+    if disk_space.is_low():
+        return wrong("disk", f"{says} {disk_space.sentence()}", remedy)
     return attention("disk", says, remedy) if usage.free < DISK_ATTENTION_BYTES else fine("disk", says)
-
-
-def free_bytes() -> int | None:
-    """Return the free bytes below RONDO_HOME; None if unknown."""
-    try:
-        return shutil.disk_usage(settings.RONDO_HOME).free
-    except OSError:
-        return None
 
 
 def megabytes(size: float) -> str:

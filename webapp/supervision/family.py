@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +91,11 @@ class Family:
             pass
         if now != self._members:
             self._members = now
-            draft = self._record.with_suffix(".draft")
-            draft.write_text(json.dumps([[member.pid, member.began] for member in now]))
-            os.replace(draft, self._record)
+            # On a full disk the record stays as it was, and the next change writes it.
+            with suppress(OSError):
+                draft = self._record.with_suffix(".draft")
+                draft.write_text(json.dumps([[member.pid, member.began] for member in now]))
+                os.replace(draft, self._record)
 
     def recall(self) -> None:
         """Load the record of an earlier `up`."""

@@ -10,13 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import xmlrpc.client
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from supervisor.xmlrpc import SupervisorTransport
 
@@ -27,6 +29,8 @@ _LOG_BYTES = "10MB"
 _LOG_BACKUPS = 3
 _GROUP = "rondo"
 _SOCKET_NAME = "supervisor.sock"
+_COMPLAINTS_KEPT = 50
+"""Lines of supervisord's standard error."""
 _LONGEST_SOCKET_PATH = 90
 """Characters: a path has at most 103 on macOS, and supervisor appends its process number at first."""
 
@@ -58,6 +62,7 @@ class ProcessManager:
         self._socket_folder = _new_socket_folder()
         self._socket = self._socket_folder / _SOCKET_NAME
         self._process: subprocess.Popen[bytes] | None = None
+        self._complaints: deque[str] = deque(maxlen=_COMPLAINTS_KEPT)
 
     @property
     def pid(self) -> int | None:
@@ -65,25 +70,32 @@ class ProcessManager:
 
     def start(self) -> None:
         """Start supervisord with every program. Raise ProcessManagerGoneError if that fails."""
-        self.logs.mkdir(parents=True, exist_ok=True)
-        self._configuration.write_text(self._configuration_text())
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self._socket_folder.mkdir(mode=0o700, exist_ok=True)
+            self._configuration.write_text(self._configuration_text())
+        except OSError as error:
+            raise ProcessManagerGoneError(f"The process manager cannot be started: {error}") from error
         supervisord = (sys.executable, "-m", "supervisor.supervisord", "--nodaemon", "--silent")
-        complaints = self.logs / "supervisord.stderr"
-        with complaints.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                [*supervisord, "--configuration", str(self._configuration)],
-                # Log names are relative to this folder: supervisor expands `%` in them twice.
-                cwd=self.logs,
-                env=environment(),
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-            )
+        self._process = subprocess.Popen(
+            [*supervisord, "--configuration", str(self._configuration)],
+            # Log names are relative to this folder: supervisor expands `%` in them twice.
+            cwd=self.logs,
+            env=environment(),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            # A pipe, not a file: supervisor tells there of a log that a full disk does not take, and a
+            # failure to tell it would end supervisor.
+            stderr=subprocess.PIPE,
+        )
+        reader = threading.Thread(target=self._read_complaints, args=(self._process.stderr,), daemon=True)
+        reader.start()
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                output = complaints.read_text(errors="replace").strip()
+                reader.join(timeout=1)
+                output = "\n".join(self._complaints)
                 raise ProcessManagerGoneError(f"The process manager ended at once: {output}")
             if self._socket.exists():
                 return
@@ -114,6 +126,11 @@ class ProcessManager:
                 process.kill()
                 process.wait()
         shutil.rmtree(self._socket_folder, ignore_errors=True)
+
+    def _read_complaints(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                self._complaints.append(line.decode(errors="replace").rstrip())
 
     def last_log_line(self, name: str) -> str:
         """Return the last non-empty line of a program's log, for a message about its end."""

@@ -4,7 +4,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 _NAME_WIDTH = 15
@@ -33,29 +33,38 @@ class Screen:
         has_new_words = is_new or self._open is None or _words(self._open[1]) != _words(text)
         is_due = not is_new and time.monotonic() - self._last_plain >= _SECONDS_BETWEEN_PLAIN_LINES
         if self._rewrites:
-            self._stream.write(("\n" if is_new and self._open else "") + f"\r\033[K{_line(name, text)}")
+            self._write(("\n" if is_new and self._open else "") + f"\r\033[K{_line(name, text)}")
         elif is_due or (announce and has_new_words):
-            self._stream.write(f"{_line(name, text)}\n")
+            self._write(f"{_line(name, text)}\n")
         if is_due or is_new or has_new_words:
             self._last_plain = time.monotonic()
         self._open = (name, text)
-        self._stream.flush()
+        self._flush()
 
     def done(self, name: str, text: str) -> None:
         """Close a step's line with its result."""
         if self._rewrites and self._open:
-            self._stream.write("\r\033[K" if self._open[0] == name else "\n")
-        self._stream.write(f"{_line(name, text)}\n")
+            self._write("\r\033[K" if self._open[0] == name else "\n")
+        self._write(f"{_line(name, text)}\n")
         self._open = None
-        self._stream.flush()
+        self._flush()
 
     def text(self, text: str = "") -> None:
         """Print lines that belong to no step."""
         if self._rewrites and self._open:
-            self._stream.write("\n")
+            self._write("\n")
         self._open = None
-        self._stream.write(f"{text}\n")
-        self._stream.flush()
+        self._write(f"{text}\n")
+        self._flush()
+
+    def _write(self, text: str) -> None:
+        # Where the output is a file on a full disk, a line is lost and no process.
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def _flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
     @contextmanager
     def step(self, name: str, while_at_it: str) -> Iterator[list[str]]:

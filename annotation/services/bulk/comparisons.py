@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from annotation.choices import AssignmentState, Purpose, ReviewReason, WithholdingState
 from annotation.errors import Refusal
-from annotation.models import Assignment, Comparison, Judgment, Project, Review, User, Withholding
+from annotation.models import Assignment, Comparison, Judgment, Project, Review, User, Withholding, bulk
 from annotation.services import audit
 from annotation.services.bulk.effect import Effect, check
 from annotation.services.texts.quarantine import open_free_places
@@ -144,8 +144,11 @@ def quarantine(*, project: Project, actor: User, chosen: Sequence[int], dry_run:
         released = Withholding.objects.filter(comparison__in=keys)
         known = set(released.values_list("comparison", flat=True))
         released.update(state=WithholdingState.PENDING, requested_by=actor, decided_by=None, decided_at=None)
-        Withholding.objects.bulk_create(
-            Withholding(comparison_id=pk, requested_by=actor) for pk in keys if pk not in known
+        now = bulk.time_value(timezone.now())
+        bulk.insert(
+            Withholding,
+            ["comparison_id", "requested_by_id", "state", "quote", "created_at"],
+            ((pk, actor.pk, WithholdingState.PENDING.value, "", now) for pk in keys if pk not in known),
         )
         Comparison.objects.filter(pk__in=keys).update(open_slots=0)
         _note(project, actor, "data.quarantine", effect)
@@ -168,9 +171,10 @@ def reserve(
         through = Comparison.reserved_for.through
         keys = list(work.values_list("pk", flat=True))
         through.objects.filter(comparison__in=keys).delete()
-        through.objects.bulk_create(
-            (through(comparison_id=pk, user_id=member) for pk in keys for member in members.values()),
-            batch_size=1000,
+        bulk.insert(
+            through,
+            ["comparison_id", "user_id"],
+            ((pk, member) for pk in keys for member in members.values()),
         )
         _note(project, actor, "data.reserve", effect, members=sorted(members))
     return effect

@@ -8,7 +8,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from annotation.errors import Refusal
-from annotation.models import Project, Prompt, User
+from annotation.models import Project, Prompt, User, bulk
+from annotation.models.bulk import json_value
 from annotation.services import audit
 from annotation.services.bulk.effect import Effect, check
 
@@ -55,13 +56,12 @@ def remove_tag(
 def _locked(project: Project, actor: User, chosen: Sequence[int]) -> list[Prompt]:
     check(project=project, actor=actor, rows=len(chosen))
     rows = Prompt.objects.filter(project=project, pk__in=list(chosen))
-    return list(rows.select_for_update().order_by("pk"))
+    return list(rows.select_for_update().only("tags").order_by("pk"))
 
 
 def _store(prompts: Sequence[Prompt], tags: Sequence[list[str]]) -> None:
-    for prompt, new in zip(prompts, tags, strict=True):
-        prompt.tags = new
-    Prompt.objects.bulk_update(prompts, ["tags"], batch_size=500)
+    values = ((prompt.pk, json_value(new)) for prompt, new in zip(prompts, tags, strict=True))
+    bulk.update(Prompt, "tags", values)
 
 
 def _note(project: Project, actor: User, action: str, tag: str, number: int) -> None:

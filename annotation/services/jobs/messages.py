@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from amqp.exceptions import AMQPError
 from celery import current_app
@@ -20,6 +22,18 @@ _QUIET_SECONDS = 5.0
 _quiet_until = 0.0
 _SWEEPS_BEFORE_EXPIRY = 3
 """A message of a sweep that no worker took by then is dropped: later sweeps have sent others."""
+_withheld = False
+
+
+@contextmanager
+def no_messages() -> Iterator[None]:
+    """Send nothing from this process meanwhile: it does all the work on its rows by itself."""
+    global _withheld
+    before, _withheld = _withheld, True
+    try:
+        yield
+    finally:
+        _withheld = before
 
 
 def send(task: str, *args: object, expires: float | None = None) -> bool:
@@ -29,7 +43,7 @@ def send(task: str, *args: object, expires: float | None = None) -> bool:
     no worker took is dropped.
     """
     global _quiet_until
-    if time.monotonic() < _quiet_until:
+    if _withheld or time.monotonic() < _quiet_until:
         return False
     try:
         current_app.send_task(str(task), args=list(args), expires=expires)

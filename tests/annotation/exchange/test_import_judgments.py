@@ -3,7 +3,6 @@
 import copy
 import itertools
 import json
-import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -36,8 +35,8 @@ from annotation.models import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-SHARED = Path(os.environ.get("RONDO_SHARED", REPOSITORY.parent / "shared"))
-FEEDBACK = SHARED / "data" / "qa_feedback" / "feedback.json"
+RELEASED = 350
+"""Questions of the real file."""
 PAIRS = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]
 
 pytestmark = pytest.mark.django_db
@@ -85,7 +84,7 @@ def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
     return item
 
 
-# ── The real file ─────────────────────────────────────────────────────────────────────
+# ── Whole files, one of ours and the real one ─────────────────────────────────────────
 
 
 def evidence_of_raw(item: dict[str, Any], missing: dict[str, Any]) -> list[str]:
@@ -93,21 +92,25 @@ def evidence_of_raw(item: dict[str, Any], missing: dict[str, Any]) -> list[str]:
     return [item["passages"][missing["passage_id"] - 1][sentence] for sentence in missing["sentence_id"]]
 
 
-def test_the_real_file_comes_in_whole_and_exact():
-    raw = json.loads(FEEDBACK.read_text(encoding="utf-8"))
+def test_a_whole_file_comes_in_exact(data: Path):
+    file = data / "qa_feedback" / "feedback.json"
+    raw = json.loads(file.read_text(encoding="utf-8"))
     output = StringIO()
-    call_command("import_judgments", str(FEEDBACK), "--format", "qa-feedback", stdout=output)
+    call_command("import_judgments", str(file), "--format", "qa-feedback", stdout=output)
     judgments = {
         judgment.comparison.prompt.messages[0]["content"]: judgment
         for judgment in Judgment.objects.select_related("comparison__prompt")
     }
-    assert len(judgments) == len(raw) == Judgment.objects.count() == Prompt.objects.count() == 350
-    assert Completion.objects.count() == 4 * 350
+    assert len(judgments) == len(raw) == Judgment.objects.count() == Prompt.objects.count()
+    assert Completion.objects.count() == 4 * len(raw)
     for item in raw:
         check_item(item, judgments[item["question"]])
-    check_totals(raw)
-    assert "350 judgments added" in output.getvalue()
-    assert "16 rankings have ties that are not transitive" in output.getvalue()
+    not_transitive = check_totals(raw)
+    assert f"{len(raw)} judgments added" in output.getvalue()
+    assert f"{not_transitive} rankings have ties that are not transitive" in output.getvalue()
+    if len(raw) == RELEASED:
+        # Counted in the released file.
+        assert (SpanFlag.objects.count(), MissingInfo.objects.count(), not_transitive) == (958, 548, 16)
 
 
 def check_item(item: dict[str, Any], judgment: Judgment) -> None:
@@ -144,14 +147,16 @@ def check_item(item: dict[str, Any], judgment: Judgment) -> None:
     assert (judgment.imported_from or {})["more"]["preference"] == item["preference"]
 
 
-def check_totals(raw: list[dict[str, Any]]) -> None:
-    assert SpanFlag.objects.count() == sum(len(item["feedback"]["errors"]) for item in raw) == 958
-    assert MissingInfo.objects.count() == sum(len(item["feedback"]["missing-info"]) for item in raw) == 548
+def check_totals(raw: list[dict[str, Any]]) -> int:
+    """Compare counts with the file; return how many questions have ties that are not transitive."""
+    assert SpanFlag.objects.count() == sum(len(item["feedback"]["errors"]) for item in raw)
+    missing = sum(len(item["feedback"]["missing-info"]) for item in raw)
+    assert MissingInfo.objects.count() == missing
     pointers = sum(len(m["sentence_id"]) for item in raw for m in item["feedback"]["missing-info"])
     further = sum(len(more) for more in MissingInfo.objects.values_list("further_evidence", flat=True))
-    assert 548 + further == pointers == 566
-    assert Correction.objects.count() == 350
-    assert RankedCompletion.objects.count() == 1400
+    assert missing + further == pointers
+    assert Correction.objects.count() == len(raw)
+    assert RankedCompletion.objects.count() == 4 * len(raw)
     # Weak orders by brute force: of all rank vectors, one says exactly what the six pairs say.
     vectors = list(itertools.product(range(1, 5), repeat=4))
     weak_orders = {
@@ -161,8 +166,8 @@ def check_totals(raw: list[dict[str, Any]]) -> None:
     not_weak = sum(signs not in weak_orders for signs in as_signs)
     origins = Judgment.objects.values_list("imported_from", flat=True)
     broken = [(imported_from or {})["more"]["broken_ties"] for imported_from in origins]
-    assert sum(bool(ties) for ties in broken) == not_weak == 16
-    assert sum(len(ties) for ties in broken) == 19
+    assert sum(bool(ties) for ties in broken) == not_weak > 0
+    return not_weak
 
 
 # ── Small files ───────────────────────────────────────────────────────────────────────
@@ -310,9 +315,10 @@ def test_a_faulty_item_is_told_by_item_and_field_and_nothing_comes_in(
     assert not Judgment.objects.exists()
 
 
-def test_a_dry_run_recognises_the_real_file_and_writes_nothing():
+def test_a_dry_run_recognises_a_whole_file_and_writes_nothing(data: Path):
     output = StringIO()
-    call_command("import_judgments", str(FEEDBACK), "--dry-run", stdout=output)
+    file = data / "qa_feedback" / "feedback.json"
+    call_command("import_judgments", str(file), "--dry-run", stdout=output)
     assert output.getvalue().startswith(
         "Read as qa-feedback. The JSON of github.com/allenai/FineGrainedRLHF.\n"
     )

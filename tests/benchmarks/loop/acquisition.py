@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -36,8 +35,8 @@ from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
 from tests.benchmarks.reward_stacks import Pairs
+from tests.data_sets import data_folder
 
-DATA = Path(os.environ.get("RONDO_SHARED", Path(__file__).resolve().parents[4] / "shared")) / "data"
 RANDOM = "random"
 
 Course = list[tuple[int, float]]
@@ -94,7 +93,7 @@ def published(name: str) -> Labelled:
 
 def _pairs(file: str) -> list[tuple[str, str, str]]:
     pairs = []
-    with gzip.open(DATA / file, "rt", encoding="utf-8") as lines:
+    with gzip.open(data_folder() / file, "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             if row["label"] == "a":
@@ -106,7 +105,7 @@ def _pairs(file: str) -> list[tuple[str, str, str]]:
 
 def _hh_rlhf() -> list[tuple[str, str, str]]:
     pairs = []
-    with gzip.open(DATA / "hh_rlhf" / "harmless.jsonl.gz", "rt", encoding="utf-8") as lines:
+    with gzip.open(data_folder() / "hh_rlhf" / "harmless.jsonl.gz", "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             chosen, rejected = (row[name].rsplit("\n\nAssistant:", 1) for name in ("chosen", "rejected"))

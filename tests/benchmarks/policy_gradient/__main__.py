@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.training.__main__ import Figures, load, measured
-from training.rlhf.examples.reverse.names import default_file, read_names
+from training.rlhf.examples.reverse.names import read_names
 
 WORDING = "Reverse the name: {name}. Answer:"
 WHO = ("Rondo", "course", "TRL")
@@ -34,7 +34,7 @@ def main() -> None:
     )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--peer", default="/tmp/trl/bin/python", help="Python of TRL's environment")
-    parser.add_argument("--data", type=Path, default=default_file())
+    parser.add_argument("--data", type=Path, required=True, help="names.json of the course")
     parser.add_argument("--only", nargs="+", choices=WHO, default=list(WHO))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--prompts", type=int, default=16)

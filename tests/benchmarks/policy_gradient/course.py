@@ -1,4 +1,4 @@
-"""One measurement of the course's loop, as shared/data/README.md describes it, in plain transformers.
+"""One measurement of the course's loop, as its notebook has it, in plain transformers.
 
 Samples with `generate` and its default top-k of 50, computes the old log-probabilities by a pass of their own
 over left-padded rows, then three updates over all of those rows. Prints one line of JSON.

@@ -6,6 +6,7 @@ import json
 from itertools import islice
 from typing import Any
 
+from tests.data_sets import data_folder
 from tests.rlhf.runs import qa_feedback_rankings, row
 from training.contract import SnapshotRow, with_context
 
@@ -13,7 +14,7 @@ from training.contract import SnapshotRow, with_context
 def rankings(count: int, *, context: bool) -> list[SnapshotRow]:
     """The first `count` questions on which a preference was stated, each with its four answers ranked."""
     rows: list[SnapshotRow] = []
-    for name, item, ranks in islice(qa_feedback_rankings(), count):
+    for name, item, ranks in islice(qa_feedback_rankings(data_folder()), count):
         texts = [item[f"prediction {number}"].strip() for number in range(1, 5)]
         passages = item["passages"] if context else []
         rows.append(

@@ -70,9 +70,9 @@ def test_one_command_trains_both_runs_and_writes_results_and_curve(
 
 def test_without_the_names_the_command_says_what_to_do(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*COMMAND, "--out", str(tmp_path / "out")],
+        [*COMMAND, "--data", str(tmp_path / "names.json"), "--out", str(tmp_path / "out")],
         cwd=ROOT,
-        env={**ENVIRONMENT, "RONDO_SHARED": str(tmp_path)},
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
     )

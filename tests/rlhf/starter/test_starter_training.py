@@ -21,12 +21,12 @@ pytestmark = [
 
 
 def test_a_reward_model_of_qa_feedback_scores_the_same_in_a_fresh_process(
-    starter: Path, tmp_path: Path
+    starter: Path, small_data: Path, tmp_path: Path
 ) -> None:
     run = make_run(
         tmp_path / "run",
         starter,
-        qa_feedback_rows(10),
+        qa_feedback_rows(small_data, 10),
         lora={"layers": 4},
         settings={"max_tokens": 256},
         optimiser={"batch_size": 2, "max_steps": 3, "evaluate_every": 0},

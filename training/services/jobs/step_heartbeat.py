@@ -4,7 +4,9 @@ import time
 
 from django.db.models import F
 
+from annotation.services.jobs import disk_space
 from annotation.services.jobs.claims import Heartbeat, write
+from training.choices import StepKind
 from training.models import Round, RoundStep
 
 
@@ -22,6 +24,10 @@ class PausedError(StopAskedError):
 
 class BudgetSpentError(StopAskedError):
     """The round trained for as long as its recipe allows."""
+
+
+class NoRoomError(StopAskedError):
+    """The disk is nearly full; the step goes on exactly here once there is room."""
 
 
 class InterruptedStepError(Exception):
@@ -54,3 +60,5 @@ class StepHeartbeat(Heartbeat):
             raise PausedError
         if self._ends_at is not None and time.monotonic() > self._ends_at:
             raise BudgetSpentError
+        if self.job.kind != StepKind.DECIDE and disk_space.is_low():
+            raise NoRoomError(disk_space.sentence())

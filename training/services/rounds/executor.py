@@ -20,6 +20,7 @@ from training.services.jobs.step_heartbeat import (
     BudgetSpentError,
     CancelledError,
     InterruptedStepError,
+    NoRoomError,
     PausedError,
     StepHeartbeat,
 )
@@ -59,11 +60,15 @@ def claim_step(step_id: int) -> RoundStep | None:
 
 
 def rounds_with_work() -> list[int]:
-    """Rounds with a step that waits or whose worker has gone silent."""
+    """Return the rounds with a step that waits or whose worker has gone silent.
+
+    Those of an incomplete project are left to the process that writes it.
+    """
     unfinished = RoundStep.objects.exclude(state=StepState.FINISHED).filter(position__gt=0)
     before = unfinished.filter(round=OuterRef("round"), position__lt=OuterRef("position"))
     active = Q(round__state__in=TRAINS, position__gt=0) | Q(round__state__in=CAN_START, position=0)
-    next_steps = claimable(RoundStep.objects.filter(~Exists(before), active))
+    steps = RoundStep.objects.filter(~Exists(before), active, round__project__is_incomplete=False)
+    next_steps = claimable(steps)
     return sorted(set(next_steps.values_list("round_id", flat=True)))
 
 
@@ -109,6 +114,9 @@ def _end_early(step: RoundStep, error: Exception) -> None:
             _paused(step)
         case BudgetSpentError():
             _out_of_budget(step)
+        case NoRoomError():
+            logger.warning("%s: given back, because the disk is nearly full", step)
+            _give_back(step, str(error))
         case WorkerStoppingError():
             logger.info("%s: given back, because this worker ends", step)
             _give_back(step)

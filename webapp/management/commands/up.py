@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -30,11 +31,13 @@ from webapp.supervision.preflight import (
     check_port,
     check_starter_folder,
 )
-from webapp.supervision.process_manager import ProcessManager
+from webapp.supervision.process_manager import ProcessManager, ProcessManagerGoneError
 from webapp.supervision.queues import declare_queues
 from webapp.supervision.screen import Screen
 from webapp.supervision.static_files import collect_if_changed
 from webapp.supervision.watch import ModelWatch, ProgramWatch, wait_for_web, watch
+
+_SECONDS_BEFORE_ANOTHER_START = 5.0
 
 
 class _Asked(BaseException):
@@ -213,7 +216,28 @@ class _Up:
 
     def keep_running(self, manager: ProcessManager) -> None:
         model = ModelWatch(settings.RONDO_MODEL_SERVER_URL, settings.RONDO_MODEL_SERVER_KEY, self.screen)
-        watch(manager, self.family, [ProgramWatch(manager, self.screen).look, model.look])
+        while True:
+            try:
+                watch(manager, self.family, [ProgramWatch(manager, self.screen).look, model.look])
+            except ProcessManagerGoneError as error:
+                self.screen.done("process manager", f"{error} Starting it again.")
+                self.start_manager_again(manager)
+
+    def start_manager_again(self, manager: ProcessManager) -> None:
+        """End what a process manager left, and start it until it stays: there may be no room on the disk."""
+        said = ""
+        while True:
+            manager.stop()
+            self.family.end(seconds=10)
+            try:
+                manager.start()
+                break
+            except ProcessManagerGoneError as error:
+                if str(error) != said:
+                    self.screen.done("process manager", f"{error} Trying on.")
+                said = str(error)
+                time.sleep(_SECONDS_BEFORE_ANOTHER_START)
+        self.screen.done("process manager", "started again, with every program")
 
     def stop(self, manager: ProcessManager) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

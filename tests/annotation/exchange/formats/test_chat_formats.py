@@ -20,7 +20,6 @@ from annotation.models import Prompt
 from tests.annotation.exchange.formats.reading import read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to, project_with
 from tests.annotation.exchange.formats.test_writers import record, written
-from tests.annotation.exchange.test_import_judgments import SHARED
 
 TALK = [
     {"role": "user", "content": "What is tea?"},
@@ -250,7 +249,7 @@ def test_chosen_responses_come_back_as_the_references_of_their_prompts(tmp_path:
     assert (prompt.messages, prompt.references) == (TALK, ["a"])
 
 
-def test_the_real_transcripts_are_written_as_they_were_but_for_space_around_turns():
+def test_transcripts_are_written_as_they_were_but_for_space_around_turns(data: Path):
     def plain(row: Any) -> list[list[dict[str, str]]]:
         return [
             [turn for turn in transcript(row[side], side) if turn["content"]]
@@ -258,7 +257,7 @@ def test_the_real_transcripts_are_written_as_they_were_but_for_space_around_turn
         ]
 
     left_out = 0
-    for number, (_, row) in enumerate(read_rows(SHARED / "data" / "hh_rlhf" / "harmless.jsonl.gz")):
+    for number, (_, row) in enumerate(read_rows(data / "hh_rlhf" / "harmless.jsonl.gz")):
         assert not isinstance(row, FieldError)
         try:
             (item,) = READERS["hh-rlhf"].read(row)
@@ -269,7 +268,8 @@ def test_the_real_transcripts_are_written_as_they_were_but_for_space_around_turn
         texts = [completion.text for completion in item.completions]
         (again,), _ = written("hh-rlhf", record(*texts, ranks=(1, 2), messages=item.messages))
         assert plain(again) == plain(row), number
-    assert left_out == 5
+    # Of the released file five, of ours two.
+    assert left_out == (5 if number == 1499 else 2)
 
 
 def test_a_verdict_that_gives_no_order_is_told_by_each_format():

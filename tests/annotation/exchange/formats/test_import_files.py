@@ -222,14 +222,13 @@ def test_the_command_tells_format_columns_and_what_was_left_out(project: Project
     assert list(verdicts) == [Verdict.RANKED, Verdict.BOTH_BAD]
 
 
-def test_the_real_transcripts_come_in_but_for_those_that_are_none(project: Project):
-    from tests.annotation.exchange.test_import_judgments import SHARED
-
-    path = SHARED / "data" / "hh_rlhf" / "harmless.jsonl.gz"
+def test_transcripts_come_in_but_for_those_that_are_none(project: Project, data: Path):
+    path = data / "hh_rlhf" / "harmless.jsonl.gz"
     record = import_file(project=project, path=path, skip_bad=True)
     assert record.format == "hh-rlhf"
-    # Counted in the file by other means: four answers are empty, one pair parts before its last turn.
-    assert (record.counts["judgments"], record.errors_total) == (1495, 5)
+    # Counted in the released file by other means: four answers are empty, one pair parts before its last
+    # turn. In ours, one each.
+    assert (record.counts["judgments"], record.errors_total) in ((1495, 5), (60, 2))
 
 
 def test_a_batch_asks_the_database_as_often_however_long_it_is(

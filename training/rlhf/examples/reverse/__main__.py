@@ -43,7 +43,7 @@ from training.contract import (
 from training.rlhf.examples.reverse.accuracy import exact_match
 from training.rlhf.examples.reverse.characters import character_model
 from training.rlhf.examples.reverse.curve import draw, smoothed, table
-from training.rlhf.examples.reverse.names import Names, default_file, freeze_names, read_names
+from training.rlhf.examples.reverse.names import Names, freeze_names, read_names
 from training.rlhf.examples.reverse.task import CHARACTERS, COURSE, GOAL, Task
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import resolve_device
@@ -188,7 +188,7 @@ def _arguments() -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--data", type=Path, default=default_file(), metavar="FILE", help="names.json")
+    parser.add_argument("--data", type=Path, default=Path("names.json"), metavar="FILE", help="names.json")
     parser.add_argument("--out", type=Path, default=Path("var/reverse"), metavar="FOLDER")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], metavar="N")
     parser.add_argument(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,6 @@ from training.contract import (
     write_snapshot,
 )
 
-SHARED = Path(__file__).resolve().parents[4].parent / "shared"
-"""Folder of shared data unless `RONDO_SHARED` names one: next to the checkout."""
-
 
 @dataclass(frozen=True, slots=True)
 class Names:
@@ -35,17 +31,11 @@ class Names:
     """Different names of the file's dev split that are left out because they stand in train too."""
 
 
-def default_file() -> Path:
-    """`names_reversal/names.json` in the folder of shared data."""
-    return Path(os.environ.get("RONDO_SHARED", SHARED)) / "data" / "names_reversal" / "names.json"
-
-
 def read_names(path: Path) -> Names:
     """Both splits, without the names of dev that stand in train. Raises `ContractError` without the file."""
     if not path.is_file():
         raise ContractError(
-            f"{path}: the names are not here; name the file with --data, or the folder that holds "
-            "data/names_reversal/names.json with the environment variable RONDO_SHARED. They come with the "
+            f"{path}: the names are not here; name the file with --data. They come with the "
             "string-reversal example of CMU 11-711 (github: cmu-l3/anlp-spring2026-code)"
         )
     stored = json.loads(path.read_text(encoding="utf-8"))
