@@ -382,7 +382,7 @@ class Screen {
 
   key(event) {
     if ($("dialog[open]") || event.isComposing || event.defaultPrevented || this.parked) return;
-    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => event.repeat || this.submit());
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => event.repeat || this.submitFrom(event.target));
     if (event.ctrlKey || event.metaKey) return;
     if (event.target.closest('input:not([type="radio"]), textarea, select')) {
       if (this.marks?.handleFieldKey(event)) return event.preventDefault();
@@ -404,13 +404,20 @@ class Screen {
     else if (this.order?.handleKey(event, name, this.keys)) event.preventDefault();
   }
 
+  /** In Ask, Skip or Flag it is their form that is sent; anywhere else the annotation. */
+  submitFrom(element) {
+    const form = $("form", element.closest(".menu[open]") ?? document.createElement("div"));
+    if (form) form.requestSubmit();
+    else this.submit();
+  }
+
   take(event, action) {
     event.preventDefault();
     action();
   }
 
   action(event, name) {
-    const choice = $$('input[name="choice"]', this.form).find((radio) => radio.dataset.key === name);
+    const choice = $$('input[name="choice"]', this.form).find(({ dataset: { key, letter } }) => key === name || letter === name);
     const waitsForLetter = name === this.keys.equal && this.order?.placed.length;
     const equal = name === "5" && !this.order && this.element.dataset.size === "2" ? $('input[value="equal"]', this.form) : null;
     if ((choice || equal) && !waitsForLetter) return () => this.choose(choice ?? equal);
@@ -450,7 +457,16 @@ const ACTIONS = {
 
 function openMenu(menu) {
   if (!menu) return;
+  const before = document.activeElement;
   menu.open = true;
+  // Esc puts the focus on the menu's button, where the next Enter would open it again.
+  const closed = () => {
+    if (menu.open) return;
+    menu.removeEventListener("toggle", closed);
+    if (document.activeElement !== $("summary", menu)) return;
+    (before?.isConnected && before !== document.body ? before : $("[data-focus]"))?.focus({ preventScroll: true });
+  };
+  menu.addEventListener("toggle", closed);
   $("input[type=radio], textarea", menu)?.focus();
 }
 

@@ -9,9 +9,11 @@ from django.db.models import Max, ProtectedError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from annotation.choices import CategoryScope
 from annotation.errors import Refusal
 from annotation.models import Category, Criterion, Judgment, Project, User
 from annotation.services import audit
+from annotation.services.people.shortcuts import screen_keys
 
 Question = TypeVar("Question", Category, Criterion)
 
@@ -147,9 +149,10 @@ def _set(
         once = _CHOSEN_ONCE[kind]
         if row.pk is not None and once in values and values[once] != getattr(row, once):
             raise Refusal(_("This was fixed at creation: annotations depend on it."), field=once)
+        shortcut_before = getattr(row, "shortcut", "")
         for name, value in values.items():
             setattr(row, name, value)
-        _require_free_shortcut(row)
+        _require_free_shortcut(row, shortcut_before)
         try:
             row.full_clean()
         except ValidationError as error:
@@ -160,10 +163,20 @@ def _set(
     return row
 
 
-def _require_free_shortcut(row: Category | Criterion) -> None:
-    """Refuse a key of the keyboard that another category of the project has."""
+def _require_free_shortcut(row: Category | Criterion, before: str) -> None:
+    """Refuse a key that another category of the project has, or that the labelling screen uses.
+
+    A category from before the second rule keeps its key.
+    """
     if not isinstance(row, Category) or not row.shortcut:
         return
+    taken = screen_keys()
+    if row.scope == CategoryScope.SPAN and row.shortcut != before and row.shortcut.lower() in taken:
+        raise Refusal(
+            _("The labelling screen uses the key %(key)s. Choose another; it uses %(taken)s.")
+            % {"key": row.shortcut, "taken": " ".join(taken)},
+            field="shortcut",
+        )
     holder = Category.objects.filter(project=row.project, shortcut=row.shortcut).exclude(pk=row.pk).first()
     if holder is not None:
         raise Refusal(
