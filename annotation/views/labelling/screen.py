@@ -160,6 +160,11 @@ class Screen:
             for criterion in configuration_of(self.project).asked_criteria
         ]
 
+    @property
+    def rating_count(self) -> int:
+        """The number of ratings that are asked for on this screen."""
+        return sum(len(criterion.rated) for criterion in self.criteria)
+
     @cached_property
     def rubric(self) -> RubricVersion | None:
         """The rubric version whose criteria are on screen."""
