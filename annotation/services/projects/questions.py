@@ -1,6 +1,7 @@
 """Questions of a project: its categories and criteria."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -150,6 +151,8 @@ def _set(
         if row.pk is not None and once in values and values[once] != getattr(row, once):
             raise Refusal(_("This was fixed at creation: annotations depend on it."), field=once)
         shortcut_before = getattr(row, "shortcut", "")
+        changed = [name for name in values if row.pk is not None and getattr(row, name) != values[name]]
+        before = {name: str(getattr(row, name)) for name in changed}
         for name, value in values.items():
             setattr(row, name, value)
         _require_free_shortcut(row, shortcut_before)
@@ -159,7 +162,8 @@ def _set(
             field, messages = next(iter(error.message_dict.items()))
             raise Refusal(" ".join(messages), field=None if field == "__all__" else field) from None
         row.save()
-        _write_down("set", row, changed_by)
+        after = {name: str(getattr(row, name)) for name in changed}
+        _write_down("set", row, changed_by, {"from": before, "to": after} if changed else {})
     return row
 
 
@@ -186,11 +190,13 @@ def _require_free_shortcut(row: Category | Criterion, before: str) -> None:
         )
 
 
-def _write_down(verb: str, row: Category | Criterion, actor: User) -> None:
+def _write_down(
+    verb: str, row: Category | Criterion, actor: User, values: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     audit.record(
         action=f"{row._meta.model_name}.{verb}",
         subject=row,
         actor=actor,
         project=row.project,
-        details={"key": row.key},
+        details={"key": row.key, **values},
     )
