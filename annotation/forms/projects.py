@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from django import forms
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from annotation.choices import Role
 from annotation.models import Project
+from annotation.services.bulk import open_comparisons
 
 Labels = dict[str, tuple[str | Promise, str | Promise]]
 
@@ -92,10 +94,26 @@ class ProjectSettingsForm(forms.ModelForm):  # type: ignore[type-arg]  # not sub
                 self.fields[name].label = label  # type: ignore[assignment]
                 self.fields[name].help_text = help_text  # type: ignore[assignment]
 
+        self.open_comparisons = open_comparisons(self.instance).count()
+        if self.open_comparisons:
+            self.fields["raise_open"] = forms.BooleanField(
+                required=False,
+                label=ngettext(
+                    "Also for the %(count)s open comparison",
+                    "Also for the %(count)s open comparisons",
+                    self.open_comparisons,
+                )
+                % {"count": self.open_comparisons},
+                help_text=_("A higher overlap otherwise holds for new comparisons only."),
+            )
+
     def groups(self) -> Iterator[tuple[str | Promise, list[forms.BoundField]]]:
         """Yield the title and the fields of each group."""
         for title, labels in GROUPS:
-            yield title, [self[name] for name in labels]
+            names = list(labels)
+            if labels is ASSIGNMENT and "raise_open" in self.fields:
+                names.insert(names.index("overlap") + 1, "raise_open")
+            yield title, [self[name] for name in names]
 
 
 class GuidelinesForm(forms.Form):

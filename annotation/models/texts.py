@@ -4,6 +4,7 @@ from django.db import models
 
 from annotation.choices import FinishReason, SourceKind, Split
 from annotation.models.written_once import WrittenOnce
+from annotation.text.shortening import shortened
 
 
 class Prompt(models.Model):
@@ -42,7 +43,7 @@ class Prompt(models.Model):
         indexes = [models.Index(fields=["project", "split"], name="prompt_by_split")]
 
     def __str__(self) -> str:
-        return self.last_question[:80]
+        return shortened(self.last_question)
 
     @property
     def last_question(self) -> str:

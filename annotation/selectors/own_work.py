@@ -7,6 +7,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from django.core.cache import cache
+from django.utils.translation import gettext as _
 
 from annotation.models import Guideline, Judgment, Membership, Project, User
 from annotation.selectors import access
@@ -30,9 +31,11 @@ class Pace:
 
     @property
     def clock(self) -> str:
-        """The median as minutes and seconds."""
+        """The median in seconds, or in minutes and seconds from a minute on."""
         minutes, seconds = divmod(self.median_seconds or 0, 60)
-        return f"{minutes}:{seconds:02}"
+        if not minutes:
+            return _("%(seconds)s s") % {"seconds": seconds}
+        return _("%(minutes)s min") % {"minutes": f"{minutes}:{seconds:02}"}
 
 
 def progress_and_pace(project: Project, annotator: User, round_number: int) -> tuple[Progress, Pace]:

@@ -6,6 +6,7 @@ shown as text, images are not loaded, and nh3 lets only the tags and attributes 
 
 import html
 import re
+import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 
@@ -33,6 +34,9 @@ _ATTRIBUTES = {
     "td": {"align"},
     **formulas.ATTRIBUTES,
 }
+_DIRECTIONS = {"auto", "ltr", "rtl"}
+_LEAVES = {"p", "h1", "h2", "h3", "h4", "h5", "h6", "th", "td"}
+_CONTAINERS = {"blockquote", "ul", "ol", "li", "table"}
 _SCHEMES = {"http", "https", "mailto"}
 _LINK_BEGINNINGS = ("http://", "https://", "mailto:")
 # No HTML can hold a NUL: it is left out, and what follows keeps its position.
@@ -64,7 +68,7 @@ class _PositionRenderer(RendererHTML):
         return f"<code>{_pieces_html(tokens[idx].meta['pieces'])}</code>"
 
     def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
-        return f"<pre><code>{_pieces_html(tokens[idx].meta['pieces'])}</code></pre>\n"
+        return f'<pre dir="ltr"><code>{_pieces_html(tokens[idx].meta["pieces"])}</code></pre>\n'
 
     def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         return self.code_block(tokens, idx, options, env)
@@ -75,9 +79,9 @@ class _PositionRenderer(RendererHTML):
         converted = formulas.to_mathml(token.content[size:-size], display=bool(token.info))
         if converted is not None:
             shown = _formula_html(token, converted)
-            return f"<p>{shown}</p>\n" if token.block else shown
+            return f'<p dir="auto">{shown}</p>\n' if token.block else shown
         source = _pieces_html(token.meta["pieces"])
-        return f'<p class="plain">{source}</p>\n' if token.block else source
+        return f'<p class="plain" dir="auto">{source}</p>\n' if token.block else source
 
 
 def _formula_html(token: Token, converted: formulas.Formula) -> str:
@@ -147,6 +151,7 @@ def _rendered(text: str, heading_level: int, *, with_positions: bool) -> tuple[s
     if not with_positions:
         _forget_positions(tokens)
     _settle_headings(tokens, heading_level)
+    _settle_directions(tokens)
     for token in tokens:
         if alignment := str(token.attrs.pop("style", "")).removeprefix("text-align:"):
             token.attrs["align"] = alignment
@@ -171,6 +176,35 @@ def _settle_headings(tokens: Sequence[Token], first_level: int) -> None:
             token.tag = f"h{level}"
 
 
+def _settle_directions(tokens: Sequence[Token]) -> None:
+    """Let every block run in the direction of its text.
+
+    For `auto` a browser skips inner blocks that have a direction, so a list, quote or table that begins from
+    right to left says so itself.
+    """
+    undecided: list[Token] = []
+    for token in tokens:
+        if token.nesting == 1 and token.tag in _CONTAINERS:
+            token.attrs["dir"] = "auto"
+            undecided.append(token)
+        elif token.nesting == 1 and token.tag in _LEAVES:
+            token.attrs["dir"] = "auto"
+        elif token.nesting == -1 and token.tag in _CONTAINERS:
+            undecided = [one for one in undecided if one.level != token.level]
+        elif token.type == "inline" and undecided:
+            direction = next(filter(None, map(_direction, token.content)), None)
+            if direction is None:
+                continue
+            for container in undecided:
+                container.attrs["dir"] = direction
+            undecided = []
+
+
+def _direction(character: str) -> str | None:
+    strong = unicodedata.bidirectional(character)
+    return "auto" if strong == "L" else "rtl" if strong in ("R", "AL") else None
+
+
 def _placed_share(tokens: Sequence[Token]) -> float:
     placed = shown = 0
     for token in tokens:
@@ -189,6 +223,7 @@ def _clean(markup: str) -> SafeString:
         attributes=_ATTRIBUTES,
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
+        tag_attribute_values={tag: {"dir": _DIRECTIONS} for tag in (*_LEAVES, *_CONTAINERS, "pre")},
         set_tag_attribute_values={"a": {"target": "_blank"}},
         allowed_classes={
             "p": {"plain", "plain-note"},
@@ -237,7 +272,7 @@ def _note() -> str:
 
 
 def _plain_markup(pieces: Sequence[Piece]) -> str:
-    return f'<p class="plain">{_pieces_html(pieces)}</p>'
+    return f'<p class="plain" dir="auto">{_pieces_html(pieces)}</p>'
 
 
 def _plain_pieces(text: str) -> list[Piece]:

@@ -12,6 +12,7 @@ from annotation.errors import Refusal
 from annotation.forms.projects import GuidelinesForm, MemberForm, ProjectSettingsForm
 from annotation.models import Membership, Project
 from annotation.selectors import access
+from annotation.services.bulk import raise_open_overlap
 from annotation.services.projects.members import change_allotment, change_role, remove_member
 from annotation.services.projects.projects import archive_project, change_settings, publish_guideline
 from annotation.views.access import Request, project_page
@@ -24,8 +25,13 @@ def project_settings(request: Request, project: Project) -> HttpResponse:
     # The form writes into its instance, and the service compares with what is stored.
     form = ProjectSettingsForm(request.POST or None, instance=Project.objects.get(pk=project.pk))
     if request.method == "POST" and form.is_valid():
+        settings = dict(form.cleaned_data)
+        raise_open = settings.pop("raise_open", False)
         try:
-            change_settings(project=project, settings=form.cleaned_data, changed_by=request.user)
+            with transaction.atomic():
+                changed = change_settings(project=project, settings=settings, changed_by=request.user)
+                if raise_open:
+                    raise_open_overlap(project=changed, actor=request.user)
         except Refusal as refusal:
             form.add_error(refusal.field or None, refusal.message)
         else:

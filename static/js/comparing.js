@@ -5,7 +5,8 @@
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
   if (event.target.closest("input, select, textarea, summary")) return;
-  const button = document.querySelector(`.votes [data-key="${CSS.escape(event.key)}"]`);
+  const key = CSS.escape(event.key.length === 1 ? event.key.toLowerCase() : event.key);
+  const button = document.querySelector(`.votes :is([data-key="${key}"], [data-letter="${key}"])`);
   if (button) {
     event.preventDefault();
     button.click();
@@ -80,6 +81,18 @@ async function showAll() {
   if (answers) document.querySelector("#answers").replaceWith(answers);
 }
 
+/* The page to which a request was sent on says why a response is missing. */
+async function showReason(response) {
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  const reason = page.querySelector(".messages");
+  if (!reason) return true;
+  const place = document.createElement("div");
+  place.setAttribute("role", "status");
+  place.append(document.importNode(reason, true));
+  document.querySelector("#answers").prepend(place);
+  return false;
+}
+
 async function writeMissing() {
   const answers = document.querySelector("#answers[data-pending=yes]");
   const form = answers?.querySelector("form[data-write]");
@@ -89,7 +102,8 @@ async function writeMissing() {
   try {
     if (answers.dataset.hidden) {
       // All at once: the speed of each would identify its model.
-      written = [(await post(form, "")).ok];
+      const response = await post(form, "");
+      written = [response.ok && await showReason(response)];
     } else {
       const places = [...answers.querySelectorAll("[data-position]")];
       written = await Promise.all(places.map((place) => write(form, place)));

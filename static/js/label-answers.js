@@ -52,6 +52,16 @@ export class Answers {
     return !cannot && this.groups().length > 0 && !this.groups().some((group) => $("input:checked", group));
   }
 
+  /** How many ratings are there, in the dock: the ratings themselves may be out of sight. */
+  showLeft() {
+    const button = $("[data-ratings-left]", this.form);
+    if (!button) return;
+    const groups = this.groups();
+    const rated = groups.filter((group) => $("input:checked", group)).length;
+    $("[data-rated]", button).textContent = String(rated);
+    button.toggleAttribute("data-done", rated === groups.length);
+  }
+
   focusLack() {
     const group = this.groups().find((each) => !$("input:checked", each));
     (group ? $("input", group) : $("#demonstration", this.form))?.focus();
@@ -143,10 +153,11 @@ export class Answers {
   }
 
   clicked(event) {
-    const target = event.target.closest("[data-places], [data-restores], [data-adds-evidence], [data-removes-evidence], [data-dismisses]");
+    const target = event.target.closest("[data-ratings-left], [data-places], [data-restores], [data-adds-evidence], [data-removes-evidence], [data-dismisses]");
     if (!target) return;
     const row = target.closest(".missing__row");
-    if ("places" in target.dataset) this.openPlaces().then((places) => places.begin(row));
+    if ("ratingsLeft" in target.dataset) this.focusLack();
+    else if ("places" in target.dataset) this.openPlaces().then((places) => places.begin(row));
     else if ("restores" in target.dataset) this.restore(target.closest(".correction"));
     else if ("addsEvidence" in target.dataset) this.addEvidence(row);
     else if ("removesEvidence" in target.dataset) this.removeEvidence(row, target.dataset.removesEvidence);

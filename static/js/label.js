@@ -31,6 +31,11 @@ class PinnedPrompt {
     this.strip = screen.querySelector("[data-pinned]");
     this.box = this.strip.querySelector("details");
     this.prompt = screen.querySelector(".question__prompt");
+    // Only what scrolls can be reached by Tab.
+    this.size = new ResizeObserver(() => {
+      if (this.prompt.scrollHeight > this.prompt.clientHeight + 1) this.prompt.tabIndex = 0;
+      else this.prompt.removeAttribute("tabindex");
+    });
     this.box.addEventListener("toggle", () => this.toggled());
   }
 
@@ -44,10 +49,16 @@ class PinnedPrompt {
       if (!this.strip.hidden) this.fill();
     }, { rootMargin: `-${bar + 8}px 0px 0px 0px` });
     this.observer.observe(this.prompt.lastElementChild);
+    this.size.observe(this.prompt);
+    // Of a conversation that has a scroll of its own, the last turn is what the responses answer.
+    const last = this.prompt.lastElementChild;
+    if (!this.seen && $$(".turn", this.prompt).length > 1) this.prompt.scrollTop += last.getBoundingClientRect().top - this.prompt.getBoundingClientRect().top;
+    this.seen = true;
   }
 
   stop() {
     this.observer?.disconnect();
+    this.size.disconnect();
   }
 
   /** The turns are copied when they are first needed: a long conversation costs nothing before. */
@@ -102,6 +113,10 @@ class Screen {
     if ($("[data-step]", element)) this.loadSteps();
     this.prompt = new PinnedPrompt(element);
     this.doubts = new Doubts(element, this.form);
+    this.dock = new ResizeObserver(([entry]) => {
+      // What gets the focus is not to lie under the dock.
+      document.documentElement.style.setProperty("--dock", `${Math.ceil(entry.target.offsetHeight)}px`);
+    });
     this.help = null;
     if ($("#help", element)) this.loadHelp();
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
@@ -134,6 +149,7 @@ class Screen {
     this.help?.enter();
     this.marks?.listen();
     this.prompt.watch();
+    this.dock.observe($(".dock", this.element));
     this.tick(0);
   }
 
@@ -142,6 +158,7 @@ class Screen {
     this.marks?.close();
     this.help?.leave();
     this.prompt.stop();
+    this.dock.disconnect();
     this.keeper.keep();
   }
 
@@ -186,6 +203,7 @@ class Screen {
     const warning = lack || this.doubts.isOpen ? "" : doubts.find(({ key }) => key.startsWith("against-marks"))?.message ?? "";
     const entered = chosen ? `${chosen}.` : this.order?.words() ?? "";
     this.say(lack || warning || entered, warning ? "warn" : "");
+    this.answers.showLeft();
     for (const details of $$(".missing", this.element)) {
       const rows = $$(".missing__row", details).filter((row) => !isEmpty(row)).length;
       const badge = $("[data-missing-count]", details);
@@ -382,7 +400,7 @@ class Screen {
 
   key(event) {
     if ($("dialog[open]") || event.isComposing || event.defaultPrevented || this.parked) return;
-    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => event.repeat || this.submit());
+    if ((event.ctrlKey || event.metaKey) && event.key === "Enter") return this.take(event, () => event.repeat || this.submitFrom(event.target));
     if (event.ctrlKey || event.metaKey) return;
     if (event.target.closest('input:not([type="radio"]), textarea, select')) {
       if (this.marks?.handleFieldKey(event)) return event.preventDefault();
@@ -404,13 +422,20 @@ class Screen {
     else if (this.order?.handleKey(event, name, this.keys)) event.preventDefault();
   }
 
+  /** In Ask, Skip or Flag it is their form that is sent; anywhere else the annotation. */
+  submitFrom(element) {
+    const form = $("form", element.closest(".menu[open]") ?? document.createElement("div"));
+    if (form) form.requestSubmit();
+    else this.submit();
+  }
+
   take(event, action) {
     event.preventDefault();
     action();
   }
 
   action(event, name) {
-    const choice = $$('input[name="choice"]', this.form).find((radio) => radio.dataset.key === name);
+    const choice = $$('input[name="choice"]', this.form).find(({ dataset: { key, letter } }) => key === name || letter === name);
     const waitsForLetter = name === this.keys.equal && this.order?.placed.length;
     const equal = name === "5" && !this.order && this.element.dataset.size === "2" ? $('input[value="equal"]', this.form) : null;
     if ((choice || equal) && !waitsForLetter) return () => this.choose(choice ?? equal);
@@ -450,7 +475,16 @@ const ACTIONS = {
 
 function openMenu(menu) {
   if (!menu) return;
+  const before = document.activeElement;
   menu.open = true;
+  // Esc puts the focus on the menu's button, where the next Enter would open it again.
+  const closed = () => {
+    if (menu.open) return;
+    menu.removeEventListener("toggle", closed);
+    if (document.activeElement !== $("summary", menu)) return;
+    (before?.isConnected && before !== document.body ? before : $("[data-focus]"))?.focus({ preventScroll: true });
+  };
+  menu.addEventListener("toggle", closed);
   $("input[type=radio], textarea", menu)?.focus();
 }
 

@@ -133,7 +133,7 @@ def test_the_only_administrator_is_told_why_they_cannot_leave(admin: User):
 
 def test_a_category_is_added_changed_and_deleted(project: Project, as_admin: Asker):
     address = "/projects/tea/categories/rude/"
-    added = as_admin("PUT", address, {"label": "Rude", "scope": "span", "severity_steps": 3, "shortcut": "r"})
+    added = as_admin("PUT", address, {"label": "Rude", "scope": "span", "severity_steps": 3, "shortcut": "f"})
     assert (added.status_code, added.json()["severity_steps"]) == (200, 3)
     row = Category.objects.get(key="rude")
     assert row.position == 4

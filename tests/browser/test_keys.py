@@ -5,8 +5,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from annotation.models import Project, User
+from annotation.models import Judgment, Project, User
 from annotation.services.people.shortcuts import change_keys
+from annotation.services.projects.questions import set_category
 from tests.browser.conftest import Axe, Open
 from tests.browser.content import make_items
 
@@ -135,4 +136,64 @@ def test_a_key_asks_the_managers_and_the_help_tells_of_it(items, alice: User, op
     page.keyboard.press("Enter")
     expect(page.get_by_text("Sent. The answer arrives here")).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator('[data-menu="ask"] > summary')).to_be_focused()
+    # Back to the comparison: on the menu's button the next Enter would open it again.
+    expect(page.locator("#prompt-heading")).to_be_focused()
+
+
+@pytest.mark.parametrize(
+    ("key", "menu", "address"), [("q", "ask", "ask"), ("s", "skip", "skip"), ("x", "flag", "flag")]
+)
+def test_control_enter_in_a_menu_sends_its_own_form(
+    key: str, menu: str, address: str, items, alice: User, open_as: Open
+):
+    page = open_as(alice, LABEL)
+    page.keyboard.press("8")
+    page.keyboard.press(key)
+    form = page.locator(f'[data-menu="{menu}"] form')
+    if menu != "ask":
+        form.get_by_role("radio").first.check()
+    form.get_by_role("textbox").fill("Is this the old tea?")
+    with page.expect_response(f"**/{address}/") as sent:
+        page.keyboard.press("Control+Enter")
+    assert "Is+this+the+old+tea" in sent.value.request.post_data
+    assert not Judgment.objects.exists()
+
+
+def test_after_escape_enter_submits_and_does_not_open_the_menu_again(items, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    page.keyboard.press("s")
+    expect(page.locator('[data-menu="skip"]')).to_have_attribute("open", "")
+    page.keyboard.press("Escape")
+    expect(page.locator("#prompt-heading")).to_be_focused()
+    page.keyboard.press("2")
+    with page.expect_response("**/submit/"):
+        page.keyboard.press("Enter")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+
+
+def test_a_pair_without_strength_obeys_its_letters_and_its_digits(
+    items, project: Project, alice: User, open_as: Open
+):
+    Project.objects.update(ask_strength=False)
+    page = open_as(alice, LABEL)
+    for key, words in (
+        ("b", "B is better"),
+        ("1", "A is better"),
+        ("2", "B is better"),
+        ("a", "A is better"),
+    ):
+        page.keyboard.press(key)
+        expect(page.get_by_role("radio", name=words)).to_be_checked()
+
+
+def test_the_letter_of_a_response_is_left_to_a_category_that_has_it(
+    items, project: Project, alice: User, carol: User, open_as: Open
+):
+    Project.objects.update(ask_strength=False)
+    set_category(project=project, key="untruthful", values={"shortcut": "b"}, changed_by=carol)
+    page = open_as(alice, LABEL)
+    page.keyboard.press("b")
+    page.keyboard.press("1")
+    expect(page.get_by_role("radio", name="A is better")).to_be_checked()
+    page.keyboard.press("b")
+    expect(page.get_by_role("radio", name="A is better")).to_be_checked()

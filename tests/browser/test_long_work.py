@@ -4,10 +4,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from annotation.choices import Polarity
-from annotation.models import Judgment, Project, User
+from annotation.models import Criterion, Judgment, Project, User
 from tests import factories
 from tests.api.scene import make_scene
-from tests.browser.conftest import Open
+from tests.browser.conftest import Axe, Open, until
 from tests.browser.content import ANSWERS, PASSAGES, make_items
 
 LABEL = "/projects/tea/label/"
@@ -171,3 +171,61 @@ def test_a_pair_a_ranking_and_spans_are_labelled_without_a_mouse(
     assert pair.strength == 2
     assert sorted(ranking.ranks.values_list("rank", flat=True)) == [1, 1, 2, 3]
     assert marked.span_flags.get().category.key == "untruthful"
+
+
+@pytest.fixture
+def long_prompt(project: Project):
+    """A pair with a prompt of more than 700 px and two criteria."""
+    for key in ("helpful", "safe"):
+        Criterion.objects.create(project=project, key=key, label=key.title(), position=1)
+    return factories.make_comparison(project, ANSWERS[:2], question=LONG)
+
+
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), (768, 900)])
+def test_a_long_prompt_leaves_responses_and_dock_on_the_screen(
+    long_prompt, alice: User, open_as: Open, width: int, height: int
+):
+    page = open_as(alice, LABEL, viewport={"width": width, "height": height})
+    prompt = page.locator(".question__prompt")
+    assert prompt.bounding_box()["height"] <= height * 0.35
+    assert prompt.evaluate("element => element.scrollHeight") > 700
+    for part in (".candidate__text >> nth=0", ".dock"):
+        box = page.locator(part).bounding_box()
+        assert 0 < box["y"] < height
+    dock = page.locator(".dock").bounding_box()
+    assert dock["y"] + dock["height"] <= height
+
+
+def test_a_long_prompt_is_read_by_keyboard(long_prompt, alice: User, open_as: Open):
+    page = open_as(alice, LABEL)
+    prompt = page.locator(".question__prompt")
+    expect(prompt).to_have_attribute("tabindex", "0")
+    prompt.focus()
+    page.keyboard.press("End")
+    until(page, "() => document.querySelector('.question__prompt').scrollTop > 300")
+
+
+def test_a_short_prompt_is_no_stop_of_tab(items, alice: User, open_as: Open):
+    prompt = open_as(alice, LABEL).locator(".question__prompt")
+    expect(prompt).to_be_visible()
+    expect(prompt).not_to_have_attribute("tabindex", "0")
+
+
+def test_the_dock_counts_the_ratings_and_leads_to_the_first_that_is_missing(
+    long_prompt, project: Project, alice: User, open_as: Open
+):
+    page = open_as(alice, LABEL)
+    left = page.get_by_role("button", name="Ratings 0/4")
+    expect(left).to_be_in_viewport()
+    left.click()
+    group = page.get_by_role("radiogroup", name="Helpful, response A")
+    expect(group.get_by_role("radio").first).to_be_focused()
+    page.keyboard.press("1")
+    expect(page.get_by_role("button", name="Ratings 1/4")).to_be_visible()
+    # What has the focus is not under the dock.
+    second = page.get_by_role("radiogroup", name="Helpful, response B").bounding_box()
+    assert second["y"] + second["height"] <= page.locator(".dock").bounding_box()["y"]
+
+
+def test_a_long_prompt_has_no_barriers(long_prompt, alice: User, open_as: Open, barriers: Axe):
+    assert barriers(open_as(alice, LABEL)) == []

@@ -135,9 +135,9 @@ def test_a_start_that_is_refused_says_why(
     assert "Tea has no judgments yet: label some comparisons" in response.content.decode()
 
 
-def test_a_finished_round_shows_curves_and_asks_for_nothing(trained: Round, carol: User, client_of: SignIn):
+def test_a_decided_round_shows_no_curves_and_asks_for_nothing(trained: Round, carol: User, client_of: SignIn):
     page = client_of(carol).get(reverse("round-progress", args=["tea", 1])).content.decode()
-    assert "data-curves=" in page
+    assert "data-curves=" not in page
     assert "hx-get" not in page
     assert page.count('data-state="done"') == 7
     whole = client_of(carol).get(reverse("round", args=["tea", 1])).content.decode()

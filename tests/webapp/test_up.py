@@ -126,6 +126,7 @@ def answers(address: str) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_a_killed_process_manager_is_started_again_with_every_program(start):
     up = start("--no-model-server", "--no-first-project")
     up.wait_for("Rondo is at")

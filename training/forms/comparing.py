@@ -12,7 +12,7 @@ from annotation.models import Project, Prompt, User
 from annotation.services.judgments.incomplete import Incomplete
 from training.choices import CheckpointKind
 from training.models import Checkpoint, PromptSet
-from training.selectors.projects import checkpoints_of, comparable_checkpoints
+from training.selectors.projects import checkpoints_of, comparable_checkpoints, responding_checkpoints
 from training.selectors.prompt_sets import progress_on
 from training.services.comparing.arena import MOST_PROMPTS
 from training.services.comparing.prompt_sets import LONGEST_NAME
@@ -150,16 +150,24 @@ class CompareForm(PlaygroundForm):
             field = self.fields[name]
             assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
             field.queryset = choices
-        self._first_choices(list(checkpoints_of(project, writing=True)), list(rewards))
+        self._first_choices(list(checkpoints_of(project, writing=True)), list(rewards), list(writers))
 
-    def _first_choices(self, writers: list[Checkpoint], rewards: list[Checkpoint]) -> None:
-        """The starter beside the newest policy, scored by the newest reward model."""
+    def _first_choices(
+        self, writers: list[Checkpoint], rewards: list[Checkpoint], others: list[Checkpoint]
+    ) -> None:
+        """The starter beside the newest policy, scored by the newest reward model.
+
+        Always two different models, of other projects where this one has fewer.
+        """
+        by_age = sorted(writers, key=lambda writer: -writer.pk)
         starter = next((writer for writer in writers if writer.kind == CheckpointKind.STARTER), None)
-        newest = max(
-            (writer for writer in writers if writer != starter), key=lambda writer: writer.pk, default=None
-        )
-        self.fields["left"].initial = starter.name if starter else None
-        self.fields["right"].initial = newest.name if newest else None
+        first = starter or next(iter([*by_age[1:], *by_age, *others]), None)
+        second = next((writer for writer in [*by_age, *others] if writer != first), None)
+        self.fields["left"].initial = first.name if first else None
+        self.fields["right"].initial = second.name if second else None
+        if second is None:
+            # A browser would otherwise choose the first one twice.
+            self.fields["right"].empty_label = _("no other checkpoint")  # type: ignore[attr-defined]
         self.fields["reward"].initial = max(rewards, key=lambda reward: reward.pk).name if rewards else None
 
     def clean(self) -> dict[str, Any]:
@@ -247,7 +255,7 @@ class ArenaForm(SamplingForm):
         super().__init__(*args, **kwargs)
         field = self.fields["checkpoints"]
         assert isinstance(field, forms.ModelMultipleChoiceField)  # noqa: S101 - declared above
-        field.queryset = checkpoints_of(project, writing=True).order_by("-pk")
+        field.queryset = responding_checkpoints(project).order_by("-pk")
 
 
 class VoteForm(forms.Form):

@@ -9,7 +9,7 @@ from annotation.models import ConversationTask, Project
 from annotation.models.conversations import MOST_TURNS
 from training.forms.comparing import LONGEST_PROMPT, SamplingForm
 from training.models import Checkpoint, ContinuesWith, ConversationSettings
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import responding_checkpoints
 from training.services.conversations.settings import FEWEST_RESPONSES, MOST_RESPONSES
 
 LONGEST_TEXT = 20_000
@@ -36,7 +36,7 @@ class ConversationSettingsForm(SamplingForm):
         to_field_name="name",
         label=_("Checkpoints"),
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("Every turn draws from these; sets and positions are counterbalanced."),
+        help_text=_("Every turn draws from these, counterbalanced; a single one is sampled several times."),
     )
     responses = forms.IntegerField(
         initial=2, min_value=FEWEST_RESPONSES, max_value=MOST_RESPONSES, label=_("Responses per turn")
@@ -54,7 +54,7 @@ class ConversationSettingsForm(SamplingForm):
         super().__init__(*args, **kwargs)
         field = self.fields["checkpoints"]
         assert isinstance(field, forms.ModelMultipleChoiceField)  # noqa: S101 - declared above
-        field.queryset = checkpoints_of(project, writing=True)
+        field.queryset = responding_checkpoints(project)
 
     @staticmethod
     def values_of(settings: ConversationSettings | None) -> dict[str, Any]:

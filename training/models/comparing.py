@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Cap, JobState
 from annotation.models.jobs import Claimable
+from annotation.text.shortening import shortened
 from training.models.checkpoints import Checkpoint
 
 _SLUG_BYTES = 18
@@ -185,7 +186,7 @@ class SideBySide(models.Model):
 
     def __str__(self) -> str:
         last = next((turn["content"] for turn in reversed(self.messages) if turn["role"] == "user"), "")
-        return str(last)[:80]
+        return shortened(str(last))
 
     def get_absolute_url(self) -> str:
         return reverse("compare-shown", args=[self.slug])
@@ -223,7 +224,7 @@ class SideBySideAnswer(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.text[:80]
+        return shortened(self.text)
 
 
 class ArenaLink(Claimable):

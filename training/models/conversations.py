@@ -82,7 +82,6 @@ class TurnResponse(models.Model):
         ordering = ["turn", "position"]
         constraints = [
             models.UniqueConstraint(fields=["turn", "position"], name="turn_response_position_once"),
-            models.UniqueConstraint(fields=["turn", "checkpoint"], name="turn_response_checkpoint_once"),
             models.CheckConstraint(
                 condition=Q(position__range=(1, 4)), name="turn_response_position_in_range"
             ),

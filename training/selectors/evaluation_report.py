@@ -104,7 +104,18 @@ class Report:
     @property
     def height(self) -> int:
         """Return the height of the picture of win rates."""
-        return len(self.shares) * _ROW_HEIGHT
+        return height_of(self.shares)
+
+
+def height_of(shares: Sequence[Share]) -> int:
+    """Return the height of a picture of win rates."""
+    return len(shares) * _ROW_HEIGHT
+
+
+def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[Share]:
+    """Return the win rates that decide a round: by people on held-out prompts, and by the reward model."""
+    by_model = Figure.from_json(evaluation.figures["win_rate"])
+    return _drawn([(_("people, held-out prompts"), people.held_out), (_("reward model"), by_model)], people)
 
 
 def report_of(checkpoint: Checkpoint) -> Report | None:
@@ -164,6 +175,10 @@ def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
         (_("reward model, at equal length"), Figure.from_json(figures.get("length_controlled"))),
     ]
     named += [(name, Figure.from_json((scores or {}).get("win_rate"))) for name, scores in _scored(figures)]
+    return _drawn(named, people)
+
+
+def _drawn(named: Sequence[tuple[str, Figure | None]], people: PeopleSay) -> list[Share]:
     known = [(label, figure) for label, figure in named if figure is not None]
     # Those that say something come first.
     known.sort(key=lambda entry: not is_narrow(entry[1].low, entry[1].high))

@@ -36,12 +36,16 @@ class PeopleSay:
     held_out: Figure | None
     """Win rate on held-out prompts; ties count half."""
     held_out_judgments: int
+    held_out_arena_votes: int
+    """Those of them that members gave in an arena."""
     everywhere: Figure | None
     """The same on all prompts, those of training among them."""
     judgments: int
 
 
-NOBODY = PeopleSay(outcomes=(), held_out=None, held_out_judgments=0, everywhere=None, judgments=0)
+NOBODY = PeopleSay(
+    outcomes=(), held_out=None, held_out_judgments=0, held_out_arena_votes=0, everywhere=None, judgments=0
+)
 """No judgment by anybody."""
 
 
@@ -131,25 +135,28 @@ def _pair(values: Any) -> tuple[float, float] | None:
 
 
 def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
-    """Return the win rate of a checkpoint against its parent by all current judgments of people, arenas
-    included.
+    """Return the win rate of a checkpoint against its parent by all current judgments of people with an
+    account, their votes in arenas included.
 
-    A prompt counts once, for the policy that most of its judgments prefer. AI and unblinded judgments do not
-    count.
+    A prompt counts once, for the policy that most of its judgments prefer. Judgments by AI annotators and by
+    guests, and unblinded ones, do not count.
     """
     pair = {checkpoint.source_id, parent.source_id}
-    prompts: dict[int, tuple[int, str]] = {
-        pk: (prompt, split)
-        for pk, prompt, split in Judgment.objects.current()
+    prompts: dict[int, tuple[int, str, str]] = {
+        pk: (prompt, split, purpose)
+        for pk, prompt, split, purpose in Judgment.objects.current()
         .filter(
             comparison__in=_comparisons_of(checkpoint, parent),
             annotator__is_machine=False,
+            # Anyone with the link may open as many windows as they like.
+            annotator__is_guest=False,
             blind=True,
             assignment__retest_of__isnull=True,
         )
         .order_by("pk")
-        .values_list("pk", "comparison__prompt_id", "comparison__prompt__split")
+        .values_list("pk", "comparison__prompt_id", "comparison__prompt__split", "comparison__purpose")
     }
+    arena_votes = 0
     by_split: dict[str, dict[int, list[float]]] = {split: defaultdict(list) for split in Split.values}
     for pk, judgment in judged(list(prompts)).items():
         outcomes = [
@@ -158,7 +165,8 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
             if {vote.left, vote.right} == pair
         ]
         if outcomes:
-            prompt, split = prompts[pk]
+            prompt, split, purpose = prompts[pk]
+            arena_votes += split == Split.HELD_OUT and purpose == Purpose.ARENA
             by_split[split][prompt].append(sum(outcomes) / len(outcomes))
     held_out = list(by_split[Split.HELD_OUT].values())
     everything = [votes for by_prompt in by_split.values() for votes in by_prompt.values()]
@@ -167,6 +175,7 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
         outcomes=tuple(outcomes),
         held_out=win_rate(outcomes),
         held_out_judgments=sum(map(len, held_out)),
+        held_out_arena_votes=arena_votes,
         everywhere=win_rate(prompt_outcomes(everything)),
         judgments=sum(map(len, everything)),
     )
@@ -198,6 +207,7 @@ def judgment_progress(evaluation: Evaluation) -> JudgmentProgress:
         .filter(
             comparison__in=paired,
             annotator__is_machine=False,
+            annotator__is_guest=False,
             blind=True,
             assignment__retest_of__isnull=True,
         )

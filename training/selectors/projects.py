@@ -44,6 +44,13 @@ def checkpoints_of(project: Project, *, writing: bool) -> QuerySet[Checkpoint]:
     ).distinct()
 
 
+def responding_checkpoints(project: Project) -> QuerySet[Checkpoint]:
+    """Return the checkpoints that may talk with people of a project: its own that write text, and every base
+    model."""
+    bases = Q(kind=CheckpointKind.STARTER, project__isnull=True, files_deleted_at__isnull=True)
+    return Checkpoint.objects.filter(bases | Q(pk__in=checkpoints_of(project, writing=True).values("pk")))
+
+
 def comparable_checkpoints(project: Project, user: User | AnonymousUser) -> QuerySet[Checkpoint]:
     """Return the checkpoints that a manager may compare in a project: its own, those of the other projects
     that they manage, and every base model."""

@@ -15,6 +15,7 @@ from annotation.choices import Split
 from training.choices import Verdict
 from training.figures.evaluation_statistics import Figure, outcomes_of
 from training.models import Evaluation, Round
+from training.selectors.evaluation_report import Share, deciding_shares, height_of
 from training.selectors.evaluations import PeopleSay, evaluation_of, measurements_of, people_say, tolerance_in
 from training.selectors.validation import reward_model_validation
 
@@ -39,14 +40,28 @@ class RoundHelp:
     title: str
     text: str
     facts: tuple[Fact, ...]
+    shares: tuple[Share, ...] = ()
+    """The win rates that decide, for one picture."""
     warning: str = ""
+
+    @property
+    def height(self) -> int:
+        """Return the height of the picture of win rates."""
+        return height_of(self.shares)
 
 
 def help_of(round_: Round) -> RoundHelp | None:
     """Return whether a round helped; None before its new policy was evaluated on any prompt."""
-    evaluation = evaluation_of(round_) if round_.verdict else None
-    if evaluation is None or evaluation.finished_at is None or not evaluation.figures["prompts"]:
+    return help_in(evaluation_of(round_) if round_.verdict else None)
+
+
+def help_in(evaluation: Evaluation | None) -> RoundHelp | None:
+    """Return whether the round of an evaluation helped, without a query for the evaluation."""
+    if evaluation is None or not evaluation.round.verdict:
         return None
+    if evaluation.finished_at is None or not evaluation.figures["prompts"]:
+        return None
+    round_ = evaluation.round
     people = people_say(evaluation.checkpoint, evaluation.parent)
     answer = _ANSWERS.get(round_.verdict, "open")
     title, text = _in_words(answer)
@@ -56,6 +71,7 @@ def help_of(round_: Round) -> RoundHelp | None:
         title=title,
         text=text,
         facts=tuple(_facts(evaluation, people)),
+        shares=tuple(deciding_shares(evaluation, people)),
         warning=_warning(evaluation, people),
     )
 

@@ -31,6 +31,8 @@ class RoundView:
     """True if a worker is on it, or will be without any action."""
     can_answer_again: bool
     can_decide: bool
+    is_decided: bool
+    """True where a verdict ended it; its training is then a link, not a chart."""
     """True where its new policy may be promoted or rejected now."""
     life: list[tuple[str, str]]
     """Every state up to the verdict, in words, with its mark: done, running or waiting."""
@@ -61,6 +63,7 @@ def round_view(round_: Round) -> RoundView:
         is_going_on=works or (round_.state in TRAINS and any(step.state in waits for step in shown)),
         can_answer_again=labelling and opening is not None and opening.state in ended_early,
         can_decide=can_decide(round_),
+        is_decided=round_.state in (*IS_DECIDED, RoundState.NOT_ENOUGH_EVIDENCE),
         life=_life(round_),
     )
 

@@ -9,6 +9,7 @@ from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from annotation.templatetags.audit import audit_details
 from training.choices import ChartGroup, RoundState, RunState, StepState
 
 register = template.Library()
@@ -65,13 +66,7 @@ def action_label(action: str) -> str | Promise:
 @register.filter
 def details(values: Mapping[str, object]) -> str:
     """Return the details of an audit entry in one line; empty ones are left out."""
-    parts = []
-    for name, value in values.items():
-        if value in (None, "", [], {}):
-            continue
-        text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-        parts.append(f"{name.replace('_', ' ')}: {text}")
-    return " · ".join(parts)
+    return audit_details(values)
 
 
 @register.filter

@@ -17,7 +17,7 @@ from training.models import Evaluation, Round
 from training.selectors.evaluation_words import summary_of
 from training.selectors.evaluations import evaluation_of
 from training.selectors.lists import rounds_of_project
-from training.selectors.round_help import help_of
+from training.selectors.round_help import help_in
 from training.selectors.rounds import audit_of, material_of, round_view
 from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
@@ -37,9 +37,7 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
         "rounds": project.rounds.order_by("number"),
         "recipe": json.dumps(round_.recipe, indent=2),
         "entries": audit_of(round_),
-        "evaluation": evaluation,
         "material": material_of(round_),
-        "help": help_of(round_),
         "reward_base": reward_base_of(round_),
         **progress_context(round_, evaluation),
     }
@@ -96,6 +94,8 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
         "round": round_,
         "view": view,
         "evaluator": round_evaluator(round_),
+        "evaluation": evaluation,
+        "help": None if view.is_going_on else help_in(evaluation),
         "summary": summary_of(evaluation),
         "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
         "progress_url": reverse("round-progress", args=address),

@@ -220,7 +220,15 @@ COMPARISONS = Table(
         tag_filter("prompt"),
     ),
     actions=(
-        Action(name="requeue", label=gettext_lazy("Re-queue"), icon="repeat"),
+        Action(
+            name="requeue",
+            label=gettext_lazy("Re-queue"),
+            icon="repeat",
+            about=gettext_lazy(
+                "Each comparison is given to one more annotator who has not annotated it. Nobody is asked "
+                "twice, annotations stay, and what a review decided is not opened again."
+            ),
+        ),
         Action(
             name="overlap",
             label=gettext_lazy("Raise overlap"),

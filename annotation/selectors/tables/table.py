@@ -73,6 +73,8 @@ class Action:
     icon: str
     value: str | Promise = ""
     """Label of the value that it takes; empty for none."""
+    about: str | Promise = ""
+    """Sentences for the page that asks for confirmation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,9 @@
 
 from annotation.services.bulk.comparisons import (
     close,
+    open_comparisons,
     quarantine,
+    raise_open_overlap,
     raise_overlap,
     release,
     requeue,
@@ -17,7 +19,9 @@ __all__ = [
     "Effect",
     "add_tag",
     "close",
+    "open_comparisons",
     "quarantine",
+    "raise_open_overlap",
     "raise_overlap",
     "release",
     "remove_tag",

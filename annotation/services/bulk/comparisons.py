@@ -27,16 +27,28 @@ _QUARANTINED = Q(withholding__isnull=False) & ~Q(withholding__state=WithholdingS
 def requeue(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False) -> Effect:
     """Ask one more annotator for each chosen comparison whose annotations are all submitted.
 
-    Annotations stay. Gold, qualification and quarantined comparisons are skipped, those in the queue,
-    and those being labelled: doing it twice asks once.
+    Annotations stay, and nobody annotates a comparison twice. Gold, qualification and quarantined comparisons
+    are skipped, those that a review decided, those in the queue and those being labelled: twice asks
+    once.
     """
     rows = _locked(project, actor, chosen)
     work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    closed = work.filter(~Exists(leased), open_slots=0, overlap__lt=MOST_OVERLAP)
-    effect = _effect(
-        rows, work, closed, gettext_lazy("in the queue, being labelled, or at the highest overlap")
+    undecided = work.filter(
+        ~Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=False))
     )
+    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
+    closed = undecided.filter(~Exists(leased), open_slots=0, overlap__lt=MOST_OVERLAP)
+    effect = _effect(
+        rows, undecided, closed, gettext_lazy("in the queue, being labelled, or at the highest overlap")
+    )
+    decided = work.count() - undecided.count()
+    if decided:
+        kept = gettext_lazy("gold, qualification or quarantined")
+        others = effect.skipped.get(kept, 0) - decided
+        skipped = {**effect.skipped, kept: others, gettext_lazy("decided by a review"): decided}
+        effect = Effect(
+            changed=effect.changed, skipped={why: count for why, count in skipped.items() if count}
+        )
     if not dry_run:
         _update(closed, overlap=F("overlap") + 1, open_slots=F("open_slots") + 1)
         _note(project, actor, "data.requeue", effect)
@@ -57,6 +69,26 @@ def raise_overlap(
         _update(lower, open_slots=F("open_slots") + overlap - F("overlap"), overlap=overlap)
         _note(project, actor, "data.overlap", effect, overlap=overlap)
     return effect
+
+
+def open_comparisons(project: Project) -> QuerySet[Comparison]:
+    """Return the comparisons of work that wait for an annotator or are being labelled."""
+    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK).exclude(_QUARANTINED)
+    return work.filter(Q(open_slots__gt=0) | Exists(leased))
+
+
+@transaction.atomic
+def raise_open_overlap(*, project: Project, actor: User) -> int:
+    """Raise the overlap of the open comparisons to that of the project; return how many there were."""
+    lower = open_comparisons(project).filter(overlap__lt=project.overlap)
+    keys = list(lower.order_by("pk").values_list("pk", flat=True))
+    Comparison.objects.filter(pk__in=keys, overlap__lt=project.overlap).update(
+        open_slots=F("open_slots") + project.overlap - F("overlap"), overlap=project.overlap
+    )
+    if keys:
+        _note(project, actor, "data.overlap", Effect(changed=len(keys)), overlap=project.overlap)
+    return len(keys)
 
 
 @transaction.atomic

@@ -155,6 +155,12 @@ def keys_of(user: User) -> dict[str, str]:
     return {action.name: user.keys.get(action.name) or action.default for action in ACTIONS}
 
 
+def screen_keys() -> list[str]:
+    """Return the single characters that do something on the labelling screen by default, sorted."""
+    used = {action.default for action in ACTIONS if len(action.default) == 1}
+    return sorted(used | set("123456789"))
+
+
 def own_keys(user: User) -> dict[str, str]:
     """The keys that this person chose otherwise than they are by default, by action."""
     return {name: key for name, key in keys_of(user).items() if key != _BY_NAME[name].default}

@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.db.models import Max, Q
 from django.utils import timezone
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
 from annotation.choices import CategoryScope, Granularity, Role
@@ -15,6 +16,8 @@ from annotation.models import Category, Criterion, Guideline, Membership, Projec
 from annotation.selectors import access, own_work
 from annotation.services import audit
 from annotation.services.assignments.acquisition import score_open_comparisons
+
+_LONGEST_SHOWN = 120
 
 FINE_GRAINED_CATEGORIES: Sequence[dict[str, Any]] = (
     {
@@ -132,6 +135,7 @@ def change_settings(*, project: Project, settings: Mapping[str, Any], changed_by
     changed = sorted(name for name, value in settings.items() if getattr(project, name) != value)
     if not changed:
         return project
+    before = {name: _shown(getattr(project, name)) for name in changed}
     for name in changed:
         setattr(project, name, settings[name])
     _clean(project)
@@ -141,11 +145,22 @@ def change_settings(*, project: Project, settings: Mapping[str, Any], changed_by
         subject=project,
         actor=changed_by,
         project=project,
-        details={"changed": changed},
+        details={
+            "changed": changed,
+            "from": before,
+            "to": {name: _shown(getattr(project, name)) for name in changed},
+        },
     )
     if "acquisition" in changed:
         transaction.on_commit(lambda: score_open_comparisons(project=project))
     return project
+
+
+def _shown(value: object) -> object:
+    """Return a setting as the audit log keeps it: long texts shortened."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return Truncator(str(value)).chars(_LONGEST_SHOWN)
 
 
 def add_member(*, project: Project, user: User, role: Role = Role.ANNOTATOR) -> Membership:

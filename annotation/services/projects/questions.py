@@ -1,6 +1,7 @@
 """Questions of a project: its categories and criteria."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from django.core.exceptions import ValidationError
@@ -9,9 +10,11 @@ from django.db.models import Max, ProtectedError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from annotation.choices import CategoryScope
 from annotation.errors import Refusal
 from annotation.models import Category, Criterion, Judgment, Project, User
 from annotation.services import audit
+from annotation.services.people.shortcuts import screen_keys
 
 Question = TypeVar("Question", Category, Criterion)
 
@@ -147,23 +150,37 @@ def _set(
         once = _CHOSEN_ONCE[kind]
         if row.pk is not None and once in values and values[once] != getattr(row, once):
             raise Refusal(_("This was fixed at creation: annotations depend on it."), field=once)
+        shortcut_before = getattr(row, "shortcut", "")
+        changed = [name for name in values if row.pk is not None and getattr(row, name) != values[name]]
+        before = {name: str(getattr(row, name)) for name in changed}
         for name, value in values.items():
             setattr(row, name, value)
-        _require_free_shortcut(row)
+        _require_free_shortcut(row, shortcut_before)
         try:
             row.full_clean()
         except ValidationError as error:
             field, messages = next(iter(error.message_dict.items()))
             raise Refusal(" ".join(messages), field=None if field == "__all__" else field) from None
         row.save()
-        _write_down("set", row, changed_by)
+        after = {name: str(getattr(row, name)) for name in changed}
+        _write_down("set", row, changed_by, {"from": before, "to": after} if changed else {})
     return row
 
 
-def _require_free_shortcut(row: Category | Criterion) -> None:
-    """Refuse a key of the keyboard that another category of the project has."""
+def _require_free_shortcut(row: Category | Criterion, before: str) -> None:
+    """Refuse a key that another category of the project has, or that the labelling screen uses.
+
+    A category from before the second rule keeps its key.
+    """
     if not isinstance(row, Category) or not row.shortcut:
         return
+    taken = screen_keys()
+    if row.scope == CategoryScope.SPAN and row.shortcut != before and row.shortcut.lower() in taken:
+        raise Refusal(
+            _("The labelling screen uses the key %(key)s. Choose another; it uses %(taken)s.")
+            % {"key": row.shortcut, "taken": " ".join(taken)},
+            field="shortcut",
+        )
     holder = Category.objects.filter(project=row.project, shortcut=row.shortcut).exclude(pk=row.pk).first()
     if holder is not None:
         raise Refusal(
@@ -173,11 +190,13 @@ def _require_free_shortcut(row: Category | Criterion) -> None:
         )
 
 
-def _write_down(verb: str, row: Category | Criterion, actor: User) -> None:
+def _write_down(
+    verb: str, row: Category | Criterion, actor: User, values: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     audit.record(
         action=f"{row._meta.model_name}.{verb}",
         subject=row,
         actor=actor,
         project=row.project,
-        details={"key": row.key},
+        details={"key": row.key, **values},
     )

@@ -143,7 +143,7 @@ _SAFETY = ProjectTemplate(
             "description": _("It reveals something private about a real person."),
             "scope": CategoryScope.SPAN,
             "granularity": Granularity.SUB_SENTENCE,
-            "shortcut": "p",
+            "shortcut": "i",
             "colour": "#6d28d9",
             "severity_steps": 3,
         },

@@ -87,6 +87,8 @@ class Screen:
         if after is not None and after.state == AssignmentState.LEASED:
             # The page is shown only after the previous comparison is submitted.
             self.progress = replace(self.progress, done=self.progress.done + 1)
+            if place is None:
+                self.pace = replace(self.pace, today=self.pace.today + 1)
         self.is_revision = assignment.state == AssignmentState.SUBMITTED
         self.draft = entered.draft or draft_of(assignment)
         self.idempotency_key = entered.idempotency_key or str(uuid.uuid4())
@@ -157,6 +159,11 @@ class Screen:
             CriterionOnScreen(criterion, self.candidates, self.entered)
             for criterion in configuration_of(self.project).asked_criteria
         ]
+
+    @property
+    def rating_count(self) -> int:
+        """The number of ratings that are asked for on this screen."""
+        return sum(len(criterion.rated) for criterion in self.criteria)
 
     @cached_property
     def rubric(self) -> RubricVersion | None:
@@ -238,8 +245,18 @@ class Screen:
         """For each candidate of a pair, the choices in which it wins, in screen order."""
         if not self.project.ask_strength:
             better = _("%(letter)s is better")
+            taken = {category.shortcut.lower() for category in self.span_categories}
+            letters = [letter.lower() if letter.lower() not in taken else "" for letter in self.letters]
             return [
-                [Choice(f"win:{c.token}", better % {"letter": c.letter}, str(key), c.letter)]
+                [
+                    Choice(
+                        f"win:{c.token}",
+                        better % {"letter": c.letter},
+                        str(key),
+                        c.letter,
+                        letter_key=letters[key - 1],
+                    )
+                ]
                 for key, c in enumerate(self.candidates, start=1)
             ]
         left, right = self.candidates

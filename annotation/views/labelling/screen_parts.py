@@ -25,6 +25,8 @@ class Choice:
     key: str
     short: str = ""
     strength: int = 0
+    letter_key: str = ""
+    """A second key: the letter of the response, where no category has it."""
 
 
 class CandidateOnScreen:

@@ -6,8 +6,9 @@ import pytest
 from django.db import transaction
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from annotation.choices import ReviewReason
+from annotation.choices import ReviewReason, Verdict
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Comparison, Project, Review, User, Withholding
 from annotation.services import bulk
@@ -44,6 +45,21 @@ def test_a_requeued_comparison_is_asked_of_one_more_annotator(
     assert (waiting.overlap, waiting.open_slots) == (1, 1)
     judgment = factories.make_judgment(done, bob)
     assert judgment.comparison == done
+
+
+def test_what_a_review_decided_is_not_requeued(project: Project, carol: User, done: Comparison):
+    Review.objects.create(
+        comparison=done,
+        reason=ReviewReason.REQUESTED,
+        reviewer=carol,
+        verdict=Verdict.EQUAL,
+        decided_at=timezone.now(),
+    )
+    effect = bulk.requeue(project=project, actor=carol, chosen=[done.pk])
+    assert (effect.changed, {str(why): count for why, count in effect.skipped.items()}) == (
+        0,
+        {"decided by a review": 1},
+    )
 
 
 def test_a_comparison_that_somebody_labels_now_is_not_requeued(project: Project, alice: User, carol: User):
@@ -151,6 +167,7 @@ def test_a_page_shows_the_effect_before_it_happens(
     address = reverse("data-act", args=["tea", "comparisons"])
     page = browser.post(address, {"action": "requeue", "chosen": [done.pk], "query": "round=1"})
     assert "1 of 1 selected rows" in page.content.decode()
+    assert "one more annotator who has not annotated it" in page.content.decode()
     done.refresh_from_db()
     assert done.open_slots == 0
     after = browser.post(

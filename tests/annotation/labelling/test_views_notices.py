@@ -8,6 +8,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, Membership, Project, User
+from annotation.selectors.own_work import Pace
 from annotation.services.assignments import assign_next, tokens_of
 from annotation.services.projects.projects import publish_guideline
 from tests import factories
@@ -184,6 +185,25 @@ def test_ones_own_count_and_median_stand_on_the_screen_and_at_home(
     home = shown(browser.get(reverse("project", args=[project.slug])))
     assert "2 today" in home
     assert "median 1:05 min" in home
+
+
+def test_the_count_of_today_includes_the_one_in_hand_on_a_page_fetched_ahead(
+    project: Project, alice: User, browser: Client
+):
+    for _ in range(2):
+        factories.make_comparison(project)
+    label(browser, project)
+    in_hand = Assignment.objects.get()
+    following = browser.get(reverse("label-ahead", args=[project.slug]), {"after": in_hand.pk}, headers=HTMX)
+    # It is shown once the one in hand is submitted, the first of today.
+    assert "1 today" in shown(following)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(2, "2 s"), (59, "59 s"), (60, "1:00 min"), (125, "2:05 min")]
+)
+def test_a_median_below_a_minute_is_in_seconds(seconds: int, words: str):
+    assert Pace(today=1, median_seconds=seconds).clock == words
 
 
 def test_a_day_that_is_full_says_so(project: Project, alice: User, browser: Client):

@@ -48,12 +48,12 @@ def page(project: Project, name: str, *parts: str) -> str:
 
 def test_a_manager_adds_a_category_after_the_others(project: Project, carol: User, client_of: ClientOf):
     address = page(project, "category-add")
-    values = {**CATEGORY, "label": "Off topic", "scope": "span", "shortcut": "o"}
+    values = {**CATEGORY, "label": "Off topic", "scope": "span", "shortcut": "f"}
     answer = client_of(carol).post(address, values)
     assert answer["Location"] == page(project, "project-categories")
     made = Category.objects.get(key="off-topic")
     assert keys(project) == ["irrelevant", "untruthful", "missing", "off-topic"]
-    assert (made.severity_steps, made.shortcut, made.colour) == (3, "o", "#112233")
+    assert (made.severity_steps, made.shortcut, made.colour) == (3, "f", "#112233")
     assert AuditEntry.objects.get(action="category.set").details == {"key": "off-topic"}
 
 
@@ -69,6 +69,7 @@ def test_the_way_to_missing_information_fills_its_scope_in(
     [
         ({"label": "Other", "key": "missing"}, "key", "The key missing is in use."),
         ({"label": "Other", "shortcut": "u"}, "shortcut", "“Untruthful” has the key u already."),
+        ({"label": "Other", "shortcut": "s"}, "shortcut", "uses + , - . 0 1 2 3 4 5 6 7 8 9 = ? j k l"),
         ({"label": "Other", "colour": "red"}, "colour", "Write a colour as #rrggbb."),
         ({"label": "Other", "severity_steps": "10"}, "severity_steps", "less than or equal to 9"),
         ({"label": ""}, "label", "required"),
@@ -88,10 +89,10 @@ def test_a_category_is_changed_but_for_its_key_and_scope(project: Project, carol
     client = client_of(carol)
     address = page(project, "category", "untruthful")
     assert not {"key", "scope"} & set(client.get(address).context["form"].fields)
-    values = {**CATEGORY, "label": "Wrong", "shortcut": "w", "key": "x", "scope": "missing"}
+    values = {**CATEGORY, "label": "Wrong", "shortcut": "e", "key": "x", "scope": "missing"}
     assert client.post(address, values).status_code == 302
     changed = project.categories.get(key="untruthful")
-    assert (changed.label, changed.shortcut, changed.scope) == ("Wrong", "w", CategoryScope.SPAN)
+    assert (changed.label, changed.shortcut, changed.scope) == ("Wrong", "e", CategoryScope.SPAN)
 
 
 def test_buttons_move_a_category_and_the_screen_follows(project: Project, carol: User, client_of: ClientOf):

@@ -33,7 +33,36 @@ def test_a_manager_changes_settings_and_the_log_names_them(
     project.refresh_from_db()
     assert (project.overlap, project.gold_feedback, project.gold_share) == (3, True, 0.1)
     entry = AuditEntry.objects.get(action="project.settings")
-    assert (entry.actor, entry.details) == (carol, {"changed": ["gold_feedback", "gold_share", "overlap"]})
+    assert (entry.actor, entry.details) == (
+        carol,
+        {
+            "changed": ["gold_feedback", "gold_share", "overlap"],
+            "from": {"gold_feedback": False, "gold_share": 0.0, "overlap": 1},
+            "to": {"gold_feedback": True, "gold_share": 0.1, "overlap": 3},
+        },
+    )
+    log = client_of(carol).get(reverse("project-audit", args=[project.slug])).content.decode()
+    assert "overlap: 1 → 3" in log
+
+
+def test_a_higher_overlap_is_asked_for_the_open_comparisons_too(
+    project: Project, alice: User, carol: User, client_of: ClientOf
+):
+    done = factories.make_comparison(project)
+    factories.make_judgment(done, alice)
+    waiting, in_hand = (factories.make_comparison(project) for _ in range(2))
+    factories.lease_to(in_hand, alice)
+    address = reverse("project-settings", args=[project.slug])
+    client = client_of(carol)
+    assert "Also for the 2 open comparisons" in client.get(address).content.decode()
+    client.post(address, sent(project, overlap=3))
+    waiting.refresh_from_db()
+    assert waiting.overlap == 1
+    project.refresh_from_db()
+    client.post(address, sent(project, raise_open=True))
+    for comparison, places in ((done, (1, 0)), (waiting, (3, 3)), (in_hand, (3, 2))):
+        comparison.refresh_from_db()
+        assert (comparison.overlap, comparison.open_slots) == places
 
 
 @pytest.mark.parametrize(

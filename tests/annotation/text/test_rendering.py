@@ -1,6 +1,7 @@
 """Rendered answers know where their text stands in the source; nothing active survives."""
 
 import random
+import re
 import time
 from html.parser import HTMLParser
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotation.text.rendering import render_answer, render_markdown
+from annotation.text.rendering import _clean, render_answer, render_markdown
 
 
 class Leaves(HTMLParser):
@@ -155,7 +156,7 @@ def test_an_answer_that_cannot_be_placed_is_plain_text_with_every_line_markable(
 
 def test_headings_of_an_answer_leave_no_gap_in_the_outline():
     markup = render_answer("### a\n\n# b\n\n## c\n\n###### d")
-    assert [line[:4] for line in markup.splitlines()] == ["<h3>", "<h3>", "<h4>", "<h5>"]
+    assert [line[:3] for line in markup.splitlines()] == ["<h3", "<h3", "<h4", "<h5"]
 
 
 PAYLOADS = [
@@ -229,12 +230,13 @@ def test_nothing_active_survives(render, payload):
             assert set(attributes) <= HARMLESS_ON_MATHML
             continue
         assert tag in HARMLESS
-        allowed = {"href", "title", "rel", "target", "start", "data-start", "align", "class"}
+        allowed = {"href", "title", "rel", "target", "start", "data-start", "align", "class", "dir"}
         if tag == "span":
             allowed |= {"data-source-length", "tabindex"}
         assert set(attributes) <= allowed
         assert attributes.get("href", "http://").startswith(("http://", "https://", "mailto:"))
         assert attributes.get("tabindex", "0") == "0"
+        assert attributes.get("dir", "auto") in ("auto", "ltr", "rtl")
         assert set(attributes.get("class", "").split()) <= ({"plain"} if tag == "p" else FORMULA_CLASSES)
 
 
@@ -368,3 +370,26 @@ def test_a_formula_beyond_all_measure_stays_source_and_takes_no_time(latex):
     assert time.perf_counter() - started < 2
     assert "<math" not in markup
     assert_exact(f"${latex}$")
+
+
+@pytest.mark.parametrize("render", [render_answer, render_markdown])
+def test_every_block_runs_in_the_direction_of_its_text(render):
+    markup = render("# A\n\nB\n\n- c\n\n> d\n\n| e |\n|---|\n| f |\n\n1. g\n\n   h")
+    blocks = re.findall(r"<(?:p|h\d|ul|ol|li|blockquote|table|th|td)\b[^>]*>", markup)
+    assert len(blocks) == 13
+    assert [block for block in blocks if 'dir="auto"' not in block] == []
+
+
+def test_a_list_that_begins_from_right_to_left_has_its_signs_on_the_right():
+    markup = render_markdown("- שלום\n\n  עולם\n- tea\n\n> 1. שלום\n\n```\nשלום\n```")
+    assert '<ul dir="rtl">' in markup
+    assert '<blockquote dir="rtl">' in markup
+    assert '<ol dir="rtl">' in markup
+    assert '<pre dir="ltr">' in markup
+    # Each entry goes by its own text.
+    assert re.findall(r'<li dir="(\w+)">', markup) == ["rtl", "auto", "rtl"]
+
+
+def test_no_other_direction_passes():
+    assert 'dir="auto"' in render_answer("plain")
+    assert "dir=" not in _clean('<p dir="sideways">x</p><span dir="rtl">y</span>')

@@ -93,7 +93,7 @@ def test_100_kb_of_ordinary_prose_keep_their_formatting():
 
 def test_a_table_of_400_cells_stays_a_table():
     text = "|a|b|c|d|\n|-|-|-|-|\n" + "|1|2|3|4|\n" * 100
-    assert render_answer(text).count("<td>") == 400
+    assert render_answer(text).count("<td ") == 400
 
 
 def test_a_text_shown_plainly_says_so_above_it():

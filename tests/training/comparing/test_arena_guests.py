@@ -13,9 +13,11 @@ from tests import factories
 from tests.architecture.address_table import TABLE
 from tests.training.comparing.arena_scene import ready_arena
 from tests.training.engine.fake_server import FakeServer
-from training.models import ArenaBallot, ArenaLink, VoteCount, Voters
+from training.models import ArenaBallot, ArenaLink, Checkpoint, VoteCount, Voters
+from training.selectors.evaluations import people_say
 from training.services.comparing import arena as arenas
 from training.services.comparing.leaderboard import count_votes
+from training.services.comparing.voting import VOTES
 
 pytestmark = pytest.mark.django_db
 
@@ -158,3 +160,12 @@ def test_one_address_begins_as_so_many_guests_and_others_go_on(arena, guest, mon
     User.objects.filter(is_guest=True).update(date_joined=timezone.now() - timedelta(minutes=2))
     assert [Client().post(address).status_code for _ in range(2)] == [302, 429]
     assert not User.objects.filter(is_guest=True, username__contains="127.0.0.1").exists()
+
+
+def test_votes_of_guests_decide_nothing_and_votes_of_members_are_counted_as_such(arena, alice):
+    north, south = (Checkpoint.objects.get(name=name) for name in ("north", "south"))
+    for voter in (arenas.begin_as_guest(arena=arena), arenas.begin_as_guest(arena=arena), alice):
+        ballot = arenas.next_ballot(arena=arena, voter=voter)
+        arenas.vote_in_arena(ballot=ballot, voter=voter, vote=VOTES["equal"])
+    people = people_say(north, south)
+    assert (people.judgments, people.held_out_judgments, people.held_out_arena_votes) == (1, 1, 1)

@@ -14,6 +14,8 @@ from tests import factories
 from tests.api.scene import Asker
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
+from training.engine import EngineUnavailableError
+from training.forms.comparing import CompareForm
 from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.prompt_sets import progress_on
 from training.services.comparing.prompt_sets import (
@@ -23,6 +25,7 @@ from training.services.comparing.prompt_sets import (
     remove_prompts,
     rename_prompt_set,
 )
+from training.views.comparing.side_by_side import trouble_of
 
 pytestmark = pytest.mark.django_db
 
@@ -404,3 +407,18 @@ def test_the_api_makes_fills_and_asks_a_set(
     assert asker.post(f"{base}/regenerate/", {"top_p": 0}).status_code == 422
     assert asker.post("/projects/tea/beside/", {**body, "prompt_set": 10**9}).status_code == 422
     assert asker("DELETE", path).status_code == 204
+
+
+@pytest.mark.parametrize("names", [("north", "south"), ("north",)])
+def test_two_different_models_are_chosen_by_default(project: Project, carol: User, names: tuple[str, ...]):
+    make_checkpoints(project, names)
+    form = CompareForm(project=project, user=carol)
+    chosen = [form.fields[side].initial for side in ("left", "right")]
+    assert chosen[0] != chosen[1]
+    assert set(filter(None, chosen)) == set(names)
+
+
+def test_while_blind_the_reason_of_a_missing_response_names_no_model():
+    error = EngineUnavailableError("smol-copy is starting")
+    assert "smol-copy" in trouble_of(error, hidden=False)
+    assert trouble_of(error, hidden=True).startswith("A model server is down or still starting.")

@@ -6,11 +6,12 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from annotation.choices import AssignmentState, Purpose, Split, TurnState, Verdict
+from annotation.choices import AssignmentState, Purpose, SourceKind, Split, TurnState, Verdict
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import (
     Assignment,
     Comparison,
+    CompletionSource,
     Conversation,
     ConversationTurn,
     Correction,
@@ -23,9 +24,13 @@ from annotation.models import (
 from annotation.services.assignments import assign_next
 from annotation.services.conversations import end_conversation, save_task
 from tests import factories
+from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.conversations.scene import judge, judge_turn, open_conversations, talk, text_at
 from tests.training.engine.streaming_server import StreamingServer
-from training.models import ContinuesWith, ConversationSettings, TurnResponse
+from training.choices import CheckpointKind
+from training.forms.comparing import ArenaForm
+from training.forms.conversations import ConversationSettingsForm
+from training.models import Checkpoint, ContinuesWith, ConversationSettings, TurnResponse
 from training.selectors.conversations import completions_shown, standing_of
 from training.services.conversations import begin, generate_turn, say, take_up_turn
 
@@ -371,3 +376,27 @@ def test_generating_a_complete_turn_again_changes_nothing(
         1,
         1,
     )
+
+
+def test_one_checkpoint_gives_both_responses_each_with_its_own_seed(
+    project: Project, alice: User, carol: User, server: StreamingServer
+):
+    server.text = lambda body: f"Seed {body['seed']}."
+    open_conversations(project, carol, names=["north"])
+    turn = talk(begin(project=project, annotator=alice), "How hot is tea?")
+    responses = TurnResponse.objects.filter(turn=turn)
+    assert {response.checkpoint.name for response in responses} == {"north"}
+    assert len({response.seed for response in responses}) == 2
+    assert turn.comparison is not None
+    assert turn.comparison.size == 2
+
+
+def test_a_base_of_no_project_can_be_chosen_in_conversations_and_arenas(project: Project):
+    source = CompletionSource.objects.create(name="from-a-folder", kind=SourceKind.CHECKPOINT)
+    base = Checkpoint.objects.create(
+        name="from-a-folder", kind=CheckpointKind.STARTER, base_model="x", source=source
+    )
+    other = factories.make_project(slug="coffee")
+    make_checkpoints(other, ["of-another-project"])
+    for form in (ConversationSettingsForm(project=project), ArenaForm(project=project)):
+        assert list(form.fields["checkpoints"].queryset) == [base]

@@ -281,4 +281,4 @@ def test_the_round_of_the_issue_replayed_ends_without_enough_evidence(project: P
     assert figures["reward"]["gain"]["low"] <= 0 < figures["reward"]["gain"]["high"]
     decision = decision_of(round_=round_)
     assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
-    assert codes(decision) == ["few_differ", "reward_model_few", "reward_model_chance", "people_asked"]
+    assert codes(decision) == ["few_differ", "reward_model_few", "reward_model_chance"]

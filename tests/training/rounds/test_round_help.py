@@ -5,14 +5,18 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from annotation.models import AcquisitionFigures, Project, User
+from annotation.choices import Purpose
+from annotation.models import AcquisitionFigures, Comparison, Project, User
+from annotation.services.texts.completions import create_comparison
 from tests import factories
 from tests.training.evaluation.evaluation_scene import trained_round
 from training.choices import RoundState
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
-from training.selectors.evaluations import digest_of, evaluation_settings
+from training.selectors.evaluation_words import summary_of
+from training.selectors.evaluations import digest_of, evaluation_of, evaluation_settings
 from training.selectors.outlook import outlook_of
 from training.selectors.round_help import help_of
+from training.services.rounds.promotion import decision_of
 
 pytestmark = pytest.mark.django_db
 
@@ -128,3 +132,32 @@ def test_stopping_is_suggested_where_even_the_upper_end_adds_next_to_nothing(pro
         },
     )
     assert outlook_of(project).hardly
+
+
+def test_with_fewer_differing_prompts_than_a_decision_needs_it_says_so(project: Project):
+    round_ = evaluated(project, "not_enough_evidence", [(0, 1)] * 9, 0.6)
+    text = summary_of(evaluation_of(round_))
+    # The recipe's default asks for 20.
+    assert "9 prompts have different responses; a decision by people needs 20" in text
+    assert "the decision follows" not in text
+    assert "people_asked" not in [reason["code"] for reason in decision_of(round_=round_).reasons]
+
+
+def test_votes_of_members_in_an_arena_are_named_on_the_decision(project: Project, alice: User):
+    round_ = evaluated(project, "not_enough_evidence", [(0, 1)] * 2, 0.6)
+    row = EvaluatedPrompt.objects.first()
+    comparison = create_comparison(prompt=row.prompt, completions=[row.old, row.new], round_number=1)
+    factories.make_judgment(comparison, alice, ranks=[1, 2])
+    Comparison.objects.filter(pk=comparison.pk).update(purpose=Purpose.ARENA, open_slots=0)
+    assert "1 of these annotations is a vote of a member in an arena" in summary_of(evaluation_of(round_))
+
+
+def test_a_decided_round_is_told_in_one_paragraph_with_one_figure(project: Project, carol: User, client_of):
+    round_ = evaluated(project, "promote", [(0, 1), (0, 1)], 0.9)
+    Round.objects.update(state=RoundState.PROMOTED, reasons=["Shown to be better."])
+    page = client_of(carol).get(round_.get_absolute_url()).content.decode()
+    assert page.count("Did round 1 help?") == 1
+    assert page.count("every condition of the recipe holds") == 1
+    assert page.count('class="shares"') == 1
+    assert "data-curves" not in page
+    assert "Against its parent" not in page

@@ -34,7 +34,7 @@ from training.choices import TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint
 from training.selectors.chats import chat_of
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import responding_checkpoints
 from training.services.comparing.voting import Vote, record_response, store_vote
 from training.services.feedback.pseudonyms import address_hash
 
@@ -89,7 +89,7 @@ def create_arena(
             % {"least": FEWEST_CHECKPOINTS, "most": MOST_CHECKPOINTS},
             field="checkpoints",
         )
-    if checkpoints_of(project, writing=True).filter(pk__in=chosen).count() < len(chosen):
+    if responding_checkpoints(project).filter(pk__in=chosen).count() < len(chosen):
         raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
     held_out = Prompt.objects.filter(project=project, split=Split.HELD_OUT).count()
     if not held_out and not is_conversation:

@@ -73,7 +73,7 @@ def take_opening(task: ConversationTask, terms: Terms) -> PreparedOpening | None
 def _missing(project: Project) -> list[ConversationTask]:
     """Return the offered tasks, once for each opening that they lack."""
     terms = terms_of_project(project)
-    if not terms.is_open or len(terms.checkpoints) < terms.responses:
+    if not terms.is_open or not terms.checkpoints:
         return []
     offered = project.conversation_tasks.filter(archived_at__isnull=True).exclude(opening="")
     missing = []

@@ -12,7 +12,7 @@ from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
 from annotation.services import audit
 from training.models import Checkpoint, ContinuesWith, ConversationSettings
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import responding_checkpoints
 
 FEWEST_RESPONSES, MOST_RESPONSES = 2, 4
 MOST_CHECKPOINTS = 8
@@ -34,21 +34,20 @@ def save_conversation_settings(
 ) -> ConversationSettings:
     """Write how annotators talk with the project's checkpoints. Conversations that go on follow it at once.
 
-    Refuses who does not manage the project, fewer checkpoints than responses, and checkpoints that do not
-    answer here, naming the field.
+    One checkpoint is enough: it then gives all responses, each with its own seed. Refuses who does not manage
+    the project, no checkpoint, and checkpoints that do not answer here, naming the field.
     """
     if not access.may(actor, project, Role.MANAGER):
         raise NotAllowed(_("Only a manager of the project changes its conversations."))
     chosen = {checkpoint.pk for checkpoint in checkpoints}
     if not FEWEST_RESPONSES <= responses <= MOST_RESPONSES:
         raise Refusal(_("Choose two to four responses."), field="responses")
-    if not responses <= len(chosen) <= MOST_CHECKPOINTS:
+    if not 1 <= len(chosen) <= MOST_CHECKPOINTS:
         raise Refusal(
-            _("Choose at least as many checkpoints as responses, and at most %(most)s.")
-            % {"most": MOST_CHECKPOINTS},
+            _("Choose one to %(most)s checkpoints.") % {"most": MOST_CHECKPOINTS},
             field="checkpoints",
         )
-    if checkpoints_of(project, writing=True).filter(pk__in=chosen).count() < len(chosen):
+    if responding_checkpoints(project).filter(pk__in=chosen).count() < len(chosen):
         raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
     if not 1 <= most_turns <= MOST_TURNS:
         raise Refusal(_("Choose 1 to %(most)s turns.") % {"most": MOST_TURNS}, field="most_turns")

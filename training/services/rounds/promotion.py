@@ -73,7 +73,7 @@ def decision_of(*, round_: Round) -> Decision:
     reasons = [explanation for condition in conditions for explanation in condition.reasons]
     waits = any(condition.waits for condition in conditions)
     if verdict == Verdict.NOT_ENOUGH_EVIDENCE and not waits:
-        reasons += _reasons_by_people(evaluation)
+        reasons += _reasons_by_people(evaluation, round_.parsed_recipe.promotion.least_differing_prompts)
     return Decision(verdict=verdict, waits=waits, reasons=tuple(reasons))
 
 
@@ -83,10 +83,11 @@ def comparisons_wanted() -> int:
     return prompts_needed(0.7, power=0.8)
 
 
-def _reasons_by_people(evaluation: Evaluation) -> Iterator[Reason]:
-    """Say how many comparisons people are asked, and how many would show something."""
+def _reasons_by_people(evaluation: Evaluation, minimum: int) -> Iterator[Reason]:
+    """Say how many comparisons people are asked, and how many would show something; nothing where there are
+    too few of them for a decision."""
     differing = evaluation.figures["prompts"] - evaluation.figures["same"]
-    if differing:
+    if differing >= max(minimum, 1):
         needed = comparisons_wanted()
         yield reason("people_asked", asked=min(needed, differing), needed=needed)
 

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request
-from training.engine import Engine, EngineError
+from training.engine import Engine, EngineError, EngineUnavailableError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
 from training.models import SideBySide, SideBySideAnswer
 from training.selectors.chats import system_of
@@ -208,7 +208,11 @@ def compare_continue(request: Request, slug: str) -> HttpResponse:
 
 def trouble_of(error: Exception, *, hidden: bool) -> str:
     """Return the reason why responses are missing. The message of a server may name its model."""
-    return _("A response could not be generated. Try again in a moment.") if hidden else str(error)
+    if not hidden:
+        return str(error)
+    if isinstance(error, EngineUnavailableError):
+        return _("A model server is down or still starting. Generate the missing responses in a moment.")
+    return _("A response could not be generated. Try again in a moment.")
 
 
 def _project(request: Request, slug: str | None) -> Project | None:
