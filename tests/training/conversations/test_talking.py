@@ -399,4 +399,6 @@ def test_a_base_of_no_project_can_be_chosen_in_conversations_and_arenas(project:
     other = factories.make_project(slug="coffee")
     make_checkpoints(other, ["of-another-project"])
     for form in (ConversationSettingsForm(project=project), ArenaForm(project=project)):
-        assert list(form.fields["checkpoints"].queryset) == [base]
+        field = form.fields["checkpoints"]
+        assert isinstance(field, ModelMultipleChoiceField)
+        assert list(field.queryset) == [base]
