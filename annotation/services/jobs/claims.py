@@ -48,8 +48,8 @@ def worker_name() -> str:
 def claimable(jobs: QuerySet[C]) -> QuerySet[C]:
     """Return those of `jobs` that nobody works on: unclaimed, or claimed by a worker that is silent.
 
-    A worker is taken for dead after `RONDO_STALE_SECONDS`, by the clock of the database. A heartbeat as far in
-    the future is from before the clock was set back: a live worker has written another one since.
+    A worker is taken for dead after `RONDO_STALE_SECONDS`, by the clock of the database. A heartbeat as far
+    in the future is from before the clock was set back: a live worker has written another one since.
     """
     stale = max(settings.RONDO_STALE_SECONDS, jobs.model.MIN_STALE_SECONDS)
     silent = Q(heartbeat_at__lt=Now() - timedelta(seconds=stale))
