@@ -21,7 +21,7 @@ class TokenForm(forms.Form):
     scopes = forms.MultipleChoiceField(
         choices=TokenScope.choices,
         label=_("It may"),
-        initial=TokenScope.values,
+        initial=[TokenScope.READ],
         widget=forms.CheckboxSelectMultiple,
     )
     days = forms.ChoiceField(choices=_LIVES, label=_("Expires after"), required=False, initial="90")

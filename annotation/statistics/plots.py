@@ -113,6 +113,11 @@ class Scatter:
     x: Axis
     y: Axis
 
+    @property
+    def y_middle(self) -> float:
+        """Return the value half-way up."""
+        return (self.y.start + self.y.end) / 2
+
 
 def scatter(
     lines: Sequence[Line],

@@ -12,7 +12,7 @@ from annotation.models import Comparison, Project, User
 from annotation.tasks import compute_report
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project
-from tests.browser.conftest import Axe, Open, until
+from tests.browser.conftest import Axe, Open, until, until_loaded
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -170,3 +170,22 @@ def test_the_comparisons_behind_a_figure_of_a_large_project_come_after_the_page(
     expect(page.get_by_text("Computing figures")).to_have_count(0)
     page.locator("table a").first.click()
     expect(page.get_by_role("heading", name="Annotations")).to_be_visible()
+
+
+def test_all_rows_of_a_page_are_selected_at_once_and_the_actions_stay_in_sight(
+    project: Project, carol: User, open_as: Open, barriers: Axe
+):
+    for number in range(40):
+        factories.make_comparison(project, question=f"How hot is tea {number}?")
+    page = open_as(carol, "/projects/tea/data/comparisons/")
+    expect(page.get_by_role("button", name="Re-queue")).to_be_in_viewport()
+    expect(page.locator("#filter-state")).to_be_hidden()
+    page.get_by_label("Select all rows of this page").check()
+    rows = page.locator('input[name="chosen"]')
+    assert all(row.is_checked() for row in rows.all())
+    rows.first.uncheck()
+    expect(page.get_by_label("Select all rows of this page")).not_to_be_checked()
+    page.locator("#filters > summary").click()
+    page.locator("#filter-state").select_option(index=1)
+    until_loaded(page)
+    assert barriers(page) == []

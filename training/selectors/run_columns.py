@@ -101,6 +101,16 @@ def better_of(metric: str) -> Better:
     return Better.HIGHER if any(word in joined for word in _HIGHER) else Better.NONE
 
 
+def is_objective(metric: str) -> bool:
+    """Return whether a metric is a training loss: each method minimises another one."""
+    words = metric.replace("/", "_").split("_")
+    return "loss" in words and "log" not in words
+
+
+def _is_one_method(runs: QuerySet[Run]) -> bool:
+    return runs.order_by().values("method").distinct().count() <= 1
+
+
 def title_of(metric: str) -> str:
     """Return a metric's display name, such as Held-out log loss."""
     words = metric.replace("held_out", "held-out").replace("_", " ").replace("/", ", ").split(" ")
@@ -147,10 +157,11 @@ def with_durations(runs: QuerySet[Run]) -> QuerySet[Run]:
 def best_values(runs: QuerySet[Run], columns: Iterable[Column]) -> dict[str, float]:
     """Return the best value of each metric among runs, by key. One query."""
     sides = {Better.HIGHER: Max, Better.LOWER: Min}
+    one_method = _is_one_method(runs)
     ends = {
         f"best_{number}": (column.key, sides[column.better](_number(column)))
         for number, column in enumerate(columns)
-        if column.kind == "metric" and column.better in sides
+        if column.kind == "metric" and column.better in sides and (one_method or not is_objective(column.key))
     }
     if not ends:
         return {}

@@ -9,7 +9,15 @@ from django.utils.functional import Promise
 from annotation.models import Project
 from training.models import BaseModel, Run
 from training.selectors.base_models import same_tokenizer
-from training.selectors.run_columns import HEADLINES, SETTINGS, Better, better_of, leaves, title_of
+from training.selectors.run_columns import (
+    HEADLINES,
+    SETTINGS,
+    Better,
+    better_of,
+    is_objective,
+    leaves,
+    title_of,
+)
 
 MOST_COMPARED = 6
 _NOT_SETTINGS = ("name", "cache", "format")
@@ -79,9 +87,14 @@ def _metrics(runs: Sequence[Run]) -> list[Line]:
     summaries = [run.summary or {} for run in runs]
     names = sorted({name for summary in summaries for name in summary})
     ordered = [*(name for name in HEADLINES if name in names), *(n for n in names if n not in HEADLINES)]
+    one_method = len({run.method for run in runs}) == 1
     comparable = same_tokenizer(*(_base_of(run) for run in runs))
     return [
-        _line(title_of(name), [summary.get(name) for summary in summaries], better=better_of(name))
+        _line(
+            title_of(name),
+            [summary.get(name) for summary in summaries],
+            better=better_of(name) if one_method or not is_objective(name) else Better.NONE,
+        )
         for name in ordered
         if not name.endswith(("_low", "_high")) and (comparable or not _is_per_token(name))
     ]

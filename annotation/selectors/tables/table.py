@@ -227,6 +227,11 @@ class View:
         return urlencode(pairs)
 
     @property
+    def filters_in_use(self) -> int:
+        """Return how many filters narrow the rows, the search text left out."""
+        return sum(bool(shown.value) for shown in self.fields)
+
+    @property
     def is_filtered(self) -> bool:
         """Return True where a filter or a search text narrows the rows."""
         return bool(self.text) or any(shown.value for shown in self.fields)

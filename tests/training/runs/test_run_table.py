@@ -17,6 +17,8 @@ from tests import factories
 from tests.api.scene import Asker
 from tests.training.registry.registry_rows import make_snapshot
 from training.models import Run
+from training.selectors.run_columns import best_values, offered_columns
+from training.selectors.run_comparison import comparison_of
 from training.services.runs.summaries import MOST_METRICS, summarise, sweep_summaries
 
 pytestmark = pytest.mark.django_db
@@ -404,3 +406,19 @@ def test_the_api_searches_the_log_as_the_page_does(carol: User, runs: dict[str, 
     ask = Asker(carol)
     assert ask.get(f"/runs/{run.pk}/log/?text=two").json() == {"lines": ["TWO"]}
     assert ask.get(f"/runs/{run.pk}/log/").json() == {"lines": ["one", "TWO", "three"]}
+
+
+def test_training_losses_of_different_methods_are_never_compared(project: Project):
+    reward = make_run(project, "reward", summary={"loss": 0.7, "held_out_accuracy": 0.5})
+    other = make_run(project, "other", summary={"loss": 0.6, "held_out_accuracy": 0.6})
+    policy = make_run(project, "policy", method="preference", summary={"loss": 0.1, "held_out_accuracy": 0.4})
+
+    def best_in(*compared: Run) -> dict[str, float | None]:
+        return {str(line.label): line.best for line in comparison_of(compared, all_settings=False).metrics}
+
+    assert best_in(reward, other) == {"Held-out accuracy": 0.6, "Loss": 0.6}
+    assert best_in(reward, policy) == {"Held-out accuracy": 0.5, "Loss": None}
+    offered = offered_columns(Run.objects.all())
+    columns = [offered["loss"], offered["held_out_accuracy"]]
+    assert best_values(Run.objects.all(), columns) == {"held_out_accuracy": 0.6}
+    assert best_values(Run.objects.filter(method="reward"), columns)["loss"] == 0.6
