@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from django.contrib.auth.models import AnonymousUser
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -150,9 +151,10 @@ class InvalidKey(Refusal):
     """A key that an action cannot have; `field` is the action's name."""
 
 
-def keys_of(user: User) -> dict[str, str]:
-    """The key of every action, as it is for this person."""
-    return {action.name: user.keys.get(action.name) or action.default for action in ACTIONS}
+def keys_of(user: User | AnonymousUser) -> dict[str, str]:
+    """The key of every action, as it is for this person; the defaults for a visitor without an account."""
+    chosen = user.keys if isinstance(user, User) else {}
+    return {action.name: chosen.get(action.name) or action.default for action in ACTIONS}
 
 
 def screen_keys() -> list[str]:

@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import timedelta
 
 import pytest
+from django.forms import ModelMultipleChoiceField
 from django.utils import timezone
 
 from annotation.choices import AssignmentState, Purpose, SourceKind, Split, TurnState, Verdict

@@ -1,5 +1,7 @@
 """Did a round help? The word, the numbers, and where each number leads."""
 
+from typing import Any
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -140,7 +142,8 @@ def test_with_fewer_differing_prompts_than_a_decision_needs_it_says_so(project: 
     # The recipe's default asks for 20.
     assert "9 prompts have different responses; a decision by people needs 20" in text
     assert "the decision follows" not in text
-    assert "people_asked" not in [reason["code"] for reason in decision_of(round_=round_).reasons]
+    reasons: list[Any] = list(decision_of(round_=round_).reasons)
+    assert "people_asked" not in [reason["code"] for reason in reasons]
 
 
 def test_votes_of_members_in_an_arena_are_named_on_the_decision(project: Project, alice: User):

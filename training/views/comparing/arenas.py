@@ -18,6 +18,7 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors import access as selectors
+from annotation.services.people.shortcuts import keys_of
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from training.forms.comparing import ArenaForm, VoteForm
@@ -211,5 +212,6 @@ def _show(request: Request, link: ArenaLink, ballot: ArenaBallot, *, trouble: st
         "complete": True,
         "verdict": vote_in_words(ballot.judgment, responses),
         "trouble": trouble,
+        "keys": keys_of(request.user),
     }
     return render(request, "training/comparing/shown.html", context, status=422 if trouble else 200)

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from annotation.errors import Refusal
 from annotation.models import Project
+from annotation.services.people.shortcuts import keys_of
 from annotation.views.access import Request
 from training.engine import Engine, EngineError, EngineUnavailableError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
@@ -110,6 +111,7 @@ def compare_shown(request: Request, slug: str) -> HttpResponse:
         "verdict": vote_in_words(shown.judgment, responses),
         "again": AgainForm(initial=_settings_of(shown)),
         "progress": _progress_of(shown),
+        "keys": keys_of(request.user),
     }
     page = "responses" if request.GET.get("part") == "answers" else "shown"
     return render(request, f"training/comparing/{page}.html", context)
