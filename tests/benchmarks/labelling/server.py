@@ -89,9 +89,7 @@ def serving(
         served.process.wait(timeout=30)
 
 
-def _gunicorn(
-    environment: dict[str, str], port: int, workers: int | None, threads: int | None
-) -> list[str]:
+def _gunicorn(environment: dict[str, str], port: int, workers: int | None, threads: int | None) -> list[str]:
     command: list[str] = json.loads(_python(environment, _COMMAND, str(port)))
     for option, value in (("--workers", workers), ("--threads", threads)):
         if value is not None:
