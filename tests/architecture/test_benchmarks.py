@@ -35,7 +35,7 @@ LONG = {
     "training_quality": "MODEL DATA/qa_feedback/feedback.json --steps 1 --seeds 0 --arms bradley-terry "
     "--train 8 --test 4",
 }
-"""Those that the long tests run. MODEL is a tiny one, DATA the folder of small data sets, OUT a new folder."""
+"""Those that the long tests run. MODEL is a tiny one, DATA the folder of small sets, OUT a new one."""
 ELSEWHERE = {
     "loop": "tests/loop/test_smoke.py",
     "gpu": "tests/rlhf/test_gpu_benchmark.py",
