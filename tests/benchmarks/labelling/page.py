@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _load(chromium: Browser, address: str, session: str) -> dict[str, float]:
-    context = chromium.new_context()
+    context = chromium.new_context(bypass_csp=True)
     context.add_cookies([{"name": "sessionid", "value": session, "url": address}])
     page = context.new_page()
     page.add_init_script(_LOOK)

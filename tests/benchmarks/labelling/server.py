@@ -23,6 +23,15 @@ from tests.benchmarks.labelling.fill import fill
 json.dump(fill(tasks=int(sys.argv[1]), annotators=int(sys.argv[2]), overlap=int(sys.argv[3])), sys.stdout)
 """
 
+_COMMAND = """
+import sys, json
+import django
+django.setup()
+from webapp.supervision.programs import web
+json.dump(web(host="127.0.0.1", port=int(sys.argv[1])).command, sys.stdout)
+"""
+"""The command of the web server, which is read where Django is set up, as here it is not."""
+
 
 @dataclass(slots=True)
 class Served:
@@ -69,7 +78,7 @@ def serving(
     began = time.monotonic()
     sessions = json.loads(_python(environment, _FILL, str(tasks), str(annotators), str(overlap)))
     seconds = time.monotonic() - began
-    command = _gunicorn(port, workers, threads)
+    command = _gunicorn(environment, port, workers, threads)
     process = subprocess.Popen(command, env=environment, cwd=ROOT)
     served = Served(port, sessions, environment, process, seconds, command)
     try:
@@ -80,10 +89,8 @@ def serving(
         served.process.wait(timeout=30)
 
 
-def _gunicorn(port: int, workers: int | None, threads: int | None) -> list[str]:
-    from webapp.supervision.programs import web
-
-    command = list(web(host="127.0.0.1", port=port).command)
+def _gunicorn(environment: dict[str, str], port: int, workers: int | None, threads: int | None) -> list[str]:
+    command: list[str] = json.loads(_python(environment, _COMMAND, str(port)))
     for option, value in (("--workers", workers), ("--threads", threads)):
         if value is not None:
             command[command.index(option) + 1] = str(value)
