@@ -95,6 +95,8 @@ def test_comparisons_with_low_agreement_are_requeued_by_keyboard(
     by = Keyboard(page)
     by.link("Data")
     by.skip()
+    by.reach(page.locator("#filters > summary"))
+    by.press("Enter")
     by.choose("Round", "Round 2")
     expect(page.get_by_role("status").first).to_have_text("2 rows")
     by.choose("Agreement", "below 50 %")
