@@ -105,6 +105,7 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
         "goes_on": record.state in BUSY,
         "ahead": imports_ahead(record),
         "finished": record.state == ImportState.FINISHED,
+        "undoable": record.state in (ImportState.FINISHED, ImportState.FAILED) and record.rows_done > 0,
     }
 
 
