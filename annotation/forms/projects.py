@@ -94,7 +94,7 @@ class ProjectSettingsForm(forms.ModelForm):  # type: ignore[type-arg]  # not sub
                 self.fields[name].label = label  # type: ignore[assignment]
                 self.fields[name].help_text = help_text  # type: ignore[assignment]
 
-        self.open_comparisons = open_comparisons(self.instance).count()
+        self.open_comparisons = open_comparisons(self.instance).count() if self.instance.pk else 0
         if self.open_comparisons:
             self.fields["raise_open"] = forms.BooleanField(
                 required=False,

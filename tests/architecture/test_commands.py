@@ -20,7 +20,7 @@ RUN_BY = {
     "import_prompts": ("tests/annotation/exchange/test_import_prompts.py", "test_the_command_imports_a_file"),
     "import_judgments": (
         "tests/annotation/exchange/test_import_judgments.py",
-        "test_the_real_file_comes_in_whole",
+        "test_a_whole_file_comes_in_exact",
     ),
     "export_judgments": ("tests/annotation/exchange/test_export_judgments.py", "test_a_file_appears_whole"),
     "agreement": (
