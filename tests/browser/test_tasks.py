@@ -94,7 +94,7 @@ def test_a_manager_creates_a_project_imports_invites_and_labels_in_fifteen_click
     assert by.number <= 15
 
 
-def test_comparisons_with_low_agreement_in_a_round_are_requeued_in_six_clicks(
+def test_comparisons_with_low_agreement_in_a_round_are_requeued_in_seven_clicks(
     project: Project, alice: User, bob: User, carol: User, open_as: Open
 ):
     Project.objects.filter(pk=project.pk).update(overlap=2)
@@ -106,6 +106,7 @@ def test_comparisons_with_low_agreement_in_a_round_are_requeued_in_six_clicks(
     page = open_as(carol, "/projects/tea/")
     by = Clicks(page)
     by.link("Data")
+    by.click(page.locator("#filters > summary"))
     by.choose("Round", "Round 2")
     expect(page.get_by_role("status").first).to_have_text("2 rows")
     by.choose("Agreement", "below 50 %")
@@ -116,7 +117,7 @@ def test_comparisons_with_low_agreement_in_a_round_are_requeued_in_six_clicks(
     by.button("Re-queue")
     expect(page.get_by_text("1 row changed.")).to_be_visible()
     assert list(Comparison.objects.filter(open_slots__gt=0)) == [apart]
-    assert by.number <= 6
+    assert by.number <= 7
 
 
 def test_low_agreement_is_requeued_by_keyboard_alone(

@@ -44,6 +44,7 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/guidelines/seen/": "the version must be one of the project's guidelines",
     "POST /api/v1/projects/{slug}/imports/": "the content of an upload is read, not only its type",
     "POST /api/v1/projects/{slug}/imports/{id}/start/": "a file that is being imported does not start again",
+    "POST /api/v1/projects/{slug}/imports/{id}/undo/": "the scene's file was not imported yet",
     "POST /api/v1/projects/{slug}/invitations/": "an address needs a mail server, which tests have not",
     "POST /api/v1/projects/{slug}/judges/": "the checkpoint must be one that writes text",
     "POST /api/v1/projects/{slug}/prompt-sets/": "prompts must be the project's, and names are taken once",
