@@ -473,20 +473,25 @@ const ACTIONS = {
   suggestion: (screen) => screen.help?.next(),
 };
 
+/** The menu that a key opened, by name, and what had the focus before. A sent form may replace the menu's element. */
+let openedByKey = null;
+
 function openMenu(menu) {
   if (!menu) return;
-  const before = document.activeElement;
+  openedByKey = { name: menu.dataset.menu, before: document.activeElement };
   menu.open = true;
-  // Esc puts the focus on the menu's button, where the next Enter would open it again.
-  const closed = () => {
-    if (menu.open) return;
-    menu.removeEventListener("toggle", closed);
-    if (document.activeElement !== $("summary", menu)) return;
-    (before?.isConnected && before !== document.body ? before : $("[data-focus]"))?.focus({ preventScroll: true });
-  };
-  menu.addEventListener("toggle", closed);
   $("input[type=radio], textarea", menu)?.focus();
 }
+
+// Esc puts the focus on the menu's button, where the next Enter would open it again.
+document.addEventListener("toggle", ({ target: menu }) => {
+  if (!openedByKey || menu.open || menu.dataset?.menu !== openedByKey.name) return;
+  const { before } = openedByKey;
+  openedByKey = null;
+  const isOnButton = () => document.activeElement === $("summary", menu);
+  if (isOnButton() && before?.isConnected && before !== document.body) before.focus({ preventScroll: true });
+  if (isOnButton()) $("[data-focus]")?.focus({ preventScroll: true });
+}, true);
 
 const isEmpty = (row) => !$("textarea", row).value.trim() && !$$('[name="missing-evidence"], [name="missing-further"], [name="missing-insert"]', row).some((field) => field.value);
 
