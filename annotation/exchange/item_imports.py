@@ -29,7 +29,7 @@ from annotation.selectors import access
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
 
-BATCH = 1_000
+BATCH = 2_000
 _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")
 """Namespace of the idempotency keys of what any format's reader gives."""
 _MOST_ANONYMOUS = 1_000
