@@ -33,7 +33,13 @@ from annotation.exchange.formats.items import (
     dense,
     key_of,
 )
-from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
+from annotation.exchange.formats.tables import (
+    ANSWER_READS,
+    PROMPT_READS,
+    answers_of,
+    completions_of,
+    prompt_parts,
+)
 from annotation.exchange.formats.verdicts import read_value
 
 _SUFFIX = ".responses"
@@ -58,7 +64,7 @@ class _Response:
 
 def _records(row: Row) -> Iterator[ImportedItem]:
     columns, responses = _opened(row)
-    names, completions = _answers(columns)
+    names, completions = completions_of(columns, answers_of(columns), "fields")
     by_person: dict[str, list[_Response]] = {}
     for response in responses:
         if response.status not in _NO_ANNOTATION:
@@ -123,22 +129,6 @@ def _flat(row: Row) -> tuple[Mapping[str, Any], list[_Response]]:
             responses.append(_Response(column.removesuffix(_SUFFIX), value, person, str(state or "")))
     shown = {name: value for name, value in row.items() if "." not in name and isinstance(value, (str, list))}
     return shown, responses
-
-
-def _answers(columns: Mapping[str, Any]) -> tuple[list[str], tuple[ImportedCompletion, ...]]:
-    answers = answers_of(columns)
-    if not answers:
-        raise FieldError(
-            "fields", f"has no answers; map some of {', '.join(sorted(columns))} to answer_1, answer_2, …"
-        )
-    shown, _roles = by_name(columns)
-    return [name for name, _ in answers], tuple(
-        ImportedCompletion(
-            text=fields.text(text, f"fields.{name}"),
-            source=fields.optional_text(shown.get(f"source_{number}"), f"fields.source_{number}"),
-        )
-        for number, (name, text) in enumerate(answers, start=1)
-    )
 
 
 class _Reading:
@@ -233,7 +223,7 @@ def _survey(row: Row) -> Iterator[Part]:
     """Account for every response."""
     try:
         columns, responses = _opened(row)
-        names, completions = _answers(columns)
+        names, completions = completions_of(columns, answers_of(columns), "fields")
     except FieldError:
         # Its reading raises the same error, which then names the row.
         return

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Any, Literal
 
 from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
@@ -220,6 +221,21 @@ class NewProject:
 
 
 ReadRow = Callable[[Row], Iterable[ImportedItem]]
+
+
+def neighbours(
+    rows: Iterable[tuple[int, Row]], key: Callable[[Row], Any]
+) -> Iterator[tuple[int, Any, list[Row]]]:
+    """Yield the rows that stand together with one key: the number of the first, the key, the rows.
+
+    A row whose key is None stands alone.
+    """
+    for value, run in groupby(rows, lambda numbered: key(numbered[1])):
+        if value is None:
+            yield from ((number, None, [row]) for number, row in run)
+        else:
+            first, row = next(run)
+            yield first, value, [row, *(row for _number, row in run)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

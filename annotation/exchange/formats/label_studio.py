@@ -46,7 +46,13 @@ from annotation.exchange.formats.items import (
     key_of,
     placed,
 )
-from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, answers_of, prompt_parts
+from annotation.exchange.formats.tables import (
+    ANSWER_READS,
+    PROMPT_READS,
+    answers_of,
+    completions_of,
+    prompt_parts,
+)
 from annotation.exchange.formats.verdicts import named_place, no_winner
 
 _SPANS = ("labels", "hypertextlabels")
@@ -96,7 +102,7 @@ def _annotations(row: Row) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield where, fields.object_of(value, where)
 
 
-def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletion]]:
+def _answers(data: Mapping[str, Any]) -> tuple[list[str], Sequence[ImportedCompletion]]:
     """The names by which results speak of answers, and the answers."""
     for value in data.values():
         if (
@@ -112,21 +118,10 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], list[ImportedCompletio
                 )
                 for entry in value
             ]
-    shown, _roles = by_name(data)
     answers = answers_of(data)
     if not answers and isinstance(data.get("text"), str):
         answers = [("text", data["text"])]
-    if not answers:
-        raise FieldError(
-            "data", f"has no answers; map some of {', '.join(sorted(data))} to answer_1, answer_2, …"
-        )
-    return [name for name, _ in answers], [
-        ImportedCompletion(
-            text=fields.text(text, f"data.{name}"),
-            source=fields.optional_text(shown.get(f"source_{number}"), f"data.source_{number}"),
-        )
-        for number, (name, text) in enumerate(answers, start=1)
-    ]
+    return completions_of(data, answers, "data")
 
 
 class _Reading:

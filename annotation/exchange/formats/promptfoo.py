@@ -23,6 +23,7 @@ from annotation.exchange.formats.items import (
     Part,
     Reader,
     Row,
+    neighbours,
 )
 
 _CRITERION = "pass"
@@ -141,22 +142,14 @@ def _source(result: Result) -> str:
 
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     """One row for the lines that stand together with one test and one prompt."""
-    first, name, together = 0, None, list[Row]()
-    for number, row in rows:
-        key = (
-            None if "results" in row else (row.get("testIdx"), json.dumps(row.get("prompt"), sort_keys=True))
-        )
-        if together and key != name:
-            yield first, {"rows": together}
-            together = []
-        if key is None:
-            yield number, row
-            continue
-        if not together:
-            first, name = number, key
-        together.append(row)
-    if together:
-        yield first, {"rows": together}
+
+    def test_of(row: Row) -> tuple[Any, str] | None:
+        if "results" in row:
+            return None
+        return row.get("testIdx"), json.dumps(row.get("prompt"), sort_keys=True)
+
+    for first, key, together in neighbours(rows, test_of):
+        yield first, together[0] if key is None else {"rows": together}
 
 
 def _survey(row: Row) -> Iterator[Part]:

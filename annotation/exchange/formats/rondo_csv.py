@@ -30,6 +30,7 @@ from annotation.exchange.formats.items import (
     ImportedRating,
     Reader,
     Row,
+    neighbours,
 )
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 
@@ -102,25 +103,13 @@ def _rows(record: Record, scene: Scene) -> Written:
 
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     """One row for the rows of one judgment, which stand together."""
-    first, together = 0, list[Row]()
     # Of the ids that stood before their hashes do: one that comes again stands apart.
     seen: set[int] = set()
-
-    def joined() -> Row:
-        mark = hash(together[0].get("judgment"))
-        is_apart = mark in seen
+    # In a tuple, since a table without the column is one judgment.
+    for first, key, together in neighbours(rows, lambda row: (row.get("judgment"),)):
+        mark = hash(key)
+        yield first, {"rows": together, "apart": mark in seen}
         seen.add(mark)
-        return {"rows": together, "apart": is_apart}
-
-    for number, row in rows:
-        if together and row.get("judgment") != together[0].get("judgment"):
-            yield first, joined()
-            together = []
-        if not together:
-            first = number
-        together.append(row)
-    if together:
-        yield first, joined()
 
 
 def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:

@@ -58,6 +58,27 @@ def answers_of(row: Row) -> list[tuple[str, Any]]:
     return [(name, shown[f"answer_{place}"]) for place, name in enumerate(names, start=1)]
 
 
+def completions_of(
+    columns: Row, answers: Sequence[tuple[str, Any]], where: str
+) -> tuple[list[str], tuple[ImportedCompletion, ...]]:
+    """Return the names of the answers and the answers themselves, with the sources that `columns` names.
+
+    where: the field of a nested row that holds the columns. Raises `FieldError` where there is no answer.
+    """
+    if not answers:
+        raise FieldError(
+            where, f"has no answers; map some of {', '.join(sorted(columns))} to answer_1, answer_2, …"
+        )
+    shown, _roles = by_name(columns)
+    return [name for name, _ in answers], tuple(
+        ImportedCompletion(
+            text=fields.text(text, f"{where}.{name}"),
+            source=fields.optional_text(shown.get(f"source_{number}"), f"{where}.source_{number}"),
+        )
+        for number, (name, text) in enumerate(answers, start=1)
+    )
+
+
 def messages_of(row: Row) -> list[dict[str, str]]:
     """The prompt of a part of a nested row."""
     return chats.prompt_of(by_name(row)[0])

@@ -21,7 +21,7 @@ from typing import Any
 
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem, Reader, Row
+from annotation.exchange.formats.items import ImportedItem, Reader, Row, neighbours
 from annotation.exchange.formats.traces import Trace, item_of, steps_of, trace_of
 
 _OTHER_FORMATS = {"prompt", "chosen", "rejected", "completion", "completions", "verdict", "rank"}
@@ -62,24 +62,8 @@ def _system(value: Any, where: str) -> str:
 
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     """One row for the rows that stand together with the same `comparison`."""
-    first, name, together = 0, None, list[Row]()
-    for number, row in rows:
-        key = row.get("comparison")
-        if together and (key is None or key != name):
-            yield first, _together(together)
-            together = []
-        if key is None:
-            yield number, row
-            continue
-        if not together:
-            first, name = number, key
-        together.append(row)
-    if together:
-        yield first, _together(together)
-
-
-def _together(rows: list[Row]) -> Row:
-    return rows[0] if len(rows) == 1 else {"traces": rows}
+    for first, _key, together in neighbours(rows, lambda row: row.get("comparison")):
+        yield first, together[0] if len(together) == 1 else {"traces": together}
 
 
 def _traces(row: Row) -> list[Mapping[str, Any]]:
