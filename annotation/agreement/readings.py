@@ -113,7 +113,7 @@ def rank_units(item: Sequence[Judged]) -> list[list[float]]:
 
 
 def rankings(item: Sequence[Judged]) -> list[list[float]]:
-    """The rankings of three or more completions, each in the order of `Judged.completions`.
+    """Return the rankings of three or more completions, each in the order of `Judged.completions`.
 
     A completion without an order has the rank infinity; see `kendall_tau_b`.
     """

@@ -228,7 +228,7 @@ class _Places:
         self._new: dict[int, tuple[int, Sequence[int]]] = {}
 
     def comparison(self, ids: Sequence[int], prompt: int, metadata: Mapping[str, Any]) -> int:
-        """The comparison of these completions; a new one, with this metadata, where there is none."""
+        """Return the comparison of these completions; a new one, with this metadata, where there is none."""
         digest = completion_set(ids)
         if digest not in self._ids:
             pk = self._ids[digest] = next(self._fresh)

@@ -68,7 +68,7 @@ def preview_of(record: FileImport) -> Preview | None:
 
 
 def accounts_of(stored: Iterable[Mapping[str, Any]]) -> tuple[ColumnAccount, ...]:
-    """The accounts of columns that an import keeps."""
+    """Return the accounts of columns that an import keeps."""
     return tuple(
         ColumnAccount(**{**values, "values": tuple(tuple(value) for value in values["values"])})
         for values in stored

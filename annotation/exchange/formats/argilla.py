@@ -182,7 +182,7 @@ class _Reading:
         return Part(where, _shown(value), "read", reading)
 
     def judgment(self, person: str, responses: Sequence[_Response]) -> ImportedJudgment:
-        """The judgment that the responses of one person are."""
+        """Return the judgment that the responses of one person are."""
         times = [response.time for response in responses if response.time]
         return ImportedJudgment(
             verdict=self._decision.verdict,

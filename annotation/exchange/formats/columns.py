@@ -161,7 +161,7 @@ _LONG = 100
 
 
 def words_of(name: str) -> str:
-    """A column's name as words in lower case: `betterResponse_id` → `better response id`."""
+    """Return a column's name as words in lower case: `betterResponse_id` → `better response id`."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name.rpartition(".")[2])
     return re.sub(r"[^a-z0-9]+", " ", parted.lower()).strip()
 
@@ -187,7 +187,7 @@ class Roles:
     """Column → what must be answered before the file can be imported."""
 
     def named(self, role: str) -> list[str]:
-        """The columns with a role."""
+        """Return the columns with a role."""
         return [name for name, each in self.columns.items() if each == role]
 
 
@@ -519,7 +519,7 @@ def _is_time(column: Column) -> bool:
 
 
 def renamed(row: Row, columns: Mapping[str, str]) -> Row:
-    """The row with its columns under our names; in nested formats those of `data` and `fields`, too.
+    """Return the row with its columns under our names; in nested formats those of `data` and `fields`, too.
 
     A role that several columns may have becomes a mapping of their names to their values.
     """
@@ -560,6 +560,6 @@ def _roles_by_name(names: tuple[str, ...]) -> Roles:
 
 
 def by_name(row: Row) -> tuple[Row, Roles]:
-    """A part of a nested row under our names, and the roles of its columns: by their names alone."""
+    """Return a part of a nested row under our names, and the roles of its columns: by their names alone."""
     roles = _roles_by_name(tuple(row))
     return _with_names(row, roles.columns, ""), roles

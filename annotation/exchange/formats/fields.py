@@ -104,7 +104,7 @@ def whole_number(value: Any, where: str) -> int:
 
 
 def number(value: Any) -> Any:
-    """A number that a table holds as a text; anything else stays as it is."""
+    """Return a number that a table holds as a text; anything else stays as it is."""
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
@@ -124,7 +124,7 @@ def truth(value: Any, where: str) -> bool:
 
 
 def person(value: Any, where: str) -> str:
-    """The name of an annotator: 12, 12.0 and "12" are one, and an address is the same in any case."""
+    """Return the name of an annotator: 12, 12.0 and "12" are one, and an address is the same in any case."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -142,7 +142,7 @@ _EPOCHS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (0, 1))
 
 
 def moment(value: Any, where: str) -> str:
-    """A time as ISO 8601 with a time zone; "" for none.
+    """Return a time as ISO 8601 with a time zone; "" for none.
 
     Takes ISO 8601, where one without a zone is UTC, and numbers since 1970 in seconds or smaller units.
     """
@@ -176,7 +176,7 @@ _CHAT = re.compile(r"\s*(?:\[\s*)?\{\s*[\"'](?:role|from|content|value)[\"']\s*:
 
 
 def chat_in_text(value: Any) -> Any:
-    """The chat that a cell holds as JSON or as Python writes a list; any other value stays as it is.
+    """Return the chat that a cell holds as JSON or as Python writes a list; any other value stays as it is.
 
     A text that is JSON but no chat is a text: an answer may be a piece of JSON. Raises `FieldError` for what
     begins as a chat and cannot be read as one.

@@ -274,7 +274,7 @@ class Reader:
     """What a file of this format holds and Rondo does not read, for the guide."""
 
     def reading_of(self, column: str) -> str:
-        """What a column, or a role of a table, is read as; empty where it is not read."""
+        """Return what a column, or a role of a table, is read as; empty where it is not read."""
         return _named(self.reads, column)
 
     def ignoring(self, column: str) -> str:

@@ -149,7 +149,7 @@ class _Reading:
         self._place_notes()
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
-        """The judgment that an annotation is."""
+        """Return the judgment that an annotation is."""
         seconds = annotation.get("lead_time")
         more: dict[str, Any] = {
             name: value

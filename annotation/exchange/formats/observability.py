@@ -57,7 +57,7 @@ class _Scores:
     parts: list[Part] = field(default_factory=list)
 
     def judgments(self, scores: Iterable[_Score]) -> Iterator[ImportedJudgment]:
-        """A judgment for each person or program."""
+        """Yield a judgment for each person or program."""
         by_person: dict[tuple[str, bool], list[_Score]] = {}
         for score in scores:
             by_person.setdefault((score.person, score.is_machine), []).append(score)

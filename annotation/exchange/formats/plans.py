@@ -183,7 +183,7 @@ class Plan:
         return kept
 
     def theirs(self, where: str | None) -> str | None:
-        """A field of ours as the file calls it: `answer_2` and `completions[1]` as `response_b`."""
+        """Return a field of ours as the file calls it: `answer_2` and `completions[1]` as `response_b`."""
         if not where:
             return where
         match = re.match(r"completions\[(\d+)\]|[\w-]+", where)

@@ -133,7 +133,7 @@ class _Reading:
             self._keep("span_annotations", spans, "metadata", "")
 
     def judgment(self) -> ImportedJudgment:
-        """The judgment of the annotator."""
+        """Return the judgment of the annotator."""
         return ImportedJudgment(
             verdict=self._decision.verdict,
             ranks=self._decision.ranks,

@@ -52,7 +52,7 @@ ANSWER_READS = {
 
 
 def answers_of(row: Row) -> list[tuple[str, Any]]:
-    """The answers of a part of a nested row, with the names of its columns."""
+    """Return the answers of a part of a nested row, with the names of its columns."""
     shown, roles = by_name(row)
     names = roles.answers
     return [(name, shown[f"answer_{place}"]) for place, name in enumerate(names, start=1)]
@@ -80,7 +80,7 @@ def completions_of(
 
 
 def messages_of(row: Row) -> list[dict[str, str]]:
-    """The prompt of a part of a nested row."""
+    """Return the prompt of a part of a nested row."""
     return chats.prompt_of(by_name(row)[0])
 
 
@@ -117,7 +117,7 @@ def judgment_parts(row: Row) -> dict[str, Any]:
 
 
 def ratings_of(row: Row, role: str, completion: int) -> Iterator[ImportedRating]:
-    """The ratings of one answer, as `plans.Plan` has read them: criterion → scale and value."""
+    """Yield the ratings of one answer, as `plans.Plan` has read them: criterion → scale and value."""
     for criterion, (scale, value) in (row.get(role) or {}).items():
         yield ImportedRating(completion=completion, criterion=criterion, scale=scale, value=value)
 
@@ -240,7 +240,7 @@ def _reading(winner: Any, completions: tuple[ImportedCompletion, ...]) -> Readin
 
 
 def winner_by_row(winner: Any, row: Row) -> Reading | None:
-    """The winner by the name of its model, or by its text, where one answer alone has it."""
+    """Return the winner by the name of its model, or by its text, where one answer alone has it."""
     word = str(winner).strip()
     places = [
         place

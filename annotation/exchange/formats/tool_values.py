@@ -22,7 +22,7 @@ _LANGCHAIN |= {"AIMessage": "assistant", "SystemMessage": "system"}
 
 
 def opened(value: Any) -> Any:
-    """A value that may be JSON in a text."""
+    """Return a value, read where it is JSON in a text."""
     return fields.listed_in_text(value)
 
 
@@ -97,7 +97,7 @@ def text_in(value: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 
 def flat(value: Any, name: str) -> dict[str, Any]:
-    """An object of metadata with its own names; anything else under a name."""
+    """Return an object of metadata with its own names; anything else under a name."""
     value = opened(value)
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items() if each not in (None, "", {}, [])}

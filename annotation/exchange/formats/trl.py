@@ -63,7 +63,7 @@ _PAIR_SCORES = frozenset(
 
 
 def preference(row: Row, prompt: list[dict[str, str]], chosen: str, rejected: str) -> ImportedItem:
-    """A pair of which the first is better. row: under the roles of `columns`."""
+    """Return a pair of which the first is better. row: under the roles of `columns`."""
     strength = fields.number(row.get("strength"))
     return ImportedItem(
         messages=prompt,

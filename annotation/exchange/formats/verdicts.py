@@ -109,7 +109,7 @@ def spelled(value: Any) -> str:
 
 
 def no_winner(word: Any) -> Verdict | None:
-    """The verdict without a winner that a word stands for; None where it is none."""
+    """Return the verdict without a winner that a word stands for; None where it is none."""
     return _NO_WINNER.get(_plain(spelled(word)))
 
 

@@ -106,7 +106,7 @@ def check_answer(
 
 
 def dense_ranks(ranks: Mapping[int, int], completion_ids: Iterable[int] = ()) -> dict[int, int]:
-    """The same weak order with ranks 1, 2, 3, … and no gaps: {a: 1, b: 1, c: 3} → {a: 1, b: 1, c: 2}.
+    """Return the same weak order with ranks 1, 2, 3, … and no gaps: {a: 1, b: 1, c: 3} → {a: 1, b: 1, c: 2}.
 
     completion_ids: all that are compared. Where ranks leave out one of them alone, it is the last.
     """
@@ -117,7 +117,7 @@ def dense_ranks(ranks: Mapping[int, int], completion_ids: Iterable[int] = ()) ->
 
 
 def check_ranks(*, verdict: str, ranks: Mapping[int, int], completion_ids: Iterable[int]) -> dict[int, int]:
-    """The ranks of a verdict as they are stored, without gaps. Refuses what contradicts itself.
+    """Return the ranks of a verdict as they are stored, without gaps. Refuses what contradicts itself.
 
     The best of three or more may be ranked alone; the others are then below them, without an order.
     """
