@@ -29,7 +29,7 @@ from annotation.exchange.formats.items import (
     Row,
     key_of,
 )
-from annotation.exchange.formats.tool_values import flat, opened, prompt_in, text_in
+from annotation.exchange.formats.tool_values import flat, prompt_in, text_in
 
 _PEOPLE = {"ANNOTATION", "HUMAN", "APP", "API", "USER"}
 """Sources of scores that may be people: a program that scores calls itself EVAL, LLM, CODE or MODEL."""
@@ -119,7 +119,7 @@ def _reference(given: Any, expected: Any, *, names: tuple[str, str]) -> Imported
     prompt, rest = prompt_in(given, names[0])
     references = list(prompt.get("references", ()))
     more: dict[str, Any] = {}
-    if opened(expected) not in (None, "", {}, []):
+    if fields.listed_in_text(expected) not in (None, "", {}, []):
         text, more = text_in(expected, names[1])
         references.insert(0, text)
     return ImportedItem(**{**prompt, "references": references}, metadata=_kept({**rest, **more}))
@@ -145,7 +145,7 @@ def _survey(read: Any) -> Any:
 
 
 def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
-    listed = fields.items_of(opened(value) or None, where)
+    listed = fields.items_of(fields.listed_in_text(value) or None, where)
     return [fields.object_of(each, f"{where}[{number}]") for number, each in enumerate(listed)]
 
 
@@ -175,7 +175,7 @@ def _with(item: ImportedItem, metadata: Mapping[str, Any]) -> ImportedItem:
 def _langfuse_scores(row: Row) -> Iterator[_Score]:
     trace = row.get("trace")
     values = {**row, **trace} if isinstance(trace, dict) else row
-    listed = opened(values.get("scores"))
+    listed = fields.listed_in_text(values.get("scores"))
     if isinstance(listed, dict):
         # The tables of the pages: name → the values of that name.
         for name, several in listed.items():
@@ -208,7 +208,7 @@ def _langsmith(row: Row) -> Iterator[ImportedItem]:
     given, said = row.get("inputs"), row.get("outputs")
     if "feedback" in row or "feedback_stats" in row or row.get("run_type"):
         item = _response(row, given, said, list(_langsmith_scores(row)), names=("inputs", "outputs"))
-        expected = opened(row.get("reference_outputs"))
+        expected = fields.listed_in_text(row.get("reference_outputs"))
         if expected not in (None, "", {}, []):
             reference, _rest = text_in(expected, "reference_outputs")
             item = replace(item, references=[*item.references, reference])
@@ -219,7 +219,7 @@ def _langsmith(row: Row) -> Iterator[ImportedItem]:
 
 
 def _langsmith_scores(row: Row) -> Iterator[_Score]:
-    stats = opened(row.get("feedback_stats"))
+    stats = fields.listed_in_text(row.get("feedback_stats"))
     if isinstance(stats, dict) and not row.get("feedback"):
         for name, each in stats.items():
             if isinstance(each, dict):
@@ -269,7 +269,7 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
     entries: dict[str, list[Mapping[str, Any]]] = {}
     ids = [str(run.get("id")) for run in runs]
     for entry in _objects(row.get("feedback"), "feedback"):
-        of_runs = opened(entry.get("scores"))
+        of_runs = fields.listed_in_text(entry.get("scores"))
         if not isinstance(of_runs, dict):
             raise FieldError("feedback.scores", "is missing; write the score of each run by its id")
         whose = _whose(entry, entries)
@@ -331,7 +331,7 @@ def _phoenix(row: Row) -> Iterator[ImportedItem]:
 
 def _attributes(row: Row) -> Iterator[tuple[str, Any]]:
     """The attributes of a span, whether they are columns or one object."""
-    nested = opened(row.get("attributes"))
+    nested = fields.listed_in_text(row.get("attributes"))
     waiting = [("attributes", nested)] if isinstance(nested, dict) else []
     while waiting:
         path, value = waiting.pop()
@@ -343,7 +343,7 @@ def _attributes(row: Row) -> Iterator[tuple[str, Any]]:
 
 def _openinference(value: Any) -> Any:
     """Messages as OpenInference writes them: `message.role`, `message.content`."""
-    value = opened(value)
+    value = fields.listed_in_text(value)
     if not isinstance(value, list):
         return value
     messages = []
@@ -356,7 +356,7 @@ def _openinference(value: Any) -> Any:
 
 
 def _phoenix_scores(row: Row) -> Iterator[_Score]:
-    listed = opened(row.get("annotations"))
+    listed = fields.listed_in_text(row.get("annotations"))
     if isinstance(listed, dict):
         listed = [{"name": name, "result": each} for name, each in listed.items()]
     for entry in _objects(listed, "annotations"):
@@ -386,7 +386,7 @@ def _is_langfuse(row: Row) -> bool:
 def _is_langsmith(row: Row) -> bool:
     if isinstance(row.get("runs"), list) and "feedback" in row:
         return True
-    return "inputs" in row and isinstance(opened(row["inputs"]), dict) and "outputs" in row
+    return "inputs" in row and isinstance(fields.listed_in_text(row["inputs"]), dict) and "outputs" in row
 
 
 def _is_phoenix(row: Row) -> bool:

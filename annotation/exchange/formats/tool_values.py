@@ -21,14 +21,9 @@ _LANGCHAIN = {"human": "user", "ai": "assistant", "system": "system", "HumanMess
 _LANGCHAIN |= {"AIMessage": "assistant", "SystemMessage": "system"}
 
 
-def opened(value: Any) -> Any:
-    """Return a value, read where it is JSON in a text."""
-    return fields.listed_in_text(value)
-
-
 def prompt_in(value: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an input as fields of an item that belong to its prompt, and what else it holds."""
-    value = opened(value)
+    value = fields.listed_in_text(value)
     if isinstance(value, list):
         return {"messages": fields.prompt(chat_in(value, where), where)}, {}
     if not isinstance(value, dict):
@@ -72,7 +67,7 @@ def _message(message: Any) -> Any:
 
 def text_in(value: Any, where: str) -> tuple[str, dict[str, Any]]:
     """Return an output as a text, and what else it holds. An output without a text is refused."""
-    value = opened(value)
+    value = fields.listed_in_text(value)
     if isinstance(value, list) and len(value) == 1:
         return text_in(value[0], f"{where}[0]")
     if not isinstance(value, dict):
@@ -98,7 +93,7 @@ def text_in(value: Any, where: str) -> tuple[str, dict[str, Any]]:
 
 def flat(value: Any, name: str) -> dict[str, Any]:
     """Return an object of metadata with its own names; anything else under a name."""
-    value = opened(value)
+    value = fields.listed_in_text(value)
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items() if each not in (None, "", {}, [])}
     return {} if value in (None, "", []) else {name: value}
