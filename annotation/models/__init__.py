@@ -42,6 +42,7 @@ from annotation.models.work import (
     Draft,
     GoldAnswer,
     ItemFlag,
+    RoundTally,
     Withholding,
 )
 
@@ -90,6 +91,7 @@ __all__ = [
     "RankedCompletion",
     "Rating",
     "Review",
+    "RoundTally",
     "Rubric",
     "RubricCriterion",
     "RubricScore",

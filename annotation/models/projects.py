@@ -161,6 +161,12 @@ class Project(models.Model):
         editable=False,
         help_text="Whether suggestions are shown after the first pass: who shows none pays nothing for them.",
     )
+    has_reservations = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether comparisons were ever reserved for members: who reserves none pays nothing for it.",
+    )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
     )

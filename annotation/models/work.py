@@ -1,7 +1,7 @@
 """Work: comparisons, assignments, and what belongs to them."""
 
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
 from django.db import models
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 def shuffled() -> int:
     """A number drawn when a comparison is made; their order is a random order."""
     return random.getrandbits(31)
+
+
+class RoundTally(NamedTuple):
+    """The columns of `AnnotatorTally` that a screen shows."""
+
+    round_number: int | None = None
+    round_done: int = 0
+    round_unseen: int = 0
 
 
 class Comparison(models.Model):
@@ -196,6 +204,8 @@ class Assignment(models.Model):
 
     fresh_completions: "list[Completion] | None" = None
     """On the row that a lease was just written with: what is compared. None once it is read again."""
+    fresh_tally: RoundTally | None = None
+    """On the same row: what its annotator has done in the round."""
 
     class Meta:
         constraints = [

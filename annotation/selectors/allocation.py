@@ -63,7 +63,7 @@ def open_under(closed: Sequence[Closed], path: str = "") -> Q:
 
 def allotted_to(project: Project, annotator: User) -> Q:
     """Comparisons that rules and reservations let this person get. No query where there are no rules."""
-    reserved = not_reserved_for_others(annotator)
+    reserved = not_reserved_for_others(annotator) if project.has_reservations else Q()
     if not project.allocation:
         return reserved
     return reserved & open_under(closed_rules(project, membership_of(annotator, project)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from django.core.cache import cache
 from django.utils.translation import gettext as _
 
-from annotation.models import Guideline, Judgment, Membership, Project, User
+from annotation.models import Guideline, Judgment, Membership, Project, RoundTally, User
 from annotation.selectors import access
 from annotation.selectors.eligibility import submitted_today
 from annotation.selectors.progress import Progress, progress_of
@@ -38,13 +38,15 @@ class Pace:
         return _("%(minutes)s min") % {"minutes": f"{minutes}:{seconds:02}"}
 
 
-def progress_and_pace(project: Project, annotator: User, round_number: int) -> tuple[Progress, Pace]:
+def progress_and_pace(
+    project: Project, annotator: User, round_number: int, counted: RoundTally | None = None
+) -> tuple[Progress, Pace]:
     """Return the progress of `annotator` in a round, and their pace.
 
     Today's count is exact, the median active time may be a minute old. The total never falls while there is
     work left: others who take comparisons, or a skip, do not move the goal of the person who looks at it.
     """
-    progress = progress_of(project, annotator, round_number)
+    progress = progress_of(project, annotator, round_number, counted)
     return (
         _never_falling(progress, f"annotation.most:{project.pk}:{annotator.pk}:{round_number}"),
         pace_of(project, annotator),

@@ -9,7 +9,7 @@ from django.core.cache import cache
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
-from annotation.models import AnnotatorTally, Assignment, Comparison, Project, User
+from annotation.models import AnnotatorTally, Assignment, Comparison, Project, RoundTally, User
 from annotation.selectors.allocation import (
     Closed,
     closed_rules,
@@ -50,14 +50,16 @@ class Progress:
         return self.total + self.unseen
 
 
-def progress_of(project: Project, annotator: User, round_number: int) -> Progress:
-    """Return the progress of `annotator` in a round.
+def progress_of(
+    project: Project, annotator: User, round_number: int, counted: RoundTally | None = None
+) -> Progress:
+    """Return the progress of `annotator` in a round; `counted`: their tally, where the caller has it.
 
     `total` counts what they have judged, what they hold, and what is still open to them; a
     comparison that others have filled, or that they skipped, is no part of it, nor are gold,
     qualification and retests. `done` is exact. `total` is exact near the end, see `EXACT_UP_TO`.
     """
-    done, unseen = _done(project, annotator, round_number)
+    done, unseen = _done(project, annotator, round_number, counted)
     key = f"annotation.total:{project.pk}:{annotator.pk}:{round_number}"
     total = cache.get(key)
     if total is None:
@@ -88,13 +90,13 @@ def count_done(*, project_id: int, annotator_id: int, round_number: int) -> int:
     return mine.filter(state=AssignmentState.SUBMITTED).count()
 
 
-def _done(project: Project, annotator: User, round_number: int) -> tuple[int, int]:
-    tally = AnnotatorTally.objects.filter(project=project, annotator=annotator)
-    counted_in, done, unseen = tally.values_list("round_number", "round_done", "round_unseen").first() or (
-        None,
-        0,
-        0,
-    )
+def _done(
+    project: Project, annotator: User, round_number: int, counted: RoundTally | None
+) -> tuple[int, int]:
+    if counted is None:
+        tallies = AnnotatorTally.objects.filter(project=project, annotator=annotator)
+        counted = RoundTally(*(tallies.values_list(*RoundTally._fields).first() or ()))
+    counted_in, done, unseen = counted
     if counted_in != round_number:
         done = count_done(project_id=project.pk, annotator_id=annotator.pk, round_number=round_number)
         unseen = unseen if counted_in is None else 0

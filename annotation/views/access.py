@@ -70,7 +70,7 @@ def own_assignment(request: Request, project: Project, pk: int) -> Assignment:
         raise Http404
     assignment = get_object_or_404(
         # Arena assignments have revealed their sources, so they are never opened again.
-        Assignment.objects.select_related("comparison__prompt").exclude(comparison__purpose=Purpose.ARENA),
+        Assignment.objects.select_related("comparison").exclude(comparison__purpose=Purpose.ARENA),
         pk=pk,
         annotator=request.user,
         comparison__project=project,

@@ -142,12 +142,14 @@ def held_by(annotator: User, project: Project) -> list[Assignment]:
     held = list(
         Assignment.objects.filter(
             annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
-        )
-        .select_related("comparison__prompt")
-        .order_by("leased_at", "id")
+        ).order_by("leased_at", "id")
     )
-    for assignment in held:
-        assignment.comparison.project = project
+    if held:
+        # By themselves: who submits holds nothing more as a rule, and a join of three tables is dear to write.
+        comparisons = Comparison.objects.select_related("prompt").in_bulk(row.comparison_id for row in held)
+        for assignment in held:
+            assignment.comparison = comparisons[assignment.comparison_id]
+            assignment.comparison.project = project
     return held
 
 

@@ -1,6 +1,7 @@
 """The next assignment of one person: a lease they hold, then qualification, a retest, gold, or work."""
 
 from enum import IntEnum
+from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
@@ -175,6 +176,11 @@ class _Hand:
                 return self._lease_known(gold)
         return self._lease_work(comparison)
 
+    def _lease(self, comparison: Comparison, **chosen: Any) -> Assignment:
+        leased = lease(comparison, self.annotator, **chosen)
+        leased.fresh_tally = self.turn.in_round
+        return leased
+
     def _retest(self) -> Assignment | None:
         if not is_retest_due(self.project, self.turn):
             return None
@@ -182,17 +188,13 @@ class _Hand:
         if first is None:
             return None
         count_retest(turn=self.turn)
-        return lease(
-            first.comparison,
-            self.annotator,
-            slot=None,
-            retest_of=first,
-            display_order=other_order(first),
+        return self._lease(
+            first.comparison, slot=None, retest_of=first, display_order=other_order(first)
         )
 
     def _lease_known(self, item: Comparison) -> Assignment:
         item.project = self.project
-        return lease(item, self.annotator, slot=None)
+        return self._lease(item, slot=None)
 
     def _lease_work(self, comparison: Comparison) -> Assignment | _Lost:
         arm: AcquisitionArm | str = ""
@@ -202,7 +204,7 @@ class _Hand:
                 arm = AcquisitionArm.CONTROL
                 comparison = self._control(comparison)
         slot = take_slot(comparison)
-        return _Lost() if slot is None else lease(comparison, self.annotator, slot=slot, arm=arm)
+        return _Lost() if slot is None else self._lease(comparison, slot=slot, arm=arm)
 
     def _control(self, comparison: Comparison) -> Comparison:
         start = randomness.number_below(

@@ -6,7 +6,7 @@ from django.db import connection
 from django.db.models import F
 
 from annotation.choices import Purpose
-from annotation.models import AnnotatorTally, Assignment
+from annotation.models import AnnotatorTally, Assignment, RoundTally
 from annotation.selectors.progress import count_done
 
 
@@ -18,8 +18,7 @@ class Turn:
     number: int
     submitted: int
     retests: int
-    round_number: int | None
-    round_done: int
+    in_round: RoundTally
 
 
 _TAKE_TURN = """
@@ -28,7 +27,7 @@ _TAKE_TURN = """
     VALUES (%s, %s, 1, 0, 0, NULL, 0, 0)
     ON CONFLICT (project_id, annotator_id)
         DO UPDATE SET turns = annotation_annotatortally.turns + 1
-    RETURNING id, turns, submitted, retests, round_number, round_done
+    RETURNING id, turns, submitted, retests, round_number, round_done, round_unseen
 """
 
 
@@ -40,14 +39,13 @@ def take_turn(*, project_id: int, annotator_id: int) -> Turn:
     """
     with connection.cursor() as cursor:
         cursor.execute(_TAKE_TURN, [project_id, annotator_id])
-        tally_id, number, submitted, retests, round_number, round_done = cursor.fetchone()
+        tally_id, number, submitted, retests, *in_round = cursor.fetchone()
     return Turn(
         tally_id=tally_id,
         number=number,
         submitted=submitted,
         retests=retests,
-        round_number=round_number,
-        round_done=round_done,
+        in_round=RoundTally(*in_round),
     )
 
 
@@ -57,14 +55,16 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
     Call it in the turn's transaction. Gold, qualification and retests are no part of anyone's progress.
     """
     comparison = assignment.comparison
+    counted = turn.in_round
     if comparison.purpose == Purpose.GOLD or assignment.retest_of_id is not None:
         # The page that comes next counts it like any other.
-        AnnotatorTally.objects.filter(pk=turn.tally_id).update(round_unseen=F("round_unseen") + 1)
-        return turn
+        in_round = counted._replace(round_unseen=counted.round_unseen + 1)
+        AnnotatorTally.objects.filter(pk=turn.tally_id).update(**in_round._asdict())
+        return replace(turn, in_round=in_round)
     if comparison.purpose != Purpose.WORK:
         return turn
-    if turn.round_number == comparison.round_number:
-        done = turn.round_done + 1
+    if counted.round_number == comparison.round_number:
+        done = counted.round_done + 1
     else:
         # Another round than last time: counted once from the rows, then kept again.
         done = count_done(
@@ -72,14 +72,11 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
             annotator_id=assignment.annotator_id,
             round_number=comparison.round_number,
         )
-    same_round = turn.round_number in (None, comparison.round_number)
-    AnnotatorTally.objects.filter(pk=turn.tally_id).update(
-        submitted=turn.submitted + 1,
-        round_number=comparison.round_number,
-        round_done=done,
-        round_unseen=F("round_unseen") * int(same_round),
-    )
-    return replace(turn, submitted=turn.submitted + 1, round_number=comparison.round_number, round_done=done)
+    same_round = counted.round_number in (None, comparison.round_number)
+    in_round = RoundTally(comparison.round_number, done, counted.round_unseen if same_round else 0)
+    submitted = turn.submitted + 1
+    AnnotatorTally.objects.filter(pk=turn.tally_id).update(submitted=submitted, **in_round._asdict())
+    return replace(turn, submitted=submitted, in_round=in_round)
 
 
 def count_retest(*, turn: Turn) -> None:

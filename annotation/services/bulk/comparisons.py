@@ -208,6 +208,9 @@ def reserve(
             ["comparison_id", "user_id"],
             ((pk, member) for pk in keys for member in members.values()),
         )
+        if members:
+            Project.objects.filter(pk=project.pk).update(has_reservations=True)
+            project.has_reservations = True
         _note(project, actor, "data.reserve", effect, members=sorted(members))
     return effect
 

@@ -66,13 +66,17 @@ def check_answer(
     comparison: Comparison,
     answer: JudgmentAnswer,
     imported: bool = False,
+    shown: Sequence[int] = (),
 ) -> JudgmentAnswer:
     """The answer as it will be stored, or a refusal: ranks normalised, unchanged texts left out.
 
     What comes from a published set (`imported`) need not be what the project asks of its annotators.
-    Asks the database for the completions, and for the project when its configuration changed.
+    Asks the database for the completions, and for the project when its configuration changed. With the
+    completions that were `shown`, only an answer that says something of one of them needs their texts.
     """
-    completions = Completion.objects.filter(comparisons=comparison).in_bulk()
+    needs_texts = not shown or answer.has_details
+    completions = Completion.objects.filter(comparisons=comparison).in_bulk() if needs_texts else {}
+    completion_ids = sorted(completions) if needs_texts else sorted(shown)
     project = comparison.project
     configured = configuration_of(project)
     categories = {category.pk: category for category in configured.categories}
@@ -83,9 +87,9 @@ def check_answer(
             field="verdict",
         )
     if not imported:
-        _check_asked(project, answer, configured.asked_criteria, size=len(completions))
-    ranks = _check_ranks(answer, sorted(completions))
-    _check_strength(answer, size=len(completions))
+        _check_asked(project, answer, configured.asked_criteria, size=len(completion_ids))
+    ranks = _check_ranks(answer, completion_ids)
+    _check_strength(answer, size=len(completion_ids))
     check_text(answer.comment, "comment")
     _check_seconds(answer.active_seconds)
     for number, span in enumerate(answer.span_flags, start=1):

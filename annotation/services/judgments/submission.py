@@ -12,6 +12,7 @@ from annotation.choices import AssignmentState, Role
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, NotAllowed
 from annotation.models import (
     Assignment,
+    Comparison,
     Completion,
     Correction,
     CorrectionEdit,
@@ -151,7 +152,7 @@ def submit_in_transaction(
     shown = guideline or access.current_guideline(project)
     if shown is not None and shown.project_id != project.pk:
         raise InvalidAnswer(_("The guideline belongs to another project."), field="guideline")
-    checked = check_answer(comparison=locked.comparison, answer=answer)
+    checked = check_answer(comparison=locked.comparison, answer=answer, shown=locked.display_order)
     if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
         retake_slot(assignment=locked)
     if shown is not None and membership is not None:
@@ -244,13 +245,13 @@ def write_judgment(
         blind=blind and (supersedes is None or supersedes.blind),
     )
     judgment.save()
-    _write_parts(judgment, assignment.comparison.prompt, answer)
+    _write_parts(judgment, assignment.comparison, answer)
     if imported_from is None:
         tell_of_judgment(judgment=judgment, comparison=assignment.comparison)
     return judgment
 
 
-def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> None:
+def _write_parts(judgment: Judgment, comparison: Comparison, answer: JudgmentAnswer) -> None:
     RankedCompletion.objects.bulk_create(
         RankedCompletion(judgment=judgment, completion_id=pk, rank=rank) for pk, rank in answer.ranks.items()
     )
@@ -270,7 +271,7 @@ def _write_parts(judgment: Judgment, prompt: Prompt, answer: JudgmentAnswer) -> 
         for span in answer.span_flags
     )
     MissingInfo.objects.bulk_create(
-        _missing_info(judgment, prompt, missing) for missing in answer.missing_info
+        _missing_info(judgment, comparison.prompt, missing) for missing in answer.missing_info
     )
     if answer.step_labels:
         _write_step_labels(judgment, answer.step_labels)

@@ -41,12 +41,18 @@ from annotation.selectors.own_work import progress_and_pace
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments import tokens_of
 from annotation.services.judgments.confirmations import Doubt
-from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
+from annotation.services.people.shortcuts import keys_of, own_keys
 from annotation.text.references import refers_to_context
 from annotation.text.rendering import render_markdown
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import Place
-from annotation.views.labelling.screen_parts import CandidateOnScreen, Choice, CriterionOnScreen, Passage
+from annotation.views.labelling.screen_parts import (
+    CandidateOnScreen,
+    Choice,
+    CriterionOnScreen,
+    KeysOnScreen,
+    Passage,
+)
 from annotation.views.labelling.suggestions_on_screen import HelpOnScreen
 
 _SHORT = 400
@@ -83,7 +89,9 @@ class Screen:
         self.round_number = access.round_shown(assignment)
         self.after = after
         if place is None:
-            self.progress, self.pace = progress_and_pace(project, annotator, self.round_number)
+            self.progress, self.pace = progress_and_pace(
+                project, annotator, self.round_number, assignment.fresh_tally
+            )
         if after is not None and after.state == AssignmentState.LEASED:
             # The page is shown only after the previous comparison is submitted.
             self.progress = replace(self.progress, done=self.progress.done + 1)
@@ -300,9 +308,38 @@ class Screen:
         return judgment.pk if judgment else 0
 
     @cached_property
-    def signs(self) -> dict[str, list[str]]:
+    def shown_keys(self) -> KeysOnScreen:
+        """What the list of keys says."""
+        asked = self.project
+        has_wins = asked.ask_verdict and self.size == 2 and not asked.ask_strength
+        return KeysOnScreen(
+            keys=tuple(self.keys.items()),
+            size=self.size,
+            ask_verdict=asked.ask_verdict,
+            wins=tuple((win.key, win.short, win.letter_key) for (win,) in self.wins) if has_wins else (),
+            no_wins=tuple(self.no_wins) if asked.ask_verdict else (),
+            spans=tuple((c.shortcut, c.label) for c in self.span_categories if c.shortcut),
+            spans_without_key=tuple((key, c.label) for c, key in self.categories_without_key),
+            has_spans=bool(self.span_categories),
+            has_help=self.help is not None,
+            has_missing=bool(self.missing_categories),
+            has_evidence=bool(self.evidence),
+            has_criteria=bool(self.criteria),
+            has_steps=self.has_steps,
+            has_previous=self.previous is not None,
+            ask_step_labels=asked.ask_step_labels,
+            ask_critique=asked.ask_critique,
+            ask_correction=asked.ask_correction,
+            ask_demonstration=asked.ask_demonstration,
+            ask_comment=asked.ask_comment,
+            is_revision=self.is_revision,
+            is_preview=self.is_preview,
+        )
+
+    @property
+    def signs(self) -> Mapping[str, list[str]]:
         """The key of every action as printed on keyboards."""
-        return {action: shown_key(key) for action, key in self.keys.items()}
+        return self.shown_keys.signs
 
     @cached_property
     def script_data(self) -> SafeString:

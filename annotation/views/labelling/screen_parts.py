@@ -1,16 +1,18 @@
 """Parts of the labelling screen: answers, choices, scales and context passages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from annotation.choices import SCALE_VALUES, FinishReason, RatingScale
 from annotation.forms import Entered, MissingRow, rating_field
 from annotation.models import Completion, Criterion
+from annotation.services.people.shortcuts import shown_key
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
 from annotation.text.rendering import render_answer
 from annotation.text.step_markup import ShownStep
@@ -117,6 +119,51 @@ class Passage:
     title: str
     value: str
     sentences: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysOnScreen:
+    """All that the list of keys hangs on: the same for nearly every comparison of a person in a project."""
+
+    keys: tuple[tuple[str, str], ...]
+    """The key of every action."""
+    size: int
+    ask_verdict: bool
+    wins: tuple[tuple[str, str, str], ...] = ()
+    """Key, letter and second key of a win, where no strength is asked for."""
+    no_wins: tuple[Choice, ...] = ()
+    spans: tuple[tuple[str, str], ...] = ()
+    """Key and label of the categories that can be marked."""
+    spans_without_key: tuple[tuple[str, str], ...] = ()
+    has_spans: bool = False
+    has_help: bool = False
+    has_missing: bool = False
+    has_evidence: bool = False
+    has_criteria: bool = False
+    has_steps: bool = False
+    has_previous: bool = False
+    ask_step_labels: bool = False
+    ask_critique: bool = False
+    ask_correction: bool = False
+    ask_demonstration: bool = False
+    ask_comment: bool = False
+    is_revision: bool = False
+    is_preview: bool = False
+
+    @property
+    def signs(self) -> Mapping[str, list[str]]:
+        """The key of every action as printed on keyboards."""
+        return {action: shown_key(key) for action, key in self.keys}
+
+    @property
+    def markup(self) -> SafeString:
+        """The dialog. Rendering it takes as long as a response, so the last ones are remembered."""
+        return _keys_markup(self, get_language())
+
+
+@lru_cache(maxsize=128)
+def _keys_markup(shown: KeysOnScreen, _language: str | None) -> SafeString:
+    return render_to_string("annotation/keys.html", {"shown": shown})
 
 
 def _steps(scale: RatingScale) -> list[Step]:
