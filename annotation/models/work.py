@@ -204,8 +204,8 @@ class Assignment(models.Model):
 
     fresh_completions: "list[Completion] | None" = None
     """On the row that a lease was just written with: what is compared. None once it is read again."""
-    fresh_tally: RoundTally | None = None
-    """On the same row: what its annotator has done in the round."""
+    round_tally: RoundTally | None = None
+    """On a row that was just handed out: what its annotator has done."""
 
     class Meta:
         constraints = [

@@ -75,7 +75,7 @@ def answering(assignment: Assignment) -> list[User]:
 def thread_of(*, assignment: Assignment, reader: User) -> Thread:
     """Return the thread of one assignment; it may be empty. The caller has asked `may_see_thread`."""
     # Nobody can have written about what was leased a moment ago.
-    is_fresh = assignment.fresh_tally is not None
+    is_fresh = assignment.fresh_completions is not None
     comments = () if is_fresh else assignment.comments.select_related("author").order_by("pk")
     return _shown(assignment, list(comments), reader)
 

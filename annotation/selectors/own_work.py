@@ -45,12 +45,17 @@ def progress_and_pace(
 
     Today's count is exact, the median active time may be a minute old. The total never falls while there is
     work left: others who take comparisons, or a skip, do not move the goal of the person who looks at it.
+    `counted`: their tally, of somebody who was just handed work; then the total may be a minute old as well.
     """
-    progress = progress_of(project, annotator, round_number, counted)
-    return (
-        _never_falling(progress, f"annotation.most:{project.pk}:{annotator.pk}:{round_number}"),
-        pace_of(project, annotator),
-    )
+    key = f"{project.pk}:{annotator.pk}:{round_number}"
+    total = cache.get(f"annotation.shown:{key}") if counted is not None else None
+    if total is not None and counted is not None and counted.round_number == round_number:
+        progress = Progress(done=counted.round_done, total=total, unseen=counted.round_unseen)
+        if progress.left:
+            return progress, pace_of(project, annotator)
+    progress = _never_falling(progress_of(project, annotator, round_number, counted), f"annotation.most:{key}")
+    cache.set(f"annotation.shown:{key}", progress.total, _KEPT_SECONDS)
+    return progress, pace_of(project, annotator)
 
 
 def pace_of(project: Project, annotator: User) -> Pace:

@@ -130,6 +130,7 @@ def _look(
         if waits_for == _WaitsFor.NOTHING and not is_free(assignment):
             return None
         if extend(assignment):
+            assignment.round_tally = turn.in_round
             return assignment
     if len(held) >= MOST_HELD or (left is not None and len(held) >= left):
         return None
@@ -178,7 +179,7 @@ class _Hand:
 
     def _lease(self, comparison: Comparison, **chosen: Any) -> Assignment:
         leased = lease(comparison, self.annotator, **chosen)
-        leased.fresh_tally = self.turn.in_round
+        leased.round_tally = self.turn.in_round
         return leased
 
     def _retest(self) -> Assignment | None:

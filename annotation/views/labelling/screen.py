@@ -90,7 +90,7 @@ class Screen:
         self.after = after
         if place is None:
             self.progress, self.pace = progress_and_pace(
-                project, annotator, self.round_number, assignment.fresh_tally
+                project, annotator, self.round_number, assignment.round_tally
             )
         if after is not None and after.state == AssignmentState.LEASED:
             # The page is shown only after the previous comparison is submitted.

@@ -230,6 +230,7 @@ def test_the_api_quarantines_and_assigns(project: Project, alice: User, carol: U
 
     assert act(comparisons=[first.pk], quarantine=True) == [("quarantine", 1)]
     assert act(comparisons=[second.pk], assign=["alice"]) == [("assign", 1)]
+    project.refresh_from_db()
     assert next_of(project, carol) is None
     assert act(comparisons=[second.pk], assign=[]) == [("assign", 1)]
     assert next_of(project, carol) == second

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 import uuid
 from typing import Any
 
@@ -307,6 +308,46 @@ def test_the_labelling_screen_asks_the_database_a_bounded_number_of_times(
     held(project, alice)
     with django_assert_max_num_queries(25):
         browser.get(reverse("label", args=[project.slug]))
+
+
+LABEL_BUDGET = {
+    # Session, person, membership with project, assignment with comparison.
+    "who asks": 4,
+    # Begin, turn, lock, judgment, ranks, assignment, tally, draft, whether others judged, commit.
+    "submit": 10,
+    # What is held, first open comparison, its place, completions, display order, lease.
+    "next": 6,
+    "count of today": 1,
+}
+"""Statements of a label. A feature that adds one to every label of everybody says here what for."""
+
+
+def test_submit_and_next_keeps_to_its_budget_of_statements(
+    project, alice, browser, monkeypatch, django_assert_max_num_queries
+):
+    # What is kept for some seconds stays kept, however slow the machine.
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now)
+    for number in range(30):
+        factories.make_comparison(project, [f"first {number}", f"second {number}"])
+    page = browser.get(reverse("label", args=[project.slug]), headers=HTMX).content.decode()
+
+    def label(page: str) -> str:
+        action = re.search(r'id="judgment" method="post" action="([^"]+)"', page)
+        choice = re.search(r'name="choice" value="(win:[^"]+)"', page)
+        key = re.search(r'name="idempotency_key" value="([^"]+)"', page)
+        assert action and choice and key
+        fields = {"idempotency_key": key[1], "guideline": "1", "active_seconds": "1", "choice": choice[1]}
+        answer = browser.post(action[1], fields, headers=HTMX)
+        assert answer.status_code == 200
+        return answer.content.decode()
+
+    # What a person's pace and the round's total hang on is looked up now and then, more often at first.
+    for _ in range(12):
+        page = label(page)
+    with django_assert_max_num_queries(sum(LABEL_BUDGET.values())):
+        label(page)
+    assert Judgment.objects.filter(annotator=alice).count() == 13
 
 
 @pytest.mark.parametrize(
