@@ -11,6 +11,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='project',
             name='has_reservations',
-            field=models.BooleanField(db_default=False, default=False, editable=False, help_text='Whether comparisons were ever reserved for members: who reserves none pays nothing for it.'),
+            field=models.BooleanField(db_default=False, default=False, editable=False, help_text='Whether comparisons were ever reserved for members: where none are, nobody pays for it.'),
         ),
     ]

@@ -165,7 +165,7 @@ class Project(models.Model):
         default=False,
         db_default=False,
         editable=False,
-        help_text="Whether comparisons were ever reserved for members: who reserves none pays nothing for it.",
+        help_text="Whether comparisons were ever reserved for members: where none are, nobody pays for it.",
     )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"

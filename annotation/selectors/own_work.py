@@ -53,7 +53,8 @@ def progress_and_pace(
         progress = Progress(done=counted.round_done, total=total, unseen=counted.round_unseen)
         if progress.left:
             return progress, pace_of(project, annotator)
-    progress = _never_falling(progress_of(project, annotator, round_number, counted), f"annotation.most:{key}")
+    exact = progress_of(project, annotator, round_number, counted)
+    progress = _never_falling(exact, f"annotation.most:{key}")
     cache.set(f"annotation.shown:{key}", progress.total, _KEPT_SECONDS)
     return progress, pace_of(project, annotator)
 

@@ -189,9 +189,7 @@ class _Hand:
         if first is None:
             return None
         count_retest(turn=self.turn)
-        return self._lease(
-            first.comparison, slot=None, retest_of=first, display_order=other_order(first)
-        )
+        return self._lease(first.comparison, slot=None, retest_of=first, display_order=other_order(first))
 
     def _lease_known(self, item: Comparison) -> Assignment:
         item.project = self.project

@@ -336,7 +336,9 @@ def test_submit_and_next_keeps_to_its_budget_of_statements(
         action = re.search(r'id="judgment" method="post" action="([^"]+)"', page)
         choice = re.search(r'name="choice" value="(win:[^"]+)"', page)
         key = re.search(r'name="idempotency_key" value="([^"]+)"', page)
-        assert action and choice and key
+        assert action is not None
+        assert choice is not None
+        assert key is not None
         fields = {"idempotency_key": key[1], "guideline": "1", "active_seconds": "1", "choice": choice[1]}
         answer = browser.post(action[1], fields, headers=HTMX)
         assert answer.status_code == 200
