@@ -81,7 +81,8 @@ def reward_model(folder: Path, options: argparse.Namespace, kind: str) -> Path:
     }
     shared = {"lora": {"layers": options.reward_layers}, "max_tokens": 512, "optimiser": optimiser}
     if kind == "preference":
-        rows: Sequence[SnapshotRow] = training_quality.rows(options.data)[: fine_grained.TRAIN]
+        ranked = training_quality.rows(options.data)
+        rows: Sequence[SnapshotRow] = ranked[: fine_grained.train_size(len(ranked))]
         learned: dict[str, Any] = {"loss": "plackett_luce", "centring": 0.01}
     else:
         rows = fine_grained.rows(options.data)

@@ -88,10 +88,16 @@ class Scored(NamedTuple):
     """(S,) which answer each belongs to."""
 
 
+def train_size(questions: int) -> int:
+    """Return how many of so many questions train: 300 of 350 or more, six sevenths of a smaller set."""
+    return min(TRAIN, questions * TRAIN // (TRAIN + TEST))
+
+
 def rows(file: Path) -> list[SnapshotRow]:
     """The questions with the answer that was read: its flags, what it lacks, its correction."""
     questions = []
-    for number, item in enumerate(json.loads(file.read_text())):
+    items = json.loads(file.read_text())
+    for number, item in enumerate(items):
         feedback, text, name = item["feedback"], item["prediction 1"], f"qa{number}"
         answer = {"completion": name}
         questions.append(
@@ -102,7 +108,7 @@ def rows(file: Path) -> list[SnapshotRow]:
                     "annotator": "qa-feedback",
                     "round": 1,
                     "prompt": name,
-                    "split": "train" if number < TRAIN else "held-out",
+                    "split": "train" if number < train_size(len(items)) else "held-out",
                     "messages": [{"role": "user", "content": item["question"]}],
                     "context": [{"title": title, "sentences": rest} for title, *rest in item["passages"]],
                     "completions": [{"id": name, "text": text, "source": "qa-feedback"}],

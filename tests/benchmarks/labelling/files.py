@@ -28,21 +28,22 @@ from annotation.exchange.prompts import import_prompts
 from django.utils import timezone
 from tests.benchmarks.labelling.tasks import make_tasks
 
+pairs = int(sys.argv[1])
 person = User.objects.create_user(username="one")
 seconds = {"import": [], "export": []}
 for turn in range(3):
     project = create_project(name=f"Files {turn}", slug=f"files-{turn}", guideline="Prefer what helps.")
     path = tempfile.mktemp()
     with open(path, "w") as stream:
-        for task in make_tasks(10_000, seed=turn):
+        for task in make_tasks(pairs, seed=turn):
             stream.write(json.dumps({"prompt": task.prompt, "completions": task.answers}) + "\\n")
     began = time.perf_counter()
     with open(path) as lines:
         report = import_prompts(project=project, lines=lines, name="tasks.jsonl")
     seconds["import"].append(time.perf_counter() - began)
-    assert report.comparisons == 10_000
+    assert report.comparisons == pairs
     now = timezone.now()
-    comparisons = list(Comparison.objects.filter(project=project).order_by("pk")[:5_000])
+    comparisons = list(Comparison.objects.filter(project=project).order_by("pk")[: pairs // 2])
     members = {}
     found = Candidate.objects.filter(comparison__project=project).values_list("comparison", "completion")
     for pk, completion in found:
@@ -64,7 +65,7 @@ for turn in range(3):
             stream.write(line)
             count += 1
     seconds["export"].append(time.perf_counter() - began)
-    assert count == 5_000
+    assert count == pairs // 2
 json.dump({name: round(statistics.median(found), 2) for name, found in seconds.items()}, sys.stdout)
 """
 
@@ -72,12 +73,13 @@ json.dump({name: round(statistics.median(found), 2) for name, found in seconds.i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--database", default="")
+    parser.add_argument("--pairs", type=int, default=10_000, help="in; half as many answers out")
     options = parser.parse_args()
     if options.database:
         flush(options.database)
     with tempfile.TemporaryDirectory(prefix="rondo-files-") as folder:
         environment = prepare(folder, options.database)
-        command = [sys.executable, "-c", MEASURE]
+        command = [sys.executable, "-c", MEASURE, str(options.pairs)]
         done = subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.PIPE)
     print(json.dumps({**json.loads(done.stdout), "load": os.getloadavg()[0]}))
 
