@@ -93,7 +93,7 @@ def _refused(error: Refusal) -> Response:
         return problem(403, message)
     if isinstance(error, ImportErrors):
         faults = [{"field": "items", "message": fault} for fault in error.errors]
-        return problem(422, message.splitlines()[0], errors=faults)
+        return problem(422, error.headline, errors=faults)
     status = 409 if isinstance(error, _CONFLICTS) else 422
     fields = [{"field": error.field, "message": message}] if error.field else []
     return problem(status, message, errors=fields)

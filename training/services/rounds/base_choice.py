@@ -41,12 +41,15 @@ def choose_base(*, project: Project, base: BaseModel, chosen_by: User) -> None:
     nothing can be trained.
     """
     if not access.may(chosen_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project chooses its base model."))
+        raise NotAllowed(
+            "manager_chooses_base_model", _("Only a manager of the project chooses its base model.")
+        )
     if not base.has_files:
         raise Refusal(
-            _("%(name)s is on another server: nothing can be trained from it. Choose one with files here.")
-            % {"name": base},
+            "base_model_not_trainable",
+            _("%(name)s is on another server: nothing can be trained from it. Choose one with files here."),
             field="base_model",
+            name=base,
         )
     with transaction.atomic():
         before = base_of(project)
@@ -105,4 +108,4 @@ def other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> Iterato
 def refuse_other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> None:
     """Refuse a checkpoint that stands on another base than the one that is trained."""
     for problem in other_base(checkpoint, base_model, role=role):
-        raise Refusal(problem, field="recipe")
+        raise Refusal("recipe_invalid", problem, field="recipe")
