@@ -112,18 +112,18 @@ def checked_ids(prompt: Prompt, completions: Sequence[Completion]) -> list[int]:
     ids = [completion.pk for completion in completions]
     if not ids:
         raise Refusal(
-            "completions_missing", _("A comparison needs at least one completion."), field="completions"
+            "completions_missing", _("A comparison needs at least one response."), field="completions"
         )
     if len(set(ids)) != len(ids):
         raise Refusal(
-            "completion_named_twice", _("A comparison names each completion once."), field="completions"
+            "completion_named_twice", _("A comparison names each response once."), field="completions"
         )
     if strangers := [c.pk for c in completions if c.prompt_id != prompt.pk]:
         raise Refusal(
             "completions_of_other_prompts",
             _(
-                "Completions %(strangers)s answer another prompt than %(prompt)s; compare "
-                "answers to one prompt only."
+                "The responses %(strangers)s belong to another prompt than %(prompt)s. Compare "
+                "responses to one prompt only."
             ),
             field="completions",
             strangers=strangers,

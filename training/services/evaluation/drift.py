@@ -66,7 +66,7 @@ def request_measurement(*, project: Project, requested_by: User) -> DriftMeasure
             )
             send_after_commit(TaskName.DO_JOB, "drift", measurement.pk)
     except IntegrityError:
-        raise Refusal("measurement_under_way", _("A measurement goes on already: wait for it.")) from None
+        raise Refusal("measurement_under_way", _("A measurement is running already. Wait for it.")) from None
     return measurement
 
 
@@ -87,7 +87,7 @@ def _measure(measurement: DriftMeasurement, heartbeat: Heartbeat) -> str:
     if not models or not rounds:
         raise Refusal(
             "nothing_to_measure",
-            _("There is nothing to measure yet: no reward model, or no judgment that prefers an answer."),
+            _("There is nothing to measure yet: no reward model, or no judgment that prefers a response."),
         )
     troubles: dict[str, str] = {}
     done, total = 0, len(models) * len(rounds)

@@ -234,12 +234,17 @@ def _require_free_name(name: str) -> None:
 def _of_hub(new_base: NewBaseModel) -> dict[str, Any]:
     model = look_up_on_hub(repository=new_base.repository, revision=new_base.revision)
     if new_base.licence != model.licence:
+        message = (
+            _("%(name)s has the licence %(licence)r (%(url)s). Read it and accept it by this name.")
+            if model.licence
+            else _("%(name)s names no licence (%(url)s). Read what is there, and accept it without a name.")
+        )
         raise Refusal(
             "licence_not_accepted",
-            _("%(name)s has the licence %(licence)s (%(url)s). Read it and accept it by this name."),
+            message,
             field="licence",
             name=model.repository,
-            licence=repr(model.licence) if model.licence else _("(none named)"),
+            licence=model.licence,
             url=model.licence_url,
         )
     return {"repository": model.repository, "revision": model.revision, "licence": model.licence}

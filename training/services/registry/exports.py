@@ -55,7 +55,7 @@ def request_export(
     if checkpoint.kind == CheckpointKind.STARTER:
         raise Refusal(
             "base_model_not_exported",
-            _("%(checkpoint)s is a base model as it came: fetch it from where it came from."),
+            _("%(checkpoint)s is an unchanged base model. Fetch it from its source."),
             checkpoint=checkpoint,
         )
     if checkpoint.files_deleted_at or checkpoint.server_url:
@@ -73,7 +73,7 @@ def request_export(
     if repository and not hub_is_set():
         raise Refusal(
             "hub_not_set",
-            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then start Rondo anew."),
+            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then restart Rondo."),
         )
     try:
         with transaction.atomic():
@@ -94,7 +94,7 @@ def request_export(
             )
             send_after_commit(TaskName.DO_JOB, "export", export.pk)
     except IntegrityError:
-        raise Refusal("export_under_way", _("The same export goes on already: wait for it.")) from None
+        raise Refusal("export_under_way", _("This export is running already. Wait for it.")) from None
     return export
 
 
@@ -176,7 +176,7 @@ def _push(export: CheckpointExport, folder: Path, heartbeat: Heartbeat) -> str:
     if not token:
         raise Refusal(
             "hub_not_set",
-            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then push again."),
+            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then restart Rondo."),
         )
     return call_with_heartbeat(
         lambda: _upload(export, folder, token),

@@ -47,7 +47,7 @@ def check_files(checkpoint: Checkpoint, *, in_store: bool = False) -> list[Check
     shared store holds of it is read as well.
     """
     if checkpoint.files_deleted_at:
-        raise Refusal("files_deleted", _("The files of %(checkpoint)s were deleted."), checkpoint=checkpoint)
+        raise Refusal("files_deleted", _("The files of %(name)s were deleted."), name=checkpoint)
     if not checkpoint.digest:
         raise Refusal(
             "manifest_missing",
@@ -101,8 +101,8 @@ def require_registered(checkpoint: Checkpoint) -> None:
     if checkpoint.files_deleted_at:
         raise Refusal(
             "files_deleted",
-            _("The files of %(checkpoint)s were deleted: choose another checkpoint."),
-            checkpoint=checkpoint,
+            _("The files of %(name)s were deleted. Choose another checkpoint."),
+            name=checkpoint,
         )
     if not checkpoint.digest:
         return

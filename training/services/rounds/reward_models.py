@@ -57,7 +57,7 @@ def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
         return
     reference = checkpoints_of(round_.project, writing=True).filter(name=name).first()
     if reference is not None:
-        yield from other_base(reference, round_.policy.base_model, role=_("reference"))
+        yield from other_base(reference, round_.policy.base_model)
     else:
         yield _(
             "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
@@ -94,7 +94,7 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     for problem in unknown_reference(round_, policy):
         raise Refusal("recipe_invalid", problem, field="recipe")
     reference = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
-    refuse_other_base(reference, round_.policy.base_model, role=_("reference"))
+    refuse_other_base(reference, round_.policy.base_model)
     if reference.kind != CheckpointKind.POLICY:
         # A starter model is its base.
         return dataclasses.replace(policy, reference=BASE)

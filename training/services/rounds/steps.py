@@ -189,7 +189,7 @@ def _snapshot(round_: Round) -> Snapshot:
     if round_.snapshot is None:
         raise Refusal(
             "snapshot_missing",
-            _("%(round)s has no snapshot. Take it back to labelling and start it anew."),
+            _("%(round)s has no snapshot. Take it back to labelling and start it again."),
             round=round_,
         )
     return round_.snapshot

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import FinishReason
 from annotation.errors import Refusal
 from annotation.models import Completion, Prompt
