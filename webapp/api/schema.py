@@ -99,8 +99,8 @@ _PROBLEM = {
         "detail": {**_TEXT, "description": "What was wrong here, and what to do."},
         "code": {
             **_TEXT,
-            "description": "The reason for programs; it stays when the sentence changes. The guide lists them "
-            "under *Codes of refusals*.",
+            "description": "The reason for programs; it stays when the sentence changes. The guide lists "
+            "them under *Codes of refusals*.",
         },
         "errors": {
             "type": "array",

@@ -16,7 +16,7 @@ _TRANSLATED = frozenset({"_", "gettext", "gettext_lazy", "ngettext", "ngettext_l
 class RefusalCall:
     """One place that makes a refusal. code and message are None where the call has none."""
 
-    path: Path
+    callee: str
     code: ast.expr | None
     message: ast.expr | None
     params: Sequence[ast.keyword]
@@ -55,7 +55,7 @@ def refusal_classes() -> frozenset[str]:
     return frozenset(names)
 
 
-def refusal_calls(path: Path, module: ast.AST) -> Iterator[RefusalCall]:
+def refusal_calls(module: ast.AST) -> Iterator[RefusalCall]:
     """Yield the calls in a module that make a refusal, those of its subclasses' constructors included."""
     for function, call in _calls(module, module):
         name = ast.unparse(call.func).rpartition(".")[2]
@@ -63,7 +63,7 @@ def refusal_calls(path: Path, module: ast.AST) -> Iterator[RefusalCall]:
             continue
         start = next((n for n, argument in enumerate(call.args) if _is_code(argument)), 0)
         yield RefusalCall(
-            path=path,
+            callee=name,
             code=call.args[start] if len(call.args) > start else None,
             message=call.args[start + 1] if len(call.args) > start + 1 else None,
             params=[keyword for keyword in call.keywords if keyword.arg != "field"],
@@ -137,8 +137,8 @@ def sentences(call: RefusalCall) -> list[str]:
 def codes() -> dict[str, list[str]]:
     """Return every code with its sentences, sorted."""
     known: dict[str, dict[str, None]] = defaultdict(dict)
-    for path, module in modules().items():
-        for call in refusal_calls(path, module):
+    for module in modules().values():
+        for call in refusal_calls(module):
             if isinstance(call.code, ast.Constant) and isinstance(call.code.value, str):
                 known[call.code.value].update(dict.fromkeys(sentences(call)))
     return {code: list(known[code]) for code in sorted(known)}
