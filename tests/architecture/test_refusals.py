@@ -11,6 +11,7 @@ import pytest
 
 from webapp.guide.refusals import (
     ROOT,
+    RefusalCall,
     codes,
     is_translated,
     modules,

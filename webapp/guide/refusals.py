@@ -56,19 +56,31 @@ def refusal_classes() -> frozenset[str]:
 
 
 def refusal_calls(module: ast.AST) -> Iterator[RefusalCall]:
-    """Yield the calls in a module that make a refusal, those of its subclasses' constructors included."""
+    """Yield the calls in a module that make a refusal, by a function of the module that takes a code, too."""
+    starts = {
+        function.name: names.index("code")
+        for function in ast.walk(module)
+        if isinstance(function, ast.FunctionDef)
+        for names in [[argument.arg for argument in function.args.args]]
+        if "code" in names
+    }
     for function, call in _calls(module, module):
         name = ast.unparse(call.func).rpartition(".")[2]
-        if name in _own_constructors() or not (name in refusal_classes() or _has_code(call)):
-            continue
-        start = next((n for n, argument in enumerate(call.args) if _is_code(argument)), 0)
-        yield RefusalCall(
-            callee=name,
-            code=call.args[start] if len(call.args) > start else None,
-            message=call.args[start + 1] if len(call.args) > start + 1 else None,
-            params=[keyword for keyword in call.keywords if keyword.arg != "field"],
-            function=function,
-        )
+        is_constructor = name in refusal_classes() - _own_constructors()
+        is_base_constructor = name == "__init__" and len(call.args) == 2 and _is_code(call.args[0])
+        if is_constructor or is_base_constructor or (name in starts and _is_code(_at(call, starts[name]))):
+            start = starts.get(name, 0)
+            yield RefusalCall(
+                callee=name,
+                code=_at(call, start),
+                message=_at(call, start + 1),
+                params=[keyword for keyword in call.keywords if keyword.arg != "field"],
+                function=function,
+            )
+
+
+def _at(call: ast.Call, index: int) -> ast.expr | None:
+    return call.args[index] if len(call.args) > index else None
 
 
 @cache
@@ -92,22 +104,12 @@ def _calls(node: ast.AST, function: ast.AST) -> Iterator[tuple[ast.AST, ast.Call
         yield from _calls(child, inside)
 
 
-def _is_code(node: ast.AST) -> bool:
+def _is_code(node: ast.expr | None) -> bool:
     return (
         isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and node.value.isidentifier()
         and node.value.islower()
-    )
-
-
-def _has_code(call: ast.Call) -> bool:
-    """Return whether a call hands a code on: to a constructor of a subclass, or beside its sentence."""
-    if ast.unparse(call.func) == "super().__init__":
-        return len(call.args) == 2 and _is_code(call.args[0])
-    return any(
-        _is_code(code) and is_translated(sentence)
-        for code, sentence in zip(call.args, call.args[1:], strict=False)
     )
 
 

@@ -94,7 +94,7 @@ def unknown_reward_base(round_: Round) -> Iterator[str]:
 
 
 def other_base(checkpoint: Checkpoint, base_model: str) -> Iterator[str]:
-    """Yield why a checkpoint cannot be the reference of a run: it stands on another base than the run trains."""
+    """Yield why a checkpoint cannot be the reference of a run: it stands on another base model."""
     if checkpoint.base_model != base_model:
         yield _(
             "%(name)s stands on %(other)s and cannot be the reference of a run on %(base)s: choose a "
