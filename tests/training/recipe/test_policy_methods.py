@@ -7,6 +7,7 @@ from django.db import IntegrityError
 
 from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
+from tests.refusals import refused
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_snapshot
@@ -108,9 +109,7 @@ def test_a_rounds_own_reward_model_is_not_looked_for_before_it_is_trained(
     policy = Recipe.from_json({"policy": {"method": "policy_gradient", "context": True}}).policy
     assert with_reward_models(round_, policy) != policy
     Run.objects.filter(name="tea-round-1-reward").update(state="stopped")
-    with pytest.raises(
-        Refusal, match=r"The reward 'people' is the reward model of .*, which is not trained yet"
-    ):
+    with refused("reward_model_not_trained", part="people"):
         with_reward_models(round_, policy)
 
 

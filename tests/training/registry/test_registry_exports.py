@@ -18,6 +18,7 @@ from pytest_django import Settings
 
 from annotation.errors import Refusal
 from annotation.models import AuditEntry, Project, User
+from tests.refusals import refused
 from tests.training.registry.registry_rows import make_starter, make_trained
 from training.choices import CheckpointKind, RoundState
 from training.figures.lineage import BOX_HEIGHT, BOX_WIDTH, Node, picture_of
@@ -115,7 +116,7 @@ def test_an_export_that_fails_says_why_in_the_words_of_the_process(policy: Check
 @pytest.mark.django_db
 def test_what_cannot_be_exported_is_refused(policy: Checkpoint, carol: User, settings: Settings):
     starter = Checkpoint.objects.get(kind=CheckpointKind.STARTER)
-    with pytest.raises(Refusal, match="is a base model as it came"):
+    with refused("base_model_not_exported", checkpoint="base"):
         request_export(checkpoint=starter, merged=False, requested_by=carol)
     with pytest.raises(Refusal, match="put a token that may write into RONDO_HUB_TOKEN"):
         request_export(checkpoint=policy, merged=False, repository="me/it", requested_by=carol)
