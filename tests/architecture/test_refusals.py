@@ -21,6 +21,13 @@ from webapp.guide.refusals import (
 )
 
 
+_SHOWN = {
+    *("AuthenticationFailed", "NotFound", "ParseError", "PermissionDenied", "ValidationError"),
+    *("CommandError", "EngineError", "EngineUnavailableError"),
+}
+"""Other errors whose words a person reads: of forms, of the API, of commands, of a model server's answer."""
+
+
 def unmarked(node: ast.AST) -> Iterator[str]:
     """Yield the words of an expression that stand outside of a marked sentence."""
     if is_translated(node):
@@ -28,6 +35,10 @@ def unmarked(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Constant):
         if isinstance(node.value, str) and re.search(r"[A-Za-z]{2}", node.value):
             yield node.value
+        return
+    if isinstance(node, ast.Dict):  # the keys are names of fields
+        for value in node.values:
+            yield from unmarked(value)
         return
     if isinstance(node, ast.Subscript):  # the name of a key is no word
         yield from unmarked(node.value)
@@ -60,6 +71,9 @@ def faults(path: Path, module: ast.Module) -> Iterator[str]:
     for call in refusal_calls(module):
         yield from (f"{path}:{getattr(call.code, 'lineno', 0)}: {fault}" for fault in faults_of(call))
     for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _SHOWN:
+            for words in (words for argument in node.args for words in unmarked(argument)):
+                yield f"{path}:{node.lineno}: not marked: {words!r}"
         for value in filled_in(node):
             yield from (f"{path}:{node.lineno}: put together with {words}" for words in fragments(value))
     yield from handed_on(path, module)
@@ -138,6 +152,8 @@ def _inserted(function: ast.FunctionDef) -> Iterator[str]:
         ('raise Refusal("round_open", f"{round_} is open.")', 1),
         ('raise Refusal("round_open", _("It is open.") or "Closed.")', 1),
         ('raise NotAllowed(_("Only a manager opens rounds."))', 1),
+        ('raise ValidationError({"name": ["Choose a name."]})', 1),
+        ('raise ValidationError({"name": [_("Choose a name.")]})', 0),
         ('raise Refusal("Round-Open", _("It is open."))', 1),
         ('raise Refusal("unknown", _("The %(what)s is unknown."), what="rating")', 1),
         ('raise Refusal("unknown", _("The %(what)s is unknown."), what=_("rating") if a else b)', 1),

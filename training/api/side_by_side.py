@@ -98,13 +98,13 @@ class BesidesView(ListView, ProjectView):
     def _prompt_set(self, pk: int) -> PromptSet:
         prompt_set = self.project.prompt_sets.filter(pk=pk).first()
         if prompt_set is None:
-            raise serializers.ValidationError({"prompt_set": ["This project has no such prompt set."]})
+            raise serializers.ValidationError({"prompt_set": [_("This project has no such prompt set.")]})
         return prompt_set
 
     def _prompt(self, pk: int) -> Prompt:
         prompt = self.project.prompts.filter(pk=pk).first()
         if prompt is None:
-            raise serializers.ValidationError({"prompt": ["This project has no such prompt."]})
+            raise serializers.ValidationError({"prompt": [_("This project has no such prompt.")]})
         return prompt
 
 

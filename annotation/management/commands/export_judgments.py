@@ -93,7 +93,12 @@ class Command(BaseCommand):
         except Refusal as refusal:
             raise CommandError(refusal.message) from None
         except OSError as error:
-            raise CommandError(f"{path or 'Standard output'} cannot be written: {error.strerror}.") from None
+            message = (
+                _("%(path)s cannot be written: %(error)s.")
+                if path
+                else _("Standard output cannot be written: %(error)s.")
+            )
+            raise CommandError(message % {"path": path, "error": error.strerror}) from None
         self._tell(export)
 
     def _to_standard_output(self, export: Export) -> None:

@@ -79,7 +79,9 @@ class Command(BaseCommand):
         try:
             self._import(options)
         except OSError as error:
-            raise CommandError(f"{options['file']} cannot be read: {error.strerror}.") from None
+            raise CommandError(
+                _("%(path)s cannot be read: %(error)s.") % {"path": options["file"], "error": error.strerror}
+            ) from None
         except Refusal as refusal:
             raise CommandError(refusal.message) from None
 

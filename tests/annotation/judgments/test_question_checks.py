@@ -172,7 +172,7 @@ def test_what_the_project_does_not_ask_is_refused(
 def test_blank_and_unstorable_words_are_refused(
     part: dict[str, Any],
     field: str,
-    words: str,
+    code: str,
     pair: Comparison,
     assignment: Assignment,
     everything: Project,
