@@ -20,7 +20,6 @@ from webapp.guide.refusals import (
     sentences,
 )
 
-
 _SHOWN = {
     *("AuthenticationFailed", "NotFound", "ParseError", "PermissionDenied", "ValidationError"),
     *("CommandError", "EngineError", "EngineUnavailableError"),

@@ -100,7 +100,7 @@ def test_the_demo_has_a_promoted_an_undecided_and_a_failed_round(admin: User):
     browser.force_login(admin)
     for page in PAGES:
         assert browser.get(f"/projects/demo/{page}").status_code == 200
-    with pytest.raises(CommandError, match="There is a project 'demo' already"):
+    with refused("demo_exists", CommandError, slug="demo"):
         call_command("demo")
 
 
@@ -190,5 +190,5 @@ def test_a_rewrite_differs_from_the_response_whatever_is_drawn():
 @pytest.mark.django_db
 def test_a_demo_takes_nobodys_account():
     factories.make_user("demo-ada")
-    with pytest.raises(CommandError, match="demo-ada"):
+    with refused("accounts_exist", CommandError, names="demo-ada"):
         call_command("demo")

@@ -239,7 +239,7 @@ These come from the request itself and have no sentence of their own above.
 | `not_authenticated`, `authentication_failed` | 401: no token, or a wrong one |
 | `changed_since_read` | 412: read it again, then decide |
 | `body_too_large` | 413: send less |
-| `request_not_readable`, `parse_error` | 400: the request is malformed |
+| `request_not_readable`, `parse_error`, `invalid_page_size` | 400: the request is malformed |
 | `method_not_allowed`, `not_acceptable`, `unsupported_media_type` | 405, 406, 415 |
 | `throttled` | 429: `Retry-After` names the seconds to wait |
 | `unknown_url`, `invalid_value` | 404, 400 |

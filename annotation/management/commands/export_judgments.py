@@ -91,7 +91,7 @@ class Command(BaseCommand):
             else:
                 _to_file(export, path)
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
         except OSError as error:
             message = (
                 _("%(path)s cannot be written: %(error)s.")

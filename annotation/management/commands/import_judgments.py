@@ -83,7 +83,7 @@ class Command(BaseCommand):
                 _("%(path)s cannot be read: %(error)s.") % {"path": options["file"], "error": error.strerror}
             ) from None
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
 
     def _import(self, options: dict[str, Any]) -> None:
         path = Path(options["file"])

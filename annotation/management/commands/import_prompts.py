@@ -38,7 +38,7 @@ class Command(BaseCommand):
                 _("%(path)s cannot be read: %(error)s.") % {"path": options["file"], "error": error.strerror}
             ) from None
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
         message = f"{report.added} prompts added to {project}, {report.already_there} were there already."
         if report.comparisons:
             message += f" {report.comparisons} comparisons added."

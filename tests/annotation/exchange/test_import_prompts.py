@@ -248,7 +248,7 @@ def test_the_command_tells_which_projects_there_are(project: Project, tmp_path: 
     with pytest.raises(CommandError, match=r"no project 'te'\. Projects: tea"):
         call_command("import_prompts", str(tmp_path / "x.jsonl"), "--project", "te")
     factories.make_project(slug="coffee")
-    with pytest.raises(CommandError, match=r"Say which project .* coffee, tea"):
+    with pytest.raises(CommandError, match="coffee, tea"):
         call_command("import_prompts", str(tmp_path / "x.jsonl"))
 
 

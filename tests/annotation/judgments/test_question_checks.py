@@ -205,7 +205,8 @@ def test_a_severity_must_be_one_of_the_categorys_steps(
     category.severity_steps = steps
     category.save()
     answer = prefer_first(pair, span_flags=(span(pair, "gut", severity=severity),))
-    assert_refused(assignment, answer, "span_flags", "severity")
+    code = "severity_missing" if severity is None else "invalid_severity"
+    assert_refused(assignment, answer, "span_flags", code, number=1, steps=steps)
 
 
 def test_severity_and_note_are_stored_with_the_mark(pair: Comparison, assignment: Assignment):
