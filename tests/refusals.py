@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from annotation.errors import Refusal
 @contextmanager
 def refused(
     code: str, kind: type[Exception] = Refusal, /, **params: object
-) -> Iterator[pytest.ExceptionInfo[Exception]]:
+) -> Iterator[pytest.ExceptionInfo[Any]]:
     """Assert that the block is refused with this code, and with these values in its sentence.
 
     kind: a class of refusals, or of the error that a refusal became (`CommandError`).

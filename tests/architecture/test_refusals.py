@@ -74,7 +74,7 @@ def faults(path: Path, module: ast.Module) -> Iterator[str]:
             for words in (words for argument in node.args for words in unmarked(argument)):
                 yield f"{path}:{node.lineno}: not marked: {words!r}"
         for value in filled_in(node):
-            yield from (f"{path}:{node.lineno}: put together with {words}" for words in fragments(value))
+            yield from (f"{path}:{value.lineno}: put together with {words}" for words in fragments(value))
     yield from handed_on(path, module)
 
 

@@ -28,7 +28,8 @@ def faults(project: Project, *rows: Any) -> list[str]:
     with refused("nothing_imported", ImportErrors) as refusal:
         bring_in(project, *rows)
     assert Prompt.objects.count() == 0
-    return refusal.value.errors
+    errors: list[str] = refusal.value.errors
+    return errors
 
 
 # ── What comes in ─────────────────────────────────────────────────────────────────────
