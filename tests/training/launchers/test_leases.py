@@ -57,10 +57,7 @@ def test_two_runs_lease_different_gpus_and_a_third_waits_for_them(gpus: list[Any
     ):
         assert (first, second) == ([0], [1])
         with (
-            pytest.raises(
-                Unavailable,
-                match=f"waiting for GPUs of {HERE}: 1 needed, 0 free; the others train run-0, run-1",
-            ),
+            refused("waiting_for_gpus", Unavailable, host=HERE, count=1, free=0, runs="run-0, run-1"),
             leases.leased_gpus(runs[2], processes=1, requested=None),
         ):
             pass

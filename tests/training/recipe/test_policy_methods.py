@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
-from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
 from tests.refusals import refused
 from tests.training.conftest import judge_all
@@ -95,10 +94,10 @@ def test_a_reward_model_that_the_project_does_not_have_is_refused_by_name(
             "rewards": [{"name": "people", "kind": "model", "checkpoint": name}],
         }
         round_ = open_first_round(project=prompts[0].project)
-        with pytest.raises(Refusal, match=f"The reward people names {name}, which is no reward model of"):
+        with refused("recipe_invalid", field="recipe"):
             go_around(round_, policy, alice, carol)
         # Nor is it taken where it was there when training started, and is gone when its turn comes.
-        with pytest.raises(Refusal, match=f"The reward 'people' names '{name}', which is no reward model of"):
+        with refused("unknown_reward_model", part="people", name=name):
             with_reward_models(round_, Recipe.from_json({"policy": policy}).policy)
 
 
