@@ -37,7 +37,7 @@ NOISE = re.compile(
     rb"|Generated-By): .*\n",
     re.M,
 )
-PLACEHOLDER = re.compile(r"%\(\w+\)[sd]|%[sd]|\{\w*\}")
+PLACEHOLDER = re.compile(r"%\(\w+\)[.\d]*[sdrfg]|%[sd]|\{\w*\}")
 
 
 def main() -> None:

@@ -1,19 +1,27 @@
-"""Refusals: what a service will not do, told so that the person asking can act on it."""
+"""Refusals: requests that are not carried out, with a code for programs and a sentence for people."""
 
 from collections.abc import Sequence
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 
 class Refusal(Exception):  # noqa: N818 - a refusal is an answer to a person, not a fault of the program
     """A request that cannot be carried out. Nothing was written.
 
-    `message` is a sentence for people: what was wrong, and what to do. `field` names the
-    part of the request that it is about, where there is one.
+    code: the reason for programs and tests. It stays when the sentence changes; `reference/refusals` of the
+    guide lists every code.
+    message: a whole sentence for people, marked for translation: what was wrong, and what to do. Its named
+    placeholders are filled from `params`: values only, no words of ours.
+    field: the part of the request that it is about, where there is one.
     """
 
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+    def __init__(self, code: str, message: str, /, *, field: str | None = None, **params: object) -> None:
+        self.code = code
+        self.message = message % params if params else message
         self.field = field
+        self.params = params
+        super().__init__(self.message)
 
 
 class Unavailable(Refusal):
@@ -47,9 +55,17 @@ class ImportErrors(Refusal):
         self.name = name
         self.errors = list(errors)
         self.more = more
-        count = f"more than {len(self.errors)}" if more else str(len(self.errors))
-        noun = "error" if len(self.errors) == 1 and not more else "errors"
-        super().__init__("\n".join([f"{name}: nothing was imported, {count} {noun}.", *self.errors]))
+        count = len(self.errors)
+        if more:
+            headline = _("%(name)s: nothing was imported, more than %(count)s errors.")
+        else:
+            headline = ngettext(
+                "%(name)s: nothing was imported, %(count)s error.",
+                "%(name)s: nothing was imported, %(count)s errors.",
+                count,
+            )
+        self.headline = headline % {"name": name, "count": count}
+        super().__init__("nothing_imported", "\n".join([self.headline, *self.errors]))
 
 
 class WrittenOnceError(Exception):

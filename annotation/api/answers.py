@@ -281,10 +281,18 @@ class _Reader:
         self._texts: dict[int, str] = {}
 
     def answer(self, name: str, where: str) -> int:
-        return _known(self._answers, name, where, _("There is no response %(name)r in this assignment."))
+        return _known(
+            self._answers,
+            name,
+            where,
+            "unknown_response",
+            _("There is no response %(name)r in this assignment."),
+        )
 
     def category(self, name: str, where: str) -> int:
-        return _known(self._categories, name, where, _("The project has no category %(name)r."))
+        return _known(
+            self._categories, name, where, "unknown_category", _("The project has no category %(name)r.")
+        )
 
     def span(self, row: Mapping[str, Any], where: str) -> SpanFlagInput:
         return SpanFlagInput(
@@ -335,17 +343,22 @@ class _Reader:
         return self._texts[completion]
 
     def rating(self, row: Mapping[str, Any], where: str) -> RatingInput:
-        message = _("The project has no criterion %(name)r.")
         return RatingInput(
             completion_id=self.answer(row["answer"], f"{where}.answer"),
-            criterion_id=_known(self._criteria, row["criterion"], f"{where}.criterion", message),
+            criterion_id=_known(
+                self._criteria,
+                row["criterion"],
+                f"{where}.criterion",
+                "unknown_criterion",
+                _("The project has no criterion %(name)r."),
+            ),
             value=row["value"],
         )
 
 
-def _known(rows: Mapping[str, int], name: str, where: str, message: str) -> int:
+def _known(rows: Mapping[str, int], name: str, where: str, code: str, message: str) -> int:
     if name not in rows:
-        raise InvalidAnswer(message % {"name": name[:60]}, field=where)
+        raise InvalidAnswer(code, message, field=where, name=name[:60])
     return rows[name]
 
 

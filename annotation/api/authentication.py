@@ -46,7 +46,7 @@ class TokenAuthentication(BaseAuthentication):
         try:
             token = use_token(secret=secret.strip(), scope=scope_of(request.method or "GET"))
         except NotAllowed as error:
-            raise exceptions.PermissionDenied(error.message) from error
+            raise exceptions.PermissionDenied(error.message, code=error.code) from error
         except TooManyRequests as error:
             raise exceptions.Throttled(wait=error.seconds) from error
         if token is None:

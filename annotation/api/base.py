@@ -180,7 +180,8 @@ class Cursor(CursorPagination):
             return self.page_size
         if len(sent) > 1 or not _PAGE_SIZE.fullmatch(sent[0]) or int(sent[0]) > self.max_page_size:
             raise exceptions.ParseError(
-                _("page_size is a whole number, 1 to %(most)d.") % {"most": self.max_page_size}
+                _("page_size is a whole number, 1 to %(most)d.") % {"most": self.max_page_size},
+                code="invalid_page_size",
             )
         return int(sent[0])
 

@@ -64,7 +64,7 @@ class ContinuationView(LabellingView):
         completion = tokens_of(assignment).get(values["answer"])
         if completion is None:
             message = _("There is no response %(name)r in this assignment.")
-            raise InvalidAnswer(message % {"name": values["answer"][:60]}, field="answer")
+            raise InvalidAnswer("unknown_response", message, field="answer", name=values["answer"][:60])
         written = continue_response(
             assignment=assignment,
             annotator=self.user,

@@ -29,9 +29,10 @@ def require_key(key: str) -> None:
     """Refuse an `Idempotency-Key` that is not 1 to `LONGEST_KEY` visible ASCII characters."""
     if not _KEY.fullmatch(key):
         raise Refusal(
-            _("An Idempotency-Key has 1 to %(most)d visible ASCII characters, without spaces.")
-            % {"most": LONGEST_KEY},
+            "invalid_idempotency_key",
+            _("An Idempotency-Key has 1 to %(most)d visible ASCII characters, without spaces."),
             field="Idempotency-Key",
+            most=LONGEST_KEY,
         )
 
 
@@ -50,7 +51,9 @@ def claim_key(*, user: User, key: str, fingerprint: str) -> KeptAnswer:
         stored = KeptAnswer.objects.get(user=user, key=key)
     if stored.fingerprint != fingerprint:
         raise KeyReused(
-            _("This Idempotency-Key was sent with another request. Draw a new one."), field="Idempotency-Key"
+            "idempotency_key_reused",
+            _("This Idempotency-Key was sent with another request. Draw a new one."),
+            field="Idempotency-Key",
         )
     return stored
 

@@ -142,6 +142,8 @@ class AcceptView(ApiView):
         invitation = find_invitation(secret=secret)
         if invitation is None:
             raise Refusal(
-                _("This invitation is used up, expired or revoked. Ask for another one."), field="secret"
+                "invitation_not_usable",
+                _("This invitation is used up, expired or revoked. Ask for another one."),
+                field="secret",
             )
         return Response(MemberSerializer(accept_invitation(invitation=invitation, user=self.user)).data)

@@ -378,7 +378,9 @@ def guideline_of(project: Project, version: int | None) -> Guideline | None:
         return None
     guideline = project.guidelines.filter(version=version).first()
     if guideline is None:
-        raise InvalidAnswer(_("The rules have no such version."), field="guideline")
+        raise InvalidAnswer(
+            "unknown_guideline_version", _("The rules have no such version."), field="guideline"
+        )
     return guideline
 
 
@@ -386,7 +388,9 @@ def rubric_of(project: Project, pk: int | None) -> RubricVersion | None:
     """Return the named version of a rubric; None for none. Refuses a version that is not in use."""
     version = None if pk is None else published_version(project, pk)
     if pk is not None and version is None:
-        raise InvalidAnswer(_("The project has no such rubric version in use."), field="rubric")
+        raise InvalidAnswer(
+            "unknown_rubric_version", _("The project has no such rubric version in use."), field="rubric"
+        )
     return version
 
 
@@ -396,5 +400,7 @@ def key_of(request: Request) -> uuid.UUID:
         return uuid.UUID(request.headers.get("Idempotency-Key", ""))
     except ValueError:
         raise InvalidAnswer(
-            _("Send an Idempotency-Key: a UUID, unique to this judgment."), field="Idempotency-Key"
+            "idempotency_key_missing",
+            _("Send an Idempotency-Key: a UUID, unique to this judgment."),
+            field="Idempotency-Key",
         ) from None

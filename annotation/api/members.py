@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db import transaction
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
@@ -105,7 +106,9 @@ class MemberView(ProjectView):
         self.require_superuser()
         person = User.objects.filter(username=username, is_machine=False, is_guest=False).first()
         if person is None:
-            raise serializers.ValidationError({"username": ["Nobody has this name. Make the account first."]})
+            raise serializers.ValidationError(
+                {"username": [_("Nobody has this name. Make the account first.")]}
+            )
         added = add_member(project=self.project, user=person, role=Role(values["role"]))
         return Response(MemberSerializer(self._change(added, values)).data)
 

@@ -32,22 +32,14 @@ class Precondition(exceptions.APIException):
     """The row has changed since it was read."""
 
     status_code = HTTPStatus.PRECONDITION_FAILED
-
-
-class InvalidValues(exceptions.APIException):
-    """A request whose values contradict the stored data."""
-
-    status_code = HTTPStatus.UNPROCESSABLE_ENTITY
-
-    def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message)
-        self.field = field
+    default_code = "changed_since_read"
 
 
 def problem(
     status: int,
     detail: str,
     *,
+    code: str,
     errors: Sequence[Mapping[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
@@ -57,6 +49,7 @@ def problem(
         "title": HTTPStatus(status).phrase,
         "status": int(status),
         "detail": detail,
+        "code": code,
     }
     if errors:
         body["errors"] = [dict(error) for error in errors]
@@ -70,33 +63,37 @@ def handle(error: Exception, context: Mapping[str, Any]) -> Response | None:
     if isinstance(error, exceptions.ValidationError):
         faults = list(_faults(error.detail))
         detail = _("%(count)d values are wrong.") % {"count": len(faults)}
-        return problem(422, detail, errors=faults)
-    if isinstance(error, InvalidValues) and error.field:
-        return problem(422, str(error), errors=[{"field": error.field, "message": str(error)}])
+        return problem(422, detail, code="invalid_values", errors=faults)
     if isinstance(error, exceptions.APIException):
-        return problem(error.status_code, _sentence(error), headers=_headers_of(error))
+        code = str(getattr(error.detail, "code", error.default_code))
+        return problem(error.status_code, _sentence(error), code=code, headers=_headers_of(error))
     if isinstance(error, Http404):
-        return problem(404, _("There is nothing here, or nothing that you may see."))
+        return problem(404, _("There is nothing here, or nothing that you may see."), code="not_found")
     if isinstance(error, PermissionDenied):
-        return problem(403, str(error) or _("Your role in this project does not allow this."))
+        return problem(
+            403, str(error) or _("Your role in this project does not allow this."), code="not_allowed"
+        )
     if isinstance(error, RequestDataTooBig):
         most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        return problem(413, _("The body is larger than %(most)d bytes. Send less.") % {"most": most})
+        return problem(
+            413,
+            _("The body is larger than %(most)d bytes. Send less.") % {"most": most},
+            code="body_too_large",
+        )
     if isinstance(error, SuspiciousOperation):
-        return problem(400, _("This request cannot be read."))
+        return problem(400, _("This request cannot be read."), code="request_not_readable")
     return None
 
 
 def _refused(error: Refusal) -> Response:
-    message = error.message
-    if isinstance(error, NotAllowed):
-        return problem(403, message)
     if isinstance(error, ImportErrors):
         faults = [{"field": "items", "message": fault} for fault in error.errors]
-        return problem(422, message.splitlines()[0], errors=faults)
+        return problem(422, error.headline, code=error.code, errors=faults)
+    if isinstance(error, NotAllowed):
+        return problem(403, error.message, code=error.code)
     status = 409 if isinstance(error, _CONFLICTS) else 422
-    fields = [{"field": error.field, "message": message}] if error.field else []
-    return problem(status, message, errors=fields)
+    fields = [{"field": error.field, "message": error.message}] if error.field else []
+    return problem(status, error.message, code=error.code, errors=fields)
 
 
 def _faults(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
@@ -108,7 +105,11 @@ def _faults(detail: Any, path: str = "") -> Iterator[dict[str, str]]:
         for index, inner in enumerate(detail):
             yield from _faults(inner, f"{path}.{index}" if isinstance(inner, dict) else path)
     elif detail:
-        yield {"field": path or "body", "message": str(detail)}
+        yield {
+            "field": path or "body",
+            "message": str(detail),
+            "code": str(getattr(detail, "code", "invalid")),
+        }
 
 
 def _sentence(error: exceptions.APIException) -> str:

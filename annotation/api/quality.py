@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -298,12 +299,14 @@ def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
             judged = User.objects.filter(judgments__comparison__project=view.project, username=query[name])
             people[name] = judged.values_list("pk", flat=True).first()
             if people[name] is None:
-                raise serializers.ValidationError({name: ["Nobody of this name has judged anything here."]})
+                raise serializers.ValidationError(
+                    {name: [_("Nobody of this name has judged anything here.")]}
+                )
     category = None
     if query.get("category"):
         category = view.project.categories.filter(key=query["category"]).values_list("pk", flat=True).first()
         if category is None:
-            raise serializers.ValidationError({"category": ["The project has no category of this key."]})
+            raise serializers.ValidationError({"category": [_("The project has no category of this key.")]})
     return Selection(
         round_number=query.get("round"),
         category_id=category,

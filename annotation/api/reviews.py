@@ -168,7 +168,10 @@ class DecisionView(ReviewingView):
         if unknown := set(values["ranks"]) - set(ids):
             names = ", ".join(sorted(unknown))[:200]
             raise InvalidAnswer(
-                _("There is no response %(name)r in this review.") % {"name": names}, field="ranks"
+                "unknown_response",
+                _("There is no response %(name)r in this review."),
+                field="ranks",
+                name=names,
             )
         decided = decide_review(
             review=review,

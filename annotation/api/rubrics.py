@@ -173,7 +173,9 @@ class RubricView(ProjectView):
             if "published" in values:
                 version = rubric.versions.filter(number=values["published"]).first()
                 if version is None:
-                    raise Refusal(_("The rubric has no such version."), field="published")
+                    raise Refusal(
+                        "unknown_rubric_version", _("The rubric has no such version."), field="published"
+                    )
                 publish_rubric(version=version, published_by=self.user)
             if "is_asked" in values:
                 ask_rubric(rubric=rubric, is_asked=values["is_asked"], by=self.user)

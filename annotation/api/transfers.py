@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import Http404, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
@@ -79,9 +80,9 @@ class Named(serializers.Field[Any, Any, Any, Any]):
         """Accept a text or a list of texts that a database can store."""
         names = [data] if isinstance(data, str) else data
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise serializers.ValidationError("The name of a column, or a list of names, is expected.")
+            raise serializers.ValidationError(_("The name of a column, or a list of names, is expected."))
         if any(not name or len(name) > 500 or not storable({name: ""}) for name in names):
-            raise serializers.ValidationError("A column's name holds a character that no text has.")
+            raise serializers.ValidationError(_("A column's name holds a character that no text has."))
         return data if isinstance(data, str) else list(names)
 
     def to_representation(self, value: Any) -> Any:
@@ -158,13 +159,15 @@ class PlanSerializer(serializers.Serializer[Any]):
     def validate_mapping(self, value: dict[str, Any]) -> dict[str, Any]:
         """Refuse unknown roles."""
         if unknown := sorted(set(value) - set(TARGETS)):
-            raise serializers.ValidationError(f"No format has a column {unknown[0][:60]!r}.")
+            raise serializers.ValidationError(
+                _("No format has a column %(name)r.") % {"name": unknown[0][:60]}
+            )
         return value
 
     def validate_meanings(self, value: dict[str, str]) -> dict[str, str]:
         """Refuse values that no database can store."""
         if not storable(value):
-            raise serializers.ValidationError("A value holds a character that no text has.")
+            raise serializers.ValidationError(_("A value holds a character that no text has."))
         return value
 
 

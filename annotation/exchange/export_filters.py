@@ -91,19 +91,28 @@ def with_tag(tag: str) -> Q:
 def require_known(*, project: Project, filters: ExportFilters) -> None:
     """Refuse an annotator or category that the project does not have, and days in the wrong order."""
     if filters.since and filters.until and filters.since > filters.until:
-        raise Refusal(_("The first day is after the last day. Exchange them."), field="until")
+        raise Refusal(
+            "dates_reversed", _("The first day is after the last day. Exchange them."), field="until"
+        )
     if filters.until and filters.until.year > 9000:
-        raise Refusal(_("The last day is too far in the future."), field="until")
+        raise Refusal("date_too_late", _("The last day is too far in the future."), field="until")
     if filters.category:
         keys = list(project.categories.order_by("position", "pk").values_list("key", flat=True))
         if filters.category not in keys:
-            known = _("Categories: %(keys)s.") % {"keys": ", ".join(keys)} if keys else _("There are none.")
-            problem = _("The project has no category %(key)s.") % {"key": filters.category}
-            raise Refusal(f"{problem} {known}", field="category")
+            message = (
+                _("The project has no category %(key)s. It has: %(keys)s.")
+                if keys
+                else _("The project has no category %(key)s, and no other.")
+            )
+            raise Refusal(
+                "unknown_category", message, field="category", key=filters.category, keys=", ".join(keys)
+            )
     if filters.annotator and not _has_judged(project, filters.annotator):
         raise Refusal(
-            _("No annotator of this project has the pseudonym %(name)s.") % {"name": filters.annotator},
+            "unknown_annotator",
+            _("No annotator of this project has the pseudonym %(name)s."),
             field="annotator",
+            name=filters.annotator,
         )
 
 

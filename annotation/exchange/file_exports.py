@@ -11,6 +11,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from annotation.choices import CategoryScope
 from annotation.errors import Refusal
@@ -127,10 +129,21 @@ def require_rounds(*, project: Project, rounds: Sequence[int] | None) -> None:
     """Refuse rounds in which the project has no comparison, naming those that there are."""
     there = access.rounds_of(project)
     if missing := [str(number) for number in rounds or () if number not in there]:
-        known = f"Rounds: {', '.join(map(str, there))}." if there else "There are no rounds yet."
-        noun = "round" if len(missing) == 1 else "rounds"
+        if there:
+            message = ngettext(
+                "The project %(project)s has no round %(missing)s. It has: %(rounds)s.",
+                "The project %(project)s has no rounds %(missing)s. It has: %(rounds)s.",
+                len(missing),
+            )
+        else:
+            message = _("The project %(project)s has no rounds yet, so none with the number %(missing)s.")
         raise Refusal(
-            f"The project {project.slug} has no {noun} {', '.join(missing)}. {known}", field="rounds"
+            "unknown_rounds",
+            message,
+            field="rounds",
+            project=project.slug,
+            missing=", ".join(missing),
+            rounds=", ".join(map(str, there)),
         )
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale
 from annotation.errors import Refusal
 from annotation.exchange.accepted import ImportScene
@@ -33,24 +35,39 @@ class NamesInFile:
                     # Five steps are among seven, where a format does not say which it has.
                     if {scale, rating.scale} != {RatingScale.FIVE, RatingScale.SEVEN}:
                         raise Refusal(
-                            f"The file rates {rating.criterion!r} on two scales, {scale} and {rating.scale}. "
-                            "Give them two names.",
+                            "criterion_has_two_scales",
+                            _(
+                                "The file rates %(criterion)r on two scales, %(scale)s and "
+                                "%(other)s. Give them two names."
+                            ),
                             field="ratings",
+                            criterion=rating.criterion,
+                            scale=scale,
+                            other=rating.scale,
                         )
                     self.criteria[rating.criterion] = RatingScale.SEVEN
         if len(self.categories) > MOST_NAMES or len(self.criteria) > MOST_NAMES:
             raise Refusal(
-                f"The file names more than {MOST_NAMES} categories or criteria; a column of texts was taken "
-                "for one of labels. Correct the mapping.",
+                "too_many_names",
+                _(
+                    "The file names more than %(most)s categories or criteria; a column of texts "
+                    "was taken for one of labels. Correct the mapping."
+                ),
                 field="map",
+                most=MOST_NAMES,
             )
 
     def _category(self, key: str, scope: CategoryScope, severity: int) -> None:
         known, steps = self.categories.get(key, (scope, 0))
         if known != scope:
             raise Refusal(
-                f"The file uses the category {key!r} for marks and for what is missing. Give them two names.",
+                "category_has_two_scopes",
+                _(
+                    "The file uses the category %(key)r for marks and for what is missing. Give "
+                    "them two names."
+                ),
                 field="category",
+                key=key,
             )
         self.categories[key] = (scope, max(steps, severity))
 
@@ -71,20 +88,38 @@ def scene_for(
         category = categories.get(key)
         if category is not None and (category.scope != scope or category.severity_steps < steps):
             raise Refusal(
-                f"The category {key!r} of {project} is for {category.get_scope_display()}, with "
-                f"{category.severity_steps} steps of severity; the file has it for {scope.label}, with "
-                f"{steps}. Import into another project.",
+                "category_differs",
+                _(
+                    "The category %(key)r differs: in %(project)s its scope is “%(scope)s”, with "
+                    "%(steps_here)s steps of severity; in the file it is “%(scope_there)s”, with %(steps)s. "
+                    "Import into another project."
+                ),
                 field="category",
+                key=key,
+                project=project,
+                scope=category.get_scope_display(),
+                steps_here=category.severity_steps,
+                scope_there=scope.label,
+                steps=steps,
             )
     criteria = {criterion.key: criterion for criterion in project.criteria.all()}
     for key, scale in names.criteria.items():
         criterion = criteria.get(key)
-        fits = criterion is None or scale in (criterion.scale, RatingScale.FIVE)
-        if not fits or (criterion and criterion.scale == RatingScale.THUMBS != scale):
+        if criterion is None:
+            continue
+        fits = scale in (criterion.scale, RatingScale.FIVE)
+        if not fits or criterion.scale == RatingScale.THUMBS != scale:
             raise Refusal(
-                f"{project} rates {key!r} {RatingScale(criterion.scale).label}; the file rates it "  # type: ignore[union-attr]
-                f"{RatingScale(scale).label}. Import into another project.",
+                "criterion_scale_differs",
+                _(
+                    "The scale of %(key)r differs: it is “%(scale)s” in %(project)s and “%(scale_there)s” "
+                    "in the file. Import into another project."
+                ),
                 field="ratings",
+                project=project,
+                key=key,
+                scale=RatingScale(criterion.scale).label,
+                scale_there=RatingScale(scale).label,
             )
     known_criteria = set(criteria)
     for new in defined:

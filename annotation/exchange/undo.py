@@ -38,7 +38,7 @@ _BATCH = 500
 def request_undo(*, record: FileImport, user: User) -> None:
     """Have a worker undo an import. Refuses one that is not in, and one that people build on."""
     if not access.may(user, record.project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project imports files."))
+        raise NotAllowed("manager_imports", _("Only a manager of the project imports files."))
     with transaction.atomic():
         record = FileImport.objects.select_for_update().select_related("project").get(pk=record.pk)
         require_undoable(record)
@@ -58,26 +58,42 @@ def request_undo(*, record: FileImport, user: User) -> None:
 def require_undoable(record: FileImport) -> None:
     """Refuse an import that is not in, or of which something is in use."""
     if record.state not in (ImportState.FINISHED, ImportState.FAILED):
-        raise Refusal(_("Only an import that has ended can be undone."), field="state")
+        raise Refusal("import_not_ended", _("Only an import that has ended can be undone."), field="state")
     judged = Judgment.objects.filter(comparison__file_import=record)
     others = judged.filter(~Q(imported_from__import=record.pk) | Q(imported_from__isnull=True))
     if others.exists() or Judgment.objects.filter(**_of_judgments("supersedes", record)).exists():
-        raise Refusal(_("Somebody has annotated what this import brought."), field="judgments")
+        raise Refusal(
+            "import_annotated", _("Somebody has annotated what this import brought."), field="judgments"
+        )
     held = Assignment.objects.filter(comparison__file_import=record)
     if held.filter(state__in=(AssignmentState.LEASED, AssignmentState.SKIPPED)).exists():
-        raise Refusal(_("Somebody is annotating what this import brought, or skipped it."), field="judgments")
+        raise Refusal(
+            "import_in_annotation",
+            _("Somebody is annotating what this import brought, or skipped it."),
+            field="judgments",
+        )
     turns = ConversationTurn.objects.filter(Q(comparison__file_import=record) | Q(prompt__file_import=record))
     if turns.exists():
-        raise Refusal(_("The import brought conversations, which cannot be undone."), field="conversations")
+        raise Refusal(
+            "import_of_conversations",
+            _("The import brought conversations, which cannot be undone."),
+            field="conversations",
+        )
     later = Comparison.objects.filter(prompt__file_import=record).exclude(file_import=record)
     sampled = Completion.objects.filter(prompt__file_import=record).exclude(source__kind=SourceKind.IMPORT)
     if later.exists() or sampled.exists():
-        raise Refusal(_("Responses to prompts of this import were added later."), field="prompts")
+        raise Refusal(
+            "import_has_responses",
+            _("Responses to prompts of this import were added later."),
+            field="prompts",
+        )
     for model, brought in _BROUGHT.items():
         if (user := _used_outside(model, brought, record)) is not None:
             raise Refusal(
-                _("What this import brought is used: %(by)s. It stays for the record.") % {"by": user},
+                "import_in_use",
+                _("What this import brought is used: %(by)s. It stays for the record."),
                 field="used",
+                by=user,
             )
 
 
@@ -139,6 +155,7 @@ def undo(record: FileImport, beat: Callable[[], object]) -> None:
         _delete_unused(record)
     except ProtectedError:
         raise Refusal(
+            "import_came_into_use",
             _("Something of this import came into use while it was undone. What is in use stays."),
             field="used",
         ) from None

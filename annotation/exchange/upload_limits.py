@@ -28,15 +28,17 @@ def count_upload(*, project: Project, user: User, size: int) -> None:
         lately = AuditEntry.objects.filter(action=UPLOAD, actor=user, created_at__gt=since)
         if lately.count() >= most:
             raise Refusal(
-                _("You may upload %(most)s files a minute. Wait a moment, then upload this one again.")
-                % {"most": number_format(most)},
+                "too_many_uploads",
+                _("You may upload %(most)s files a minute. Wait a moment, then upload this one again."),
                 field="file",
+                most=number_format(most),
             )
         imports = project.file_imports.filter(state__in=(ImportState.UPLOADED, ImportState.FAILED))
         if imports.exclude(stored_as="").count() >= MOST_KEPT:
             raise Refusal(
-                _("%(most)s files wait here to be imported. Import some of them or delete them.")
-                % {"most": number_format(MOST_KEPT)},
+                "too_many_waiting_files",
+                _("%(most)s files wait here to be imported. Import some of them or delete them."),
                 field="file",
+                most=number_format(MOST_KEPT),
             )
         audit.record(action=UPLOAD, subject=project, actor=user, project=project, details={"bytes": size})

@@ -43,9 +43,10 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
     most = settings.RONDO_IMPORT_MAX_MB
     if upload.size is None or upload.size > most * 1024**2:
         raise Refusal(
-            _("The file is larger than %(most)s MB. Import it with manage.py import_judgments.")
-            % {"most": number_format(most)},
+            "file_too_large",
+            _("The file is larger than %(most)s MB. Import it with manage.py import_judgments."),
             field="file",
+            most=number_format(most),
         )
     count_upload(project=project, user=user, size=upload.size)
     stored_as = f"{uuid.uuid4().hex}{_kind(upload.name or '')}"
@@ -68,7 +69,7 @@ def _recorded(project: Project, path: Path, name: str, user: User) -> FileImport
         record = record_for(project=project, path=path, name=name, created_by=user)
         record = FileImport.objects.select_for_update().get(pk=record.pk)
         if record.state in BUSY:
-            raise Refusal(_("This very file is being imported already."), field="file")
+            raise Refusal("file_in_import", _("This very file is being imported already."), field="file")
         before = record.stored_as
         record.stored_as, record.name, record.created_by = path.name, name, user
         for field, value in values.items():
@@ -110,7 +111,7 @@ def correct_plan(
         errors=[],
         errors_total=0,
     ):
-        raise Refusal(_("This very file is being imported already."), field="file")
+        raise Refusal("file_in_import", _("This very file is being imported already."), field="file")
     record.refresh_from_db()
     return plan
 
@@ -139,7 +140,7 @@ def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
             )
         )
         if not started:
-            raise Refusal(_("This very file is being imported already."), field="file")
+            raise Refusal("file_in_import", _("This very file is being imported already."), field="file")
         audit.record(
             action="import.start",
             subject=record,
@@ -157,7 +158,7 @@ def discard_upload(*, record: FileImport, user: User) -> None:
     path = _folder() / record.stored_as if record.stored_as else None
     with transaction.atomic():
         if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
-            raise Refusal(_("This very file is being imported already."), field="file")
+            raise Refusal("file_in_import", _("This very file is being imported already."), field="file")
         if record.state == ImportState.UPLOADED:
             record.delete()
         if path is not None:
@@ -219,15 +220,16 @@ def _require_few_rows(record: FileImport) -> None:
     for number, _row in read_rows(path_of(record), unpack=False):
         if number > most:
             raise Refusal(
-                _("The file has more than %(most)s rows. Import it with manage.py import_judgments.")
-                % {"most": number_format(most)},
+                "too_many_rows",
+                _("The file has more than %(most)s rows. Import it with manage.py import_judgments."),
                 field="file",
+                most=number_format(most),
             )
 
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project imports files."))
+        raise NotAllowed("manager_imports", _("Only a manager of the project imports files."))
 
 
 def _folder() -> Path:

@@ -1,6 +1,7 @@
 """The project of a command."""
 
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
 
 from annotation.models import Project
 
@@ -11,6 +12,10 @@ def project_named(slug: str | None) -> Project:
     if len(projects) == 1:
         return projects[0]
     slugs = ", ".join(Project.objects.order_by("slug").values_list("slug", flat=True)[:20])
-    known = f"Projects: {slugs}." if slugs else "There are none yet; add one in the admin."
-    wrong = f"There is no project {slug!r}." if slug else "Say which project with --project SLUG."
-    raise CommandError(f"{wrong} {known}")
+    if not slugs:
+        message = _("There are no projects yet. Add one in the admin.")
+    elif slug:
+        message = _("There is no project %(slug)r. Projects: %(slugs)s.")
+    else:
+        message = _("Name the project with --project SLUG. Projects: %(slugs)s.")
+    raise CommandError(message % {"slug": slug, "slugs": slugs})

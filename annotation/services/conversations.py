@@ -51,7 +51,7 @@ def save_task(
     _require_manager(project, actor)
     named = ConversationTask.objects.filter(project=project, name=fields["name"]).first()
     if named is not None and named != task:
-        raise Refusal(_("Another task has this name. Choose another."), field="name")
+        raise Refusal("task_name_in_use", _("Another task has this name. Choose another."), field="name")
     saved = task or ConversationTask(project=project)
     for name, value in fields.items():
         setattr(saved, name, value)
@@ -78,7 +78,7 @@ def begin_conversation(
 ) -> Conversation:
     """Begin a conversation. Whether this person may is for the caller to decide."""
     if task is not None and (task.project_id != project.pk or task.archived_at is not None):
-        raise Refusal(_("This task is no longer offered. Choose another."), field="task")
+        raise Refusal("task_not_offered", _("This task is no longer offered. Choose another."), field="task")
     return Conversation.objects.create(
         project=project, annotator=annotator, task=task, system=task.system if task else ""
     )
@@ -99,19 +99,25 @@ def add_turn(
     empty message and one that is too long.
     """
     if conversation.ended_at is not None:
-        raise Refusal(_("This conversation is over. Begin a new one."), field="text")
+        raise Refusal("conversation_over", _("This conversation is over. Begin a new one."), field="text")
     message = text.replace("\x00", "").replace("\r\n", "\n").strip()
     if not message:
-        raise Refusal(_("Write a message."), field="text")
+        raise Refusal("message_missing", _("Write a message."), field="text")
     if len(message) > LONGEST_MESSAGE:
         raise Refusal(
-            _("A message has at most %(most)s characters; this one has %(length)s.")
-            % {"most": LONGEST_MESSAGE, "length": len(message)},
+            "message_too_long",
+            _("A message has at most %(most)s characters; this one has %(length)s."),
             field="text",
+            most=LONGEST_MESSAGE,
+            length=len(message),
         )
     index = before.index + 1 if before else 1
     if index > MOST_TURNS:
-        raise Refusal(_("This conversation is at its longest. End it and begin a new one."), field="text")
+        raise Refusal(
+            "conversation_too_long",
+            _("This conversation is at its longest. End it and begin a new one."),
+            field="text",
+        )
     chat = chat_before(conversation, before, continuation)
     prompt = find_or_add_prompt(
         project=conversation.project,
@@ -201,18 +207,22 @@ def end_conversation(
     locked.project, locked.task = conversation.project, conversation.task
     is_annotator = locked.annotator_id == actor.pk
     if not is_annotator and not access.may(actor, locked.project, Role.MANAGER):
-        raise NotAllowed(_("Only who talks in it and managers end a conversation."))
+        raise NotAllowed(
+            "conversation_not_yours_to_end", _("Only who talks in it and managers end a conversation.")
+        )
     if locked.ended_at is not None:
         return locked
     least = locked.task.least_turns if locked.task else 1
     if is_annotator and locked.turns.filter(comparison__isnull=False).count() < least:
         raise Refusal(
-            _("This task asks for at least %(least)s turns. Go on, or leave it open.") % {"least": least}
+            "too_few_turns",
+            _("This task asks for at least %(least)s turns. Go on, or leave it open."),
+            least=least,
         )
     if rating is not None and not 1 <= rating <= 5:
-        raise Refusal(_("Rate from 1 to 5."), field="rating")
+        raise Refusal("invalid_conversation_rating", _("Rate from 1 to 5."), field="rating")
     if attack_success is not None and not 0 <= attack_success <= 4:
-        raise Refusal(_("Rate the success from 0 to 4."), field="attack_success")
+        raise Refusal("invalid_attack_success", _("Rate the success from 0 to 4."), field="attack_success")
     locked.ended_at = timezone.now()
     locked.rating, locked.attack_success, locked.comment = rating, attack_success, comment.strip()[:20_000]
     locked.save(update_fields=["ended_at", "rating", "attack_success", "comment"])
@@ -230,4 +240,6 @@ def _give_back(assignment: Assignment) -> None:
 
 def _require_manager(project: Project, actor: User) -> None:
     if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project changes its conversations."))
+        raise NotAllowed(
+            "manager_changes_conversations", _("Only a manager of the project changes its conversations.")
+        )

@@ -73,7 +73,7 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
     confirmed = request.POST.get("confirmed") == "yes"
     try:
         if not chosen:
-            raise Refusal(_("No row is selected. Select rows first."))
+            raise Refusal("no_row_selected", _("No row is selected. Select rows first."))
         effect = ACTIONS[f"{table}.{declared.name}"](**arguments, dry_run=not confirmed)
     except Refusal as refusal:
         messages.error(request, str(refusal))

@@ -70,13 +70,13 @@ def rubric_act(request: Request, project: Project, pk: int) -> HttpResponse:
         if action == "publish":
             version = _version(list(row.versions.all()), request.POST.get("version", ""))
             if version is None:
-                raise Refusal(_("The rubric has no such version."))
+                raise Refusal("unknown_rubric_version", _("The rubric has no such version."))
             publish_rubric(version=version, published_by=request.user)
             messages.success(request, _("Version %(number)s is published.") % {"number": version.number})
         elif action in ("ask", "stop"):
             ask_rubric(rubric=row, is_asked=action == "ask", by=request.user)
         else:
-            raise Refusal(_("Choose one of the actions."))
+            raise Refusal("action_not_chosen", _("Choose one of the actions."))
     except Refusal as refusal:
         messages.error(request, refusal.message)
     return redirect(row)

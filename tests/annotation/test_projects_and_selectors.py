@@ -17,6 +17,7 @@ from annotation.services.projects.projects import add_member, create_project, pu
 from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
 from annotation.text.identity import text_hash
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -66,7 +67,7 @@ def test_guidelines_are_numbered_and_the_same_text_is_not_published_twice(projec
     # The first text again, after the second, is a change of mind and a third version.
     first_text = project.guidelines.get(version=1).text
     assert publish_guideline(project=project, text=first_text, author=carol).version == 3
-    with pytest.raises(Refusal):
+    with refused("guideline_empty"):
         publish_guideline(project=project, text=" \n", author=carol)
 
 

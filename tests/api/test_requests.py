@@ -48,8 +48,18 @@ def test_what_is_wrong_is_told_field_by_field(project: Project, as_carol: Asker)
 def test_what_a_service_refuses_is_told_with_its_words(project: Project, as_carol: Asker):
     body = {"items": [{"prompt": [{"role": "assistant", "content": "Tea!"}]}]}
     problem = as_carol.post(PROMPTS, body).json()
-    assert problem["status"] == 422
+    assert (problem["status"], problem["code"]) == (422, "nothing_imported")
     assert "the last message must be the user's" in problem["errors"][0]["message"]
+
+
+def test_every_problem_has_a_code(project: Project, as_carol: Asker, as_alice: Asker):
+    assert as_carol.get("/projects/nobody/").json()["code"] == "not_found"
+    assert as_carol.get("/nowhere/").json()["code"] == "not_found"
+    assert as_carol.post(PROMPTS, [1]).json()["code"] == "invalid_values"
+    assert as_carol.post(PROMPTS, {}).json()["errors"][0]["code"] == "required"
+    assert as_carol("PATCH", PROMPTS, {}).json()["code"] == "method_not_allowed"
+    assert as_alice.post(PROMPTS, {"items": []}).json()["code"] == "not_allowed"
+    assert as_carol("DELETE", "/projects/tea/members/carol/").json()["code"] == "last_manager"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_a_cursor_that_was_made_up_leads_nowhere(project: Project, as_carol: Ask
 )
 def test_a_page_size_that_is_none_is_refused(project: Project, as_carol: Asker, size: str):
     refused = as_carol.get(f"{PROMPTS}?page_size={size}")
-    assert (refused.status_code, refused.json()["detail"]) == (400, "page_size is a whole number, 1 to 500.")
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_page_size")
 
 
 @pytest.mark.parametrize("size", [1, 500])
@@ -211,7 +221,7 @@ def test_a_recipe_with_what_no_database_takes_is_refused(scene: Scene, as_carol:
         body = {"recipe": {**scene.round.recipe, "note": [{"of": f"a{sign}b"}]}}
         refused = as_carol("PUT", "/projects/tea/rounds/1/recipe/", body)
         assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "recipe")
-        assert "no database takes" in refused.json()["detail"]
+        assert refused.json()["code"] == "text_not_storable"
 
 
 # ── Sent twice ────────────────────────────────────────────────────────────────────────

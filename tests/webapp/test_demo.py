@@ -14,7 +14,6 @@ from django.db import models
 from django.test import Client
 from django.utils import timezone
 
-from annotation.errors import Refusal
 from annotation.models import (
     AuditEntry,
     Comparison,
@@ -28,6 +27,7 @@ from annotation.models import (
     User,
 )
 from tests import factories
+from tests.refusals import refused
 from training.choices import CheckpointKind, RoundState, RunState
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
 from training.services.rounds.executor import rounds_with_work
@@ -100,7 +100,7 @@ def test_the_demo_has_a_promoted_an_undecided_and_a_failed_round(admin: User):
     browser.force_login(admin)
     for page in PAGES:
         assert browser.get(f"/projects/demo/{page}").status_code == 200
-    with pytest.raises(CommandError, match="There is a project 'demo' already"):
+    with refused("demo_exists", CommandError, slug="demo"):
         call_command("demo")
 
 
@@ -150,7 +150,7 @@ def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
         for page in ("/", "/?archived=1", "/rounds/", "/runs/", "/api/v1/projects/"):
             assert demo_project.NAME not in browser.get(page, follow=True).content.decode()
         assert browser.get("/projects/demo/").status_code == 404
-        with pytest.raises(Refusal, match="Another process"):
+        with refused("demo_under_way"):
             demo_project.create_demo()
         go_round(demo, number)
 
@@ -190,5 +190,5 @@ def test_a_rewrite_differs_from_the_response_whatever_is_drawn():
 @pytest.mark.django_db
 def test_a_demo_takes_nobodys_account():
     factories.make_user("demo-ada")
-    with pytest.raises(CommandError, match="demo-ada"):
+    with refused("accounts_exist", CommandError, names="demo-ada"):
         call_command("demo")

@@ -12,9 +12,9 @@ import pytest
 from django.conf import settings
 from django.test import Client
 
-from annotation.errors import Refusal
 from annotation.models import Project, User
 from tests import factories
+from tests.refusals import refused
 from webapp.demo import starting
 from webapp.demo.project import STEPS
 from webapp.demo.starting import State
@@ -144,5 +144,5 @@ def test_an_interrupted_demo_says_so(sent: list[str]):
 def test_a_demo_that_exists_is_offered_to_be_opened(browser: Client, sent: list[str]):
     factories.make_project(slug="demo")
     assert 'href="/projects/demo/"' in browser.get("/start/").content.decode()
-    with pytest.raises(Refusal, match="there already"):
+    with refused("demo_exists"):
         starting.start_demo()

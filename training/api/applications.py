@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -201,7 +202,9 @@ class PatternsView(ProjectView):
         try:
             redacted = redact(values["sample"])
         except TooSlowError as error:
-            raise Refusal("The patterns take too long on this text.", field="patterns") from error
+            raise Refusal(
+                "patterns_too_slow", _("The patterns take too long on this text."), field="patterns"
+            ) from error
         return Response({"redacted": redacted, "redactions": redact.count})
 
 
@@ -235,7 +238,7 @@ class TokensView(ProjectView):
         token_id = read_body(TokenIdSerializer, request)["token"]
         token = ApiToken.objects.filter(pk=token_id, user=self.user).first()
         if token is None:
-            raise Refusal("Choose one of your tokens.", field="token")
+            raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
         row = opt_in(project=self.project, token=token, opted_by=self.user)
         return Response(OptInSerializer(row).data, status=201)
 

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -331,6 +332,8 @@ class ProjectBaseView(ProjectView):
         name = read_body(ProjectBaseSerializer, request)["base_model"]
         base = bases_for(self.user).filter(name=name).first()
         if base is None:
-            raise serializers.ValidationError({"base_model": [f"There is no base model {name[:60]!r}."]})
+            raise serializers.ValidationError(
+                {"base_model": [_("There is no base model %(name)r.") % {"name": name[:60]}]}
+            )
         choose_base(project=self.project, base=base, chosen_by=self.user)
         return Response({"base_model": base.name})

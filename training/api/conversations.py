@@ -255,7 +255,7 @@ class ResponsesView(TalkingView):
             try:
                 generate_turn(turn=turn)
             except EngineError as error:
-                raise Unavailable(trouble_in_words()) from error
+                raise Unavailable("model_not_answering", trouble_in_words()) from error
         return self.whole(conversation)
 
 

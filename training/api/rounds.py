@@ -6,6 +6,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -13,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.base import Cursor, Filters, ListView, ProjectView, read_body, storable
-from annotation.api.problems import InvalidValues
+from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
 from training.models import Round, RoundStep
 from training.recipe import Recipe
@@ -284,7 +285,12 @@ class RoundActionView(OfRound):
         round_ = self.round(number)
         round_action = ACTIONS.get(action)
         if round_action is None:
-            raise InvalidValues(f"There is no such action. Known are: {', '.join(ACTIONS)}.", field="action")
+            raise Refusal(
+                "unknown_round_action",
+                _("There is no such action. Known are: %(names)s."),
+                field="action",
+                names=", ".join(ACTIONS),
+            )
         values = read_body(ActionSerializer, request)
         round_action.perform(round_, self.user, values)
         return Response(WholeRoundSerializer(self.round(number)).data)
@@ -309,11 +315,13 @@ class RecipeView(OfRound):
         round_ = self.round(number)
         values = read_body(RecipeSerializer, request)
         if not storable(values["recipe"]):
-            raise InvalidValues("The recipe holds a character that no database takes.", field="recipe")
+            raise Refusal(
+                "text_not_storable", _("The text holds a character that cannot be stored."), field="recipe"
+            )
         try:
             new_recipe = Recipe.from_json(values["recipe"])
         except (ValueError, TypeError, AttributeError) as error:
-            raise InvalidValues(str(error), field="recipe") from error
+            raise Refusal("recipe_invalid", str(error), field="recipe") from error
         with transaction.atomic():
             locked = Round.objects.select_for_update().get(pk=round_.pk)
             self.require_match(_recipe(locked))

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -81,7 +82,7 @@ class RubricDraftsView(ListView, ProjectView):
         values = read_body(NewRubricDraftSerializer, request)
         checkpoint = checkpoints_for(self.user).filter(name=values.pop("checkpoint")).first()
         if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
+            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
         draft = request_draft(project=self.project, checkpoint=checkpoint, requested_by=self.user, **values)
         return Response(RubricDraftSerializer(draft).data, status=201)
 

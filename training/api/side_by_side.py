@@ -88,19 +88,23 @@ class BesidesView(ListView, ProjectView):
             return str(values.get("text", "").strip()) or self._prompt(values["prompt"])
         left = progress_on(prompt_set, checkpoints).next
         if left is None:
-            raise Refusal(_("No prompt of the set is left for these checkpoints."), field="prompt_set")
+            raise Refusal(
+                "prompt_set_exhausted",
+                _("No prompt of the set is left for these checkpoints."),
+                field="prompt_set",
+            )
         return left
 
     def _prompt_set(self, pk: int) -> PromptSet:
         prompt_set = self.project.prompt_sets.filter(pk=pk).first()
         if prompt_set is None:
-            raise serializers.ValidationError({"prompt_set": ["This project has no such prompt set."]})
+            raise serializers.ValidationError({"prompt_set": [_("This project has no such prompt set.")]})
         return prompt_set
 
     def _prompt(self, pk: int) -> Prompt:
         prompt = self.project.prompts.filter(pk=pk).first()
         if prompt is None:
-            raise serializers.ValidationError({"prompt": ["This project has no such prompt."]})
+            raise serializers.ValidationError({"prompt": [_("This project has no such prompt.")]})
         return prompt
 
 
@@ -141,7 +145,7 @@ class WriteView(OfBeside):
         try:
             write_answers(shown=side_by_side)
         except EngineError as error:
-            raise Refusal(trouble_of(error, hidden=side_by_side.is_hidden)) from error
+            raise Refusal("model_not_answering", trouble_of(error, hidden=side_by_side.is_hidden)) from error
         return Response(BesideSerializer(side_by_side).data)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.choices import Verdict
@@ -36,7 +37,7 @@ def named_checkpoints(
     known = {checkpoint.name: checkpoint for checkpoint in checkpoints}
     if unknown := [name for name in names if name not in known]:
         raise serializers.ValidationError(
-            {field: [f"This project has no such checkpoint: {unknown[0][:60]!r}."]}
+            {field: [_("This project has no such checkpoint: %(name)r.") % {"name": unknown[0][:60]}]}
         )
     return [known[name] for name in names]
 
@@ -142,7 +143,7 @@ class AskSerializer(SettingsSerializer):
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
         """Something there must be to ask."""
         if not {"prompt", "prompt_set"} & set(values) and not values.get("text", "").strip():
-            raise serializers.ValidationError({"text": ["Name a prompt of the project, or type one."]})
+            raise serializers.ValidationError({"text": [_("Name a prompt of the project, or type one.")]})
         return values
 
 
@@ -189,5 +190,5 @@ class BesideVoteSerializer(serializers.Serializer[Any]):
     def validate_ranks(self, value: dict[str, int]) -> dict[int, int]:
         """Positions are numbers, which JSON writes as texts."""
         if not all(name.isascii() and name.isdecimal() and len(name) < 3 for name in value):
-            raise serializers.ValidationError("Positions are numbers from 1.")
+            raise serializers.ValidationError(_("Positions are numbers from 1."))
         return {int(name): rank for name, rank in value.items()}

@@ -6,6 +6,7 @@ from typing import Any
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -66,7 +67,7 @@ class BoardFilters(Filters):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """One part at a time."""
         if attrs.get("round") and attrs.get("tag"):
-            raise serializers.ValidationError({"tag": ["Choose a round or a tag."]})
+            raise serializers.ValidationError({"tag": [_("Choose a round or a tag.")]})
         return attrs
 
 
@@ -293,11 +294,11 @@ class JudgesView(ListView, ProjectView):
         values = read_body(NewJudgeSerializer, request)
         checkpoint = checkpoints_for(self.user).filter(name=values.pop("checkpoint")).first()
         if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
+            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
         if (rubric := values.pop("rubric", None)) is not None:
             values["rubric"] = published_versions(self.project).filter(rubric__name=rubric).first()
             if values["rubric"] is None:
-                raise serializers.ValidationError({"rubric": ["There is no such published rubric."]})
+                raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
         judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **values)
         return Response(JudgeSerializer(judge).data, status=201)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -96,7 +97,7 @@ class SuggestionsView(ProjectView):
         values = read_body(SuggestionSettingsSerializer, request)
         checkpoint = sources_for(self.project).filter(name=values.pop("checkpoint") or "").first()
         if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": ["There is no such checkpoint."]})
+            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
         source = SuggestionSource.objects.filter(project=self.project).first()
         if source is not None:
             values = {"template": source.template, "least_confidence": source.least_confidence, **values}

@@ -8,6 +8,7 @@ from typing import Any, Self, TypedDict, Unpack
 
 import httpx
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from training.engine.dialect import OPENAI, RONDO, Dialect
 from training.engine.errors import EngineError, EngineUnavailableError, EngineUnknownModelError
@@ -228,7 +229,9 @@ class Engine:
         try:
             return response.json()
         except ValueError:
-            raise EngineError("The model server's answer is not JSON.", status=response.status_code) from None
+            raise EngineError(
+                _("The model server's answer is not JSON."), status=response.status_code
+            ) from None
 
     def _ask_adapting(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send a request, and repeat it without fields that another server does not know."""
@@ -268,10 +271,11 @@ class Engine:
             if stream and not response.is_success:
                 response.read()
         except httpx.TimeoutException:
-            raise EngineUnavailableError("The model server took too long to answer.") from None
+            raise EngineUnavailableError(_("The model server took too long to answer.")) from None
         except httpx.HTTPError:
             raise EngineUnavailableError(
-                f"The model server does not answer at {self._client.base_url}; it may be starting."
+                _("The model server does not answer at %(url)s; it may be starting.")
+                % {"url": self._client.base_url}
             ) from None
         if not response.is_success:
             raise _refusal(response)
@@ -282,10 +286,14 @@ class Engine:
         try:
             for line in response.iter_lines():
                 if until is not None and time.monotonic() > until:
-                    raise EngineUnavailableError(f"The answer took longer than {seconds:g} seconds.")
+                    raise EngineUnavailableError(
+                        _("The answer took longer than %(seconds)g seconds.") % {"seconds": seconds}
+                    )
                 yield line
         except httpx.HTTPError:
-            raise EngineUnavailableError("The model server broke off in the middle of its answer.") from None
+            raise EngineUnavailableError(
+                _("The model server broke off in the middle of its answer.")
+            ) from None
 
 
 def _answer(

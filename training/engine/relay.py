@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import httpx
+from django.utils.translation import gettext as _
 
 from training.engine.addresses import AddressError, AsyncGuardedTransport
 from training.engine.errors import EngineError, EngineUnavailableError
@@ -52,7 +53,7 @@ class Exchange:
         """Return the answer's head. Raises `EngineError`, or `ClientGoneError` if the client disconnected."""
         event = self._next()
         if not isinstance(event, Head):
-            raise EngineUnavailableError("The model server gave no answer.")
+            raise EngineUnavailableError(_("The model server gave no answer."))
         return event
 
     def __iter__(self) -> Iterator[bytes]:
@@ -135,9 +136,13 @@ async def _pass_on(
             finally:
                 await response.aclose()
     except (TimeoutError, httpx.TimeoutException):
-        put(EngineUnavailableError(f"The answer took longer than {seconds:g} seconds.", status=504))
+        put(
+            EngineUnavailableError(
+                _("The answer took longer than %(seconds)g seconds.") % {"seconds": seconds}, status=504
+            )
+        )
     except httpx.HTTPError:
-        put(EngineUnavailableError("The model server does not answer; it may be starting.", status=503))
+        put(EngineUnavailableError(_("The model server does not answer; it may be starting."), status=503))
     except AddressError as error:
         put(error)
 

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from django.utils.translation import gettext as _
+
 from training.engine.addresses import GuardedTransport, check_url
 from training.engine.client import ANSWER_SECONDS, Engine
 from training.engine.dialect import OPENAI
@@ -54,12 +56,16 @@ def key_of(variable: str) -> str:
         return ""
     if not KEY_NAME.fullmatch(variable):
         raise EngineError(
-            f"{variable} is no variable for a server's key. Its name must begin with RONDO_SERVER_KEY_."
+            _("%(variable)s is no variable for a server's key. Its name must begin with RONDO_SERVER_KEY_.")
+            % {"variable": variable}
         )
     if not (key := os.environ.get(variable, "").strip()):
         raise EngineError(
-            f"The variable {variable}, which holds the server's key, is not set. Set it for the web server "
-            "and the workers, and start them again."
+            _(
+                "The variable %(variable)s, which holds the server's key, is not set. Set it for "
+                "the web server and the workers, and start them again."
+            )
+            % {"variable": variable}
         )
     return key
 

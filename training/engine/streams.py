@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from training.engine.errors import EngineError, EngineUnavailableError
 from training.engine.results import Delta
 
@@ -23,7 +25,7 @@ def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             if text == _END:
                 return
             yield _object(text)
-    raise EngineUnavailableError("The model server broke off in the middle of its answer.")
+    raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
 
 
 def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[Delta]:
@@ -46,7 +48,7 @@ def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator
             seed = choice.get("seed", seed)
         counted = counted if counted is not None else (chunk.get("usage") or {}).get("completion_tokens")
     if reason is None:
-        raise EngineUnavailableError("The model server broke off in the middle of its answer.")
+        raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
     yield Delta(finish_reason=str(reason), token_count=counted, seed=seed)
 
 
@@ -56,7 +58,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         chunk = None
     if not isinstance(chunk, dict):
-        raise EngineError("The model server streams something that is no answer.")
+        raise EngineError(_("The model server streams something that is no answer."))
     return chunk
 
 

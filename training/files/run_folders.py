@@ -4,6 +4,8 @@ import logging
 import time
 from pathlib import Path
 
+from django.utils.translation import gettext as _
+
 from training.contract import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -60,7 +62,11 @@ def bring_run(folder: Path, *, but: tuple[str, ...] = ()) -> None:
     if store is None:
         return
     if is_locked_here(folder):
-        raise TrainerStillWorks(f"{folder}: an earlier trainer has not ended yet; it is tried again.")
+        raise TrainerStillWorks(
+            "trainer_still_works",
+            _("%(folder)s: an earlier trainer has not ended yet; it is tried again."),
+            folder=folder,
+        )
     with translate_store_errors():
         # A page may be fetching it now, and training needs all of it.
         store.refresh(key_of(folder)[0], folder, left_out=but, local=OWN_FILES, wait=True)

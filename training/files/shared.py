@@ -43,9 +43,9 @@ def translate_store_errors() -> Iterator[None]:
     try:
         yield
     except StoreUnreachableError as error:
-        raise StoreAway(str(error)) from error
+        raise StoreAway("store_not_answering", str(error)) from error
     except StoreError as error:
-        raise StoreRefusal(str(error)) from error
+        raise StoreRefusal("store_refused", str(error)) from error
 
 
 def key_of(path: Path) -> tuple[str, str]:
@@ -87,7 +87,7 @@ def both_have(folder: Path) -> Path:
     try:
         store.offer(key_of(folder)[0], folder)
     except StoreUnreachableError as error:
-        raise StoreAway(str(error)) from error
+        raise StoreAway("store_not_answering", str(error)) from error
     except StoreError as error:
         # Only machines that lack it need it there, and they report that.
         logger.warning("%s", error)

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from annotation.models.jobs import Claimable
 from training.choices import WRITES_TEXT, CheckpointKind, Method, RunState
@@ -20,7 +21,8 @@ def validate_checkpoint_name(value: str) -> None:
     """Raise for a name that is not valid as a folder's name and a model id."""
     if not CHECKPOINT_NAME.fullmatch(value):
         raise ValidationError(
-            f"{value!r} is no checkpoint name: use up to 100 letters, digits, dots, dashes and underscores."
+            _("%(value)r is no checkpoint name: use up to 100 letters, digits, dots, dashes and underscores.")
+            % {"value": value}
         )
 
 

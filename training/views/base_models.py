@@ -187,7 +187,7 @@ def _shown_again(form: forms.Form) -> Any:
 def _new_base(origin: BaseOrigin, form: forms.Form) -> NewBaseModel:
     values = dict(form.cleaned_data)
     if origin == BaseOrigin.HUB and not values.pop("accept"):
-        raise Refusal(_("Read the licence and accept it first."), field="accept")
+        raise Refusal("licence_not_accepted", _("Read the licence and accept it first."), field="accept")
     return NewBaseModel(origin=origin, **values)
 
 

@@ -40,11 +40,13 @@ _TOLERANCE = 300
 class Problem(Exception):  # noqa: N818 - the word of RFC 9457
     """A refusal by the server, with its problem details."""
 
-    def __init__(self, status: int, detail: str, errors: list[dict[str, str]]) -> None:
+    def __init__(self, status: int, detail: str, errors: list[dict[str, str]], *, code: str = "") -> None:
         fields = "; ".join(f"{error['field']}: {error['message']}" for error in errors)
         super().__init__(f"{status}: {detail}{f' ({fields})' if fields else ''}")
         self.status = status
         self.detail = detail
+        self.code = code
+        """The reason for programs; it stays when `detail` is worded otherwise."""
         self.errors = errors
         """The fields that are wrong, each with `field` and `message`."""
 
@@ -315,6 +317,7 @@ def _requested_pause(answer: httpx.Response) -> float | None:
 def _problem(answer: httpx.Response) -> Problem:
     try:
         details = answer.json()
-        return Problem(answer.status_code, details["detail"], details.get("errors", []))
+        code = details.get("code", "")
+        return Problem(answer.status_code, details["detail"], details.get("errors", []), code=code)
     except (ValueError, KeyError, TypeError):
         return Problem(answer.status_code, answer.reason_phrase, [])

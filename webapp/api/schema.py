@@ -91,12 +91,17 @@ _TEXT = {"type": "string"}
 _PROBLEM = {
     "type": "object",
     "description": "Problem details of RFC 9457.",
-    "required": ["type", "title", "status", "detail"],
+    "required": ["type", "title", "status", "detail", "code"],
     "properties": {
         "type": {**_TEXT, "description": "`about:blank`: the status says which kind of problem it is."},
         "title": {**_TEXT, "description": "The status in words."},
         "status": {"type": "integer", "description": "The HTTP status."},
         "detail": {**_TEXT, "description": "What was wrong here, and what to do."},
+        "code": {
+            **_TEXT,
+            "description": "The reason for programs; it stays when the sentence changes. The guide lists "
+            "them under *Codes of refusals*.",
+        },
         "errors": {
             "type": "array",
             "description": "The fields that are wrong.",
@@ -106,6 +111,7 @@ _PROBLEM = {
                 "properties": {
                     "field": {**_TEXT, "description": "Its path: names, and numbers from 0, with dots."},
                     "message": {**_TEXT, "description": "What is wrong, and what to do."},
+                    "code": {**_TEXT, "description": "The reason for programs, for a field of the body."},
                 },
             },
         },

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.urls import get_resolver
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.choices import Role, Split
 from annotation.errors import Refusal
@@ -88,14 +89,20 @@ def create_demo(*, annotations: int = 2000, seed: int = 0, tell: Progress = lamb
     with _alone():
         remove_incomplete(SLUG)
         if Project.objects.filter(slug=SLUG).exists():
-            raise Refusal(f"There is a project {SLUG!r} already. Open /projects/{SLUG}/.")
+            raise Refusal(
+                "demo_exists", _("There is a project %(slug)r already. Open /projects/%(slug)s/."), slug=SLUG
+            )
         usernames = [username(name) for name in (MANAGER, *(temper.name for temper in TEMPERS))]
         if taken := sorted(
             account.username
             for account in User.objects.filter(username__in=usernames)
             if not is_left_over(account)
         ):
-            raise Refusal(f"These accounts exist already: {', '.join(taken)}. Rename them first.")
+            raise Refusal(
+                "accounts_exist",
+                _("These accounts exist already: %(names)s. Rename them first."),
+                names=", ".join(taken),
+            )
         _remove_files(runs=True)
         try:
             project = _write(annotations, seed, tell)
@@ -141,7 +148,9 @@ def _alone() -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refusal("Another process is writing the demo. Wait for its end.") from None
+            raise Refusal(
+                "demo_under_way", _("Another process is writing the demo. Wait for its end.")
+            ) from None
         yield
 
 
@@ -254,7 +263,12 @@ def _go_round(demo: _Demo, number: int) -> None:
         promote_round(round_=round_, actor=demo.manager, note=note)
         Round.objects.filter(pk=round_.pk).update(finished_at=started + timedelta(hours=2))
     elif number < 3 and round_.state not in (*IS_DECIDED, RoundState.NOT_ENOUGH_EVIDENCE):
-        raise Refusal(f"{round_} of the demo ended as {round_.state}. See the worker's log.")
+        raise Refusal(
+            "demo_failed",
+            _("%(round)s of the demo ended as %(state)s. See the worker's log."),
+            round=round_,
+            state=round_.state,
+        )
     demo.clock.forward(hours=3)
 
 

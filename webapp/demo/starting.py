@@ -70,7 +70,7 @@ def progress() -> Progress:
 def start_demo() -> None:
     """Have a worker create the demo project. Refuses while one is being created or exists."""
     if progress().state not in (State.NONE, State.FAILED):
-        raise Refusal(_("The demo is there already, or being created."))
+        raise Refusal("demo_exists", _("The demo is there already, or being created."))
     _tell(Progress(state=State.WAITING))
     send(TASK)
 

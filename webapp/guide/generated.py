@@ -18,6 +18,7 @@ from training.contract.methods import SETTINGS
 from training.recipe.help import help_of
 from training.recipe.recipe import Recipe
 from webapp.environment import documentation
+from webapp.guide.refusals import codes
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 _NOTE = "This page is generated from the code; `.ci/reference.py` writes it.\n"
@@ -32,6 +33,7 @@ def documents() -> dict[Path, str]:
             "keys": _keys(),
             "keys.de": _keys_in_german(),
             "events": _events(),
+            "refusals": _refusals(),
             "format-list": _formats(),
         }
     return {FOLDER / f"{name}.md": text for name, text in pages.items()}
@@ -208,6 +210,46 @@ of the API that tells the rest. It holds no text and no person:
     {{"type": "round.promoted", "timestamp": "2026-11-25T10:00:00Z",
      "data": {{"project": "tea", "round": 3, "state": "promoted", "path": "/api/v1/projects/tea/rounds/3/"}}}}
 """
+
+
+def _refusals() -> str:
+    rows = (
+        (f"`{code}`", "<br>".join(map(_placeholders, sentences)) or "depends on the request")
+        for code, sentences in codes().items()
+    )
+    return f"""# Codes of refusals
+
+What a person may not do, or what cannot be done now, is refused with a sentence and a code. In the API both
+are in the problem details: `detail` is the sentence, in the language of the person, and `code` the reason for
+programs. A code keeps its meaning; sentences may change. See [use the API](../how-to/use-the-api.md).
+
+{_NOTE}
+{_table(("code", "sentences"), rows)}
+
+## Codes of requests
+
+These come from the request itself and have no sentence of their own above.
+
+| code | status |
+|---|---|
+| `invalid_values` | 422: values of the body are wrong; `errors` names each with a code of its own |
+| `not_found` | 404: it does not exist, or you may not see it |
+| `not_allowed` | 403: your role does not allow it |
+| `permission_denied` | 403: a token or a page of this origin may not do it |
+| `not_authenticated`, `authentication_failed` | 401: no token, or a wrong one |
+| `changed_since_read` | 412: read it again, then decide |
+| `body_too_large` | 413: send less |
+| `request_not_readable`, `parse_error`, `invalid_page_size` | 400: the request is malformed |
+| `method_not_allowed`, `not_acceptable`, `unsupported_media_type` | 405, 406, 415 |
+| `throttled` | 429: `Retry-After` names the seconds to wait |
+| `unknown_url`, `invalid_value` | 404, 400 |
+| `disk_full`, `database_unavailable`, `internal_error` | 503, 503, 500 |
+"""
+
+
+def _placeholders(sentence: str) -> str:
+    """Return a sentence with its placeholders as `{name}`."""
+    return _sentence(re.sub(r"%\((\w+)\)[.\d]*[a-z]", r"{\1}", sentence).replace("%%", "%"))
 
 
 def _formats() -> str:

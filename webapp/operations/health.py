@@ -224,9 +224,11 @@ def leases() -> Finding:
 
 def clock() -> list[Finding]:
     """Compare the clocks of this process, the workers and the database, on which leases depend."""
-    findings = [_of_clock(_("The clock of this machine"), clock_ahead())]
+    here = _("The clock of this machine is %(seconds).1f seconds off that of the database.")
+    away = _("The clock of worker %(name)s is %(seconds).1f seconds off that of the database.")
+    findings = [_of_clock(here, clock_ahead())]
     findings += [
-        _of_clock(_("The clock of worker %(name)s") % {"name": worker.name}, worker.clock_ahead)
+        _of_clock(away, worker.clock_ahead, name=worker.name)
         for worker, silent in work.workers_heard_of()
         if not work.is_silent(silent)
     ]
@@ -234,14 +236,13 @@ def clock() -> list[Finding]:
     return amiss or [fine("clock", _("The clocks of this machine, the workers and the database agree."))]
 
 
-def _of_clock(whose: str, ahead: float) -> Finding | None:
+def _of_clock(message: str, ahead: float, **params: str) -> Finding | None:
     if abs(ahead) <= _CLOCK_ATTENTION_SECONDS:
         return None
     grade = wrong if abs(ahead) > _CLOCK_WRONG_SECONDS else attention
     return grade(
         "clock",
-        _("%(whose)s is %(seconds).1f seconds off that of the database.")
-        % {"whose": whose, "seconds": abs(ahead)},
+        message % {"seconds": abs(ahead), **params},
         _("Have both machines ask a time server (chrony, systemd-timesyncd)."),
     )
 

@@ -26,7 +26,7 @@ def end_session(*, user: User, pk: int) -> None:
     with transaction.atomic():
         session = UserSession.objects.filter(pk=pk, user=user).first()
         if session is None:
-            raise Refusal(_("There is no such session any more."))
+            raise Refusal("session_not_found", _("There is no such session any more."))
         _end([session])
         record(action="session.end", subject="session", actor=user)
 

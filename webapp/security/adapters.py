@@ -33,7 +33,10 @@ def join(request: HttpRequest, user: User) -> None:
     invitation = invitation_of(request)
     try:
         if invitation is None:
-            raise Refusal(_("This invitation is used up, expired or revoked. Ask for another one."))
+            raise Refusal(
+                "invitation_not_usable",
+                _("This invitation is used up, expired or revoked. Ask for another one."),
+            )
         accept_invitation(invitation=invitation, user=user)
     except Refusal as refusal:
         messages.error(request, refusal.message)

@@ -17,7 +17,6 @@ from rest_framework.response import Response
 from annotation.api.account import require_session
 from annotation.api.base import ApiView, read_body
 from annotation.api.downloads import FileView, attachment
-from annotation.api.problems import InvalidValues
 from annotation.errors import Refusal
 from annotation.selectors.personal_data import personal_data
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
@@ -102,7 +101,7 @@ class DeletionView(ApiView):
         with recent reauthentication, not a token."""
         _require_proof(request)
         if read_body(DeletionSerializer, request)["username"] != self.user.username:
-            raise InvalidValues(_("This is not your user name."), field="username")
+            raise Refusal("user_name_differs", _("This is not your user name."), field="username")
         delete_account(user=self.user)
         logout(request._request)
         return Response(status=204)

@@ -32,21 +32,27 @@ def refuse_binary(beginning: bytes) -> None:
     the byte that is not UTF-8.
     """
     if beginning.startswith(_UTF_16) or _is_half_nul(beginning):
-        raise Refusal(_("The file is in UTF-16, not in UTF-8. Save it in UTF-8."), field="file")
+        raise Refusal(
+            "file_not_utf8", _("The file is in UTF-16, not in UTF-8. Save it in UTF-8."), field="file"
+        )
     if beginning.startswith(_ARCHIVES) and not _is_utf_8(beginning):
-        raise Refusal(_("The file is an archive. Unpack it, and take one file of it."), field="file")
+        raise Refusal(
+            "file_is_archive", _("The file is an archive. Unpack it, and take one file of it."), field="file"
+        )
     for magic, kind in _KINDS:
         if beginning.startswith(magic) and (_CONTROL.search(beginning) or not _is_utf_8(beginning)):
             raise Refusal(
+                "file_is_binary",
                 _(
                     "The file is binary (%(kind)s), not text with rows. "
                     "Upload JSON Lines, JSON or CSV in UTF-8."
-                )
-                % {"kind": kind},
+                ),
                 field="file",
+                kind=kind,
             )
     if _CONTROL.search(beginning) and not _is_utf_8(beginning):
         raise Refusal(
+            "file_is_binary",
             _("The file is binary, not text with rows. Upload JSON Lines, JSON or CSV in UTF-8."),
             field="file",
         )

@@ -8,6 +8,8 @@ import gzip
 import io
 from pathlib import Path
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 
 FREE_BYTES = 256 * 1024**2
@@ -32,9 +34,14 @@ class Expanding:
         self._so_far += count
         if self._so_far > self._most:
             raise Refusal(
-                f"{self._name} unpacks to more than {self._most // 1024**2} MB, far more than judgments "
-                "of its size do. If it holds some all the same, unpack it first.",
+                "unpacks_too_large",
+                _(
+                    "%(name)s unpacks to more than %(most)s MB, far more than judgments of its "
+                    "size do. If it holds some all the same, unpack it first."
+                ),
                 field="file",
+                name=self._name,
+                most=self._most // 1024**2,
             )
 
 
@@ -82,12 +89,24 @@ def data_files(folder: Path) -> list[Path]:
             continue
         if not path.resolve().is_relative_to(root):
             raise Refusal(
-                f"{path} is a link that leads out of {folder}: put the file itself there, or take it away.",
+                "link_leads_outside",
+                _(
+                    "%(path)s is a link that leads out of %(folder)s: put the file itself there, "
+                    "or take it away."
+                ),
                 field="file",
+                path=path,
+                folder=folder,
             )
         files.append(path)
         if len(files) > MOST_FILES:
-            raise Refusal(f"{folder} holds more than {MOST_FILES} files. Name one of them.", field="file")
+            raise Refusal(
+                "too_many_files",
+                _("%(folder)s holds more than %(most)s files. Name one of them."),
+                field="file",
+                folder=folder,
+                most=MOST_FILES,
+            )
     return files
 
 

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 
 _ID = re.compile(r"(?:hf://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
@@ -34,13 +36,23 @@ def fetch(name: str, *, revision: str | None = None) -> Path:
         )
     except RepositoryNotFoundError:
         raise Refusal(
-            f"The hub has no data set {name!r} that this machine may read. Check the name; for a private one "
-            "set HF_TOKEN.",
+            "unknown_dataset",
+            _(
+                "The hub has no data set %(name)r that this machine may read. Check the name; "
+                "for a private one set HF_TOKEN."
+            ),
             field="file",
+            name=name,
         ) from None
     except Exception as error:  # The library's own, its HTTP client's, the disk's: they change with versions.
         raise Refusal(
-            f"The data set {name!r} cannot be fetched ({type(error).__name__}). Where there is no network, "
-            f"fetch it elsewhere with `hf download --repo-type dataset {name}` and import the folder.",
+            "dataset_not_fetched",
+            _(
+                "The data set %(name)r cannot be fetched (%(error)s). Where there is no network, "
+                "fetch it elsewhere with `hf download --repo-type dataset %(name)s` and import "
+                "the folder."
+            ),
             field="file",
+            name=name,
+            error=type(error).__name__,
         ) from None

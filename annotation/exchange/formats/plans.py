@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 from annotation.exchange.formats import verdicts
 from annotation.exchange.formats.columns import (
@@ -210,9 +212,14 @@ def require_answers(questions: Iterable[ColumnAccount]) -> None:
     if lines:
         listed = "\n".join(lines)
         raise Refusal(
-            f"{listed}\nNothing was imported. Say what each column is (--map ROLE=COLUMN, as "
-            "--map winner=COLUMN or --map metadata=COLUMN), or leave it out (--leave-out COLUMN).",
+            "columns_not_mapped",
+            _(
+                "%(listed)s\nNothing was imported. Say what each column is (--map ROLE=COLUMN, "
+                "as --map winner=COLUMN or --map metadata=COLUMN), or leave it out (--leave-out "
+                "COLUMN)."
+            ),
             field="columns",
+            listed=listed,
         )
 
 
@@ -234,17 +241,30 @@ def resolved(stated: Stated, leave_out: Sequence[str], profile: Profile) -> dict
         )
         if column is None:
             known = ", ".join(sorted({n.rpartition(".")[2] for n in profile.columns}))
-            raise Refusal(f"No row has the column {name!r}. There are: {known}.", field="map")
+            raise Refusal(
+                "unknown_column",
+                _("No row has the column %(name)r. There are: %(known)s."),
+                field="map",
+                name=name,
+                known=known,
+            )
         if roles.get(column, role) != role:
             raise Refusal(
-                f"The column {name!r} is to be {roles[column]} and {role}. Say one of them.", field="map"
+                "column_mapped_twice",
+                _("The column %(name)r is to be %(other)s and %(role)s. Say one of them."),
+                field="map",
+                name=name,
+                other=roles[column],
+                role=role,
             )
         roles[column] = role
     doubled = [
         role for role in set(roles.values()) if not _is_many(role) and list(roles.values()).count(role) > 1
     ]
     if doubled:
-        raise Refusal(f"Two columns are to be {doubled[0]!r}. Name one.", field="map")
+        raise Refusal(
+            "role_mapped_twice", _("Two columns are to be %(role)r. Name one."), field="map", role=doubled[0]
+        )
     return roles
 
 
@@ -268,9 +288,15 @@ def make_plan(
     before what is guessed. parts: what `Reader.survey` found, where the format has one.
     """
     if name and name not in readers:
-        raise Refusal(f"The format {name!r} is not known. Known are: {', '.join(readers)}.", field="format")
+        raise Refusal(
+            "unknown_format",
+            _("The format %(name)r is not known. Known are: %(formats)s."),
+            field="format",
+            name=name,
+            formats=", ".join(readers),
+        )
     if not profile.rows:
-        raise Refusal("The file has no rows.", field="file")
+        raise Refusal("file_without_rows", _("The file has no rows."), field="file")
     answered = {spelled(value): meaning for value, meaning in (meanings or {}).items()}
     columns = [column for column in leave_out if parts is None or column not in parts.names]
     stated = resolved(mapping or {}, columns, profile)
@@ -407,9 +433,15 @@ def _become(plan: Plan, column: Column, reading: str, *, is_stated: bool) -> tup
         return "not_read", reason
     if is_stated and reader.is_tabular:
         raise Refusal(
-            f"The format {reader.name} reads no {role}. Choose another format for the column {name!r}, or "
-            "map it as metadata.",
+            "role_not_read",
+            _(
+                "The format %(format)s reads no %(role)s. Choose another format for the column "
+                "%(name)r, or map it as metadata."
+            ),
             field="map",
+            format=reader.name,
+            role=role,
+            name=name,
         )
     return "metadata", ""
 

@@ -74,8 +74,16 @@ def _files(path: Path, split: str) -> list[Path]:
     for kind in _DATA_KINDS:
         if chosen := [file for file in files if file.name.endswith(f".{kind}")]:
             return chosen
-    what = f" of the split {split!r}" if split else ""
-    raise Refusal(f"{path} holds no data file{what} ({', '.join(_DATA_KINDS)}). Name a file in it.")
+    kinds = ", ".join(_DATA_KINDS)
+    if split:
+        message = _("%(path)s holds no data file of the split %(split)r (%(kinds)s). Name a file in it.")
+        raise Refusal("no_data_file", message, path=path, split=split, kinds=kinds)
+    raise Refusal(
+        "no_data_file",
+        _("%(path)s holds no data file (%(kinds)s). Name a file in it."),
+        path=path,
+        kinds=kinds,
+    )
 
 
 def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
@@ -85,6 +93,7 @@ def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
     is_file, is_stream = beginning[:6] == b"ARROW1", beginning[:4] == b"\xff\xff\xff\xff"
     if (is_gzip or is_file or is_stream or beginning[:4] == b"PAR1") and not unpack:
         raise Refusal(
+            "file_is_compressed",
             _("The file is compressed. Unpack it first, or import it with manage.py import_judgments."),
             field="file",
         )
@@ -95,7 +104,9 @@ def _rows_of(path: Path, unpack: bool) -> Iterator[NumberedRow]:
     elif is_file or is_stream:
         yield from _arrow(path, is_stream=is_stream)
     elif beginning[:4] == b"PK\x03\x04":
-        raise Refusal(_("The file is an archive. Unpack it, and take one file of it."), field="file")
+        raise Refusal(
+            "file_is_archive", _("The file is an archive. Unpack it, and take one file of it."), field="file"
+        )
     else:
         refuse_binary(beginning)
         # Only "\n" ends a line: a lone "\r" may stand inside a JSON text's line.
@@ -113,7 +124,10 @@ def _unpacked(path: Path) -> Iterator[NumberedRow]:
             yield from _text_rows(lines, path.name.removesuffix(".gz"))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise Refusal(
-            f"The file cannot be unpacked ({error}). Compress it again with gzip.", field="file"
+            "file_not_unpacked",
+            _("The file cannot be unpacked (%(error)s). Compress it again with gzip."),
+            field="file",
+            error=error,
         ) from None
 
 
@@ -139,7 +153,11 @@ _BEGINS_ONE_OBJECT = re.compile(r"\s*\{\s*\n|\s*\{[^\n]*[\[{,]\s*\n")
 def _one_object(stream: IO[str]) -> Iterator[NumberedRow]:
     document = stream.read(LONGEST_ROW)
     if stream.read(1):
-        raise Refusal("The file is one object of more than 32 MB. Write a list of objects.", field="file")
+        raise Refusal(
+            "object_too_large",
+            _("The file is one object of more than 32 MB. Write a list of objects."),
+            field="file",
+        )
     yield 1, _object(document)
 
 
@@ -198,7 +216,11 @@ def _json(stream: IO[str]) -> Iterator[NumberedRow]:
             if not more or len(waiting) > LONGEST_ROW:
                 why = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
                 raise Refusal(
-                    f"The file is not JSON after row {number} ({why}). Write a list of objects.", field="file"
+                    "file_not_json",
+                    _("The file is not JSON after row %(number)s (%(why)s). Write a list of objects."),
+                    field="file",
+                    number=number,
+                    why=why,
                 ) from None
             waiting += more
             continue
@@ -228,7 +250,12 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
         # Excel's own first line.
         delimiter, skipped, header = stated.group(1), 1, next(lines, "")
     if header.count(delimiter) >= MOST_COLUMNS:
-        raise Refusal(f"The file has more than {MOST_COLUMNS} columns. Take those that matter.", field="file")
+        raise Refusal(
+            "too_many_columns",
+            _("The file has more than %(most)s columns. Take those that matter."),
+            field="file",
+            most=MOST_COLUMNS,
+        )
     reader = csv.DictReader(chain([header], lines), delimiter=delimiter, strict=True)
     try:
         names = [name for name in reader.fieldnames or () if name.strip()]
@@ -236,7 +263,12 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
         yield 1, _no_csv(error, reader.reader.line_num + skipped)
         return
     if doubled := next((name for name in names if names.count(name) > 1), None):
-        raise Refusal(f"Two columns are called {doubled[:60]!r}. Give each its own name.", field="file")
+        raise Refusal(
+            "column_named_twice",
+            _("Two columns are called %(name)r. Give each its own name."),
+            field="file",
+            name=doubled[:60],
+        )
     number = 0
     while True:
         number += 1
@@ -304,7 +336,12 @@ def _parquet(path: Path) -> Iterator[NumberedRow]:
                 bound.add(batch.nbytes)
                 yield from enumerate(map(_plain_row, batch.to_pylist()), start=1)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise Refusal(f"{path.name} cannot be read as Parquet: {error}") from None
+        raise Refusal(
+            "parquet_not_readable",
+            _("%(name)s cannot be read as Parquet: %(error)s"),
+            name=path.name,
+            error=error,
+        ) from None
 
 
 def _arrow(path: Path, *, is_stream: bool) -> Iterator[NumberedRow]:
@@ -324,13 +361,22 @@ def _arrow(path: Path, *, is_stream: bool) -> Iterator[NumberedRow]:
             for place in range(file.num_record_batches):
                 yield from _batch_rows(file.get_batch(place), bound)
     except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise Refusal(f"{path.name} cannot be read as Arrow: {error}") from None
+        raise Refusal(
+            "arrow_not_readable",
+            _("%(name)s cannot be read as Arrow: %(error)s"),
+            name=path.name,
+            error=error,
+        ) from None
 
 
 def _refuse_many_columns(count: int, path: Path) -> None:
     if count > MOST_COLUMNS:
         raise Refusal(
-            f"{path.name} has more than {MOST_COLUMNS} columns. Take those that matter.", field="file"
+            "too_many_columns",
+            _("%(name)s has more than %(most)s columns. Take those that matter."),
+            field="file",
+            name=path.name,
+            most=MOST_COLUMNS,
         )
 
 

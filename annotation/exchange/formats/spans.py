@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, Writer, Written
 
@@ -29,7 +31,11 @@ def tokens_of(folder: Path) -> Tokens:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     except Exception as error:  # The library raises nothing narrower.
         raise Refusal(
-            f"{folder} has no tokenizer.json that can be read: {error}", field="tokenizer"
+            "tokenizer_not_readable",
+            _("%(folder)s has no tokenizer.json that can be read: %(error)s"),
+            field="tokenizer",
+            folder=folder,
+            error=error,
         ) from None
 
     def tokens(text: str) -> Sequence[tuple[int, int]]:

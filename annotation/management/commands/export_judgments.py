@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 
 from annotation.choices import Split
 from annotation.errors import Refusal
@@ -90,23 +91,30 @@ class Command(BaseCommand):
             else:
                 _to_file(export, path)
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
         except OSError as error:
-            raise CommandError(f"{path or 'Standard output'} cannot be written: {error.strerror}.") from None
+            message = (
+                _("%(path)s cannot be written: %(error)s.")
+                if path
+                else _("Standard output cannot be written: %(error)s.")
+            )
+            raise CommandError(message % {"path": path, "error": error.strerror}) from None
         self._tell(export)
 
     def _to_standard_output(self, export: Export) -> None:
         if export.writer.container == "parquet":
-            raise Refusal("Parquet is no text: name a file with --output.")
+            raise Refusal("output_missing", _("Parquet is no text: name a file with --output."))
         stream = cast(TextIO, self.stdout)
         for piece in export.text_stream():
             stream.write(piece)
 
     def _folder(self, project: Any, path: Path | None, filters: ExportFilters) -> None:
         if path is None:
-            raise Refusal("Name the folder with --output.")
+            raise Refusal("output_missing", _("Name the folder with --output."))
         if path.exists():
-            raise Refusal(f"{path} is there already; name a folder that is not.")
+            raise Refusal(
+                "output_exists", _("%(path)s is there already; name a folder that is not."), path=path
+            )
         draft = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             exports = write_dataset_folder(project=project, folder=draft, filters=filters)
@@ -134,7 +142,11 @@ def _filters(options: dict[str, Any]) -> ExportFilters:
     try:
         pseudonym = str(uuid.UUID(options["annotator"])) if options["annotator"] else ""
     except ValueError:
-        raise Refusal(f"{options['annotator']} is no pseudonym. Exports name one in `annotator`.") from None
+        raise Refusal(
+            "unknown_pseudonym",
+            _("%(name)s is no pseudonym. Exports name one in `annotator`."),
+            name=options["annotator"],
+        ) from None
     return ExportFilters(
         rounds=options["round"],
         machines=options["with_machines"],

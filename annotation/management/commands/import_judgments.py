@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.exchange.file_imports import import_file, plan_of
@@ -78,9 +79,11 @@ class Command(BaseCommand):
         try:
             self._import(options)
         except OSError as error:
-            raise CommandError(f"{options['file']} cannot be read: {error.strerror}.") from None
+            raise CommandError(
+                _("%(path)s cannot be read: %(error)s.") % {"path": options["file"], "error": error.strerror}
+            ) from None
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
 
     def _import(self, options: dict[str, Any]) -> None:
         path = Path(options["file"])
@@ -162,5 +165,12 @@ def _project_for(slug: str | None, plan: Plan) -> Project:
 def _parted(option: str, name: str, form: str, example: str) -> tuple[str, str]:
     before, sign, after = option.partition("=")
     if not sign or not before or not after:
-        raise Refusal(f"{name} {option}: write {form}, as in {name} {example}.")
+        raise Refusal(
+            "option_not_readable",
+            _("%(name)s %(option)s: write %(form)s, as in %(name)s %(example)s."),
+            name=name,
+            option=option,
+            form=form,
+            example=example,
+        )
     return before, after

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.exchange.prompts import import_prompts
@@ -33,9 +34,11 @@ class Command(BaseCommand):
             with options["file"].open(encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
                 report = import_prompts(project=project, lines=lines, name=str(options["file"]))
         except OSError as error:
-            raise CommandError(f"{options['file']} cannot be read: {error.strerror}.") from None
+            raise CommandError(
+                _("%(path)s cannot be read: %(error)s.") % {"path": options["file"], "error": error.strerror}
+            ) from None
         except Refusal as refusal:
-            raise CommandError(refusal.message) from None
+            raise CommandError(refusal.message) from refusal
         message = f"{report.added} prompts added to {project}, {report.already_there} were there already."
         if report.comparisons:
             message += f" {report.comparisons} comparisons added."

@@ -73,7 +73,7 @@ def renew_lease(*, assignment: Assignment, annotator: User) -> Assignment:
     """
     require_owner(assignment, annotator)
     if not extend(assignment):
-        raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))
+        raise LeaseLost("lease_lost", _("This comparison is no longer yours. Ask for the next one."))
     # One row after the other, each in a transaction of its own: two tabs that renew crosswise
     # never wait for each other in a ring.
     for lease in held_by(annotator, assignment.comparison.project):
@@ -175,7 +175,7 @@ def is_free(assignment: Assignment) -> bool:
 def require_owner(assignment: Assignment, annotator: User) -> None:
     """Refuse who was not given this assignment."""
     if assignment.annotator_id != annotator.pk:
-        raise NotAllowed(_("This comparison was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
 
 
 def only_self() -> tuple[str, ...]:
@@ -191,6 +191,8 @@ def _end(assignment: Assignment, state: AssignmentState, *, reason: str = "") ->
         give_back([assignment])
         return
     if assignment.state == AssignmentState.SUBMITTED:
-        raise Refusal(_("This comparison is submitted. Open it again to change the annotation."))
+        raise Refusal(
+            "comparison_submitted", _("This comparison is submitted. Open it again to change the annotation.")
+        )
     if assignment.state != state:
-        raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))
+        raise LeaseLost("lease_lost", _("This comparison is no longer yours. Ask for the next one."))

@@ -91,7 +91,10 @@ def _assign(project: Project, annotator: User, *, after: Assignment | None) -> A
         except IntegrityError:
             # Someone took the place between the look and the write; look again.
             continue
-    raise Refusal(_("Too many people asked for work at the same moment. Reload the page to ask again."))
+    raise Refusal(
+        "too_many_requests_for_work",
+        _("Too many people asked for work at the same moment. Reload the page to ask again."),
+    )
 
 
 class _WaitsFor(IntEnum):
@@ -233,7 +236,9 @@ def _require_annotator(annotator: User, project: Project) -> Membership | None:
     membership = access.membership_of(annotator, project)
     if not access.allows(annotator, membership, Role.ANNOTATOR):
         raise NotAllowed(
-            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you.")
-            % {"annotator": annotator, "project": project}
+            "not_an_annotator",
+            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you."),
+            annotator=annotator,
+            project=project,
         )
     return membership

@@ -49,7 +49,9 @@ def retake_slot(*, assignment: Assignment) -> None:
     """
     newer = _others_like(assignment)
     if newer.filter(state=AssignmentState.SUBMITTED).exists():
-        raise LeaseLost(_("You have submitted this comparison already, on another page."))
+        raise LeaseLost(
+            "submitted_elsewhere", _("You have submitted this comparison already, on another page.")
+        )
     for lease in newer.filter(state=AssignmentState.LEASED).only("pk", "comparison_id", "slot"):
         if close(lease.pk, AssignmentState.RELEASED, timezone.now()):
             give_back([lease])
@@ -58,10 +60,11 @@ def retake_slot(*, assignment: Assignment) -> None:
         assignment.slot = take_slot(assignment.comparison)
         if assignment.slot is None:
             raise LeaseLost(
+                "lease_expired",
                 _(
                     "Your lease on this comparison expired and others have annotated it since, "
                     "so this annotation is not needed. Continue with the next comparison."
-                )
+                ),
             )
     assignment.state = AssignmentState.LEASED
     assignment.lease_expires_at = timezone.now() + lease_time(assignment.comparison.project)

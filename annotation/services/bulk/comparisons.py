@@ -223,8 +223,9 @@ def _members(project: Project, value: str) -> dict[str, int]:
     )
     if unknown := [name for name in names if name not in members]:
         raise Refusal(
-            _("No member of this project has the name %(names)s. Names stand with commas between.")
-            % {"names": ", ".join(unknown)}
+            "unknown_members",
+            _("No member of this project has the name %(names)s. Names stand with commas between."),
+            names=", ".join(unknown),
         )
     return members
 
@@ -270,4 +271,6 @@ def _number(value: str, *, least: int, most: int) -> int:
     text = value.strip()
     if text.removeprefix("-").isdecimal() and len(text) < 9 and least <= int(text) <= most:
         return int(text)
-    raise Refusal(_("Enter a whole number from %(least)s to %(most)s.") % {"least": least, "most": most})
+    raise Refusal(
+        "number_out_of_range", _("Enter a whole number from %(least)s to %(most)s."), least=least, most=most
+    )

@@ -31,9 +31,10 @@ class Effect:
 def check(*, project: Project, actor: User, rows: int) -> None:
     """Raise `NotAllowed` unless `actor` manages the project, `Refusal` for too many rows."""
     if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project changes its data."))
+        raise NotAllowed("manager_changes_data", _("Only a manager of the project changes its data."))
     if rows > MOST_ROWS:
         raise Refusal(
-            _("An action changes at most %(most)s rows; these are more. Narrow the filters.")
-            % {"most": MOST_ROWS}
+            "too_many_selected_rows",
+            _("An action changes at most %(most)s rows; these are more. Narrow the filters."),
+            most=MOST_ROWS,
         )

@@ -73,7 +73,8 @@ def _tag(value: str) -> str:
     tag = value.strip()
     if not re.fullmatch(TAG, tag):
         raise Refusal(
-            _("Enter a tag of 1 to %(most)s letters, digits, spaces, dots, colons and dashes.")
-            % {"most": LONGEST_TAG}
+            "invalid_tag",
+            _("Enter a tag of 1 to %(most)s letters, digits, spaces, dots, colons and dashes."),
+            most=LONGEST_TAG,
         )
     return tag

@@ -30,7 +30,7 @@ def post_comment(*, assignment: Assignment, author: User, text: str) -> Comment:
     (`NotAllowed`), and an empty or too long text.
     """
     if not may_see_thread(author, assignment):
-        raise NotAllowed(_("You have nothing to do with this comparison."))
+        raise NotAllowed("not_concerned_with_comparison", _("You have nothing to do with this comparison."))
     written = _checked(text)
     with transaction.atomic():
         comment = Comment.objects.create(assignment=assignment, author=author, text=written)
@@ -44,7 +44,7 @@ def post_comment(*, assignment: Assignment, author: User, text: str) -> Comment:
 def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
     """Change the text of one's own comment; those newly mentioned are notified."""
     if comment.author_id != author.pk or not may_see_thread(author, comment.assignment):
-        raise NotAllowed(_("Only its author edits a comment."))
+        raise NotAllowed("author_edits_comment", _("Only its author edits a comment."))
     written = _checked(text)
     if written == comment.text:
         return comment
@@ -58,7 +58,7 @@ def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
 def resolve_thread(*, assignment: Assignment, user: User) -> int:
     """Mark the open questions of a thread as resolved; return how many there were."""
     if not may_answer(user, assignment):
-        raise NotAllowed(_("Managers and reviewers resolve questions."))
+        raise NotAllowed("reviewer_resolves_questions", _("Managers and reviewers resolve questions."))
     return _resolve(assignment)
 
 
@@ -78,13 +78,18 @@ def _resolve(assignment: Assignment) -> int:
 def _checked(text: str) -> str:
     written = text.replace("\r\n", "\n").strip()
     if not written:
-        raise Refusal(_("Write something first."), field="text")
+        raise Refusal("comment_missing", _("Write something first."), field="text")
     if len(written) > LONGEST_COMMENT:
         raise Refusal(
-            _("A comment has at most %(most)d characters.") % {"most": LONGEST_COMMENT}, field="text"
+            "comment_too_long",
+            _("A comment has at most %(most)d characters."),
+            field="text",
+            most=LONGEST_COMMENT,
         )
     if _UNSTORABLE.search(written):
-        raise Refusal(_("The text holds a character that cannot be stored."), field="text")
+        raise Refusal(
+            "text_not_storable", _("The text holds a character that cannot be stored."), field="text"
+        )
     return written
 
 

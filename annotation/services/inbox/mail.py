@@ -41,7 +41,7 @@ def absolute(path: str) -> str:
 def choose_mail(*, user: User, email: str, mentions: bool, failures: bool, digest: bool) -> MailChoice:
     """Store where and when a person gets e-mails. Refuses programs and guests."""
     if user.is_machine or user.is_guest:
-        raise Refusal(_("This account gets no e-mail."))
+        raise Refusal("account_gets_no_mail", _("This account gets no e-mail."))
     with transaction.atomic():
         if user.email != email:
             user.email = email

@@ -37,4 +37,4 @@ def sentence() -> str:
 def refuse_without_room() -> None:
     """Raise `DiskFull` where the disk is nearly full."""
     if is_low():
-        raise DiskFull(sentence())
+        raise DiskFull("disk_full", sentence())

@@ -82,9 +82,11 @@ def check_answer(
     categories = {category.pk: category for category in configured.categories}
     if answer.verdict not in Verdict.values:
         raise InvalidAnswer(
-            _("The preference %(verdict)s is not known; choose one of %(values)s.")
-            % {"verdict": repr(answer.verdict), "values": ", ".join(Verdict.values)},
+            "unknown_preference",
+            _("The preference %(verdict)s is not known; choose one of %(values)s."),
             field="verdict",
+            verdict=repr(answer.verdict),
+            values=", ".join(Verdict.values),
         )
     if not imported:
         _check_asked(project, answer, configured.asked_criteria, size=len(completion_ids))
@@ -96,7 +98,7 @@ def check_answer(
         check_span(span, number, completions, categories, severity_asked=not imported)
     refuse_doubles(
         "span_flags",
-        "span",
+        _("Span %(number)s is there twice; take one away."),
         [(s.completion_id, s.category_id, s.start, s.end) for s in answer.span_flags],
     )
     for number, missing in enumerate(answer.missing_info, start=1):
@@ -127,9 +129,11 @@ def check_ranks(*, verdict: str, ranks: Mapping[int, int], completion_ids: Itera
     """
     if verdict not in Verdict.values:
         raise InvalidAnswer(
-            _("The preference %(verdict)s is not known; choose one of %(values)s.")
-            % {"verdict": repr(verdict), "values": ", ".join(Verdict.values)},
+            "unknown_preference",
+            _("The preference %(verdict)s is not known; choose one of %(values)s."),
             field="verdict",
+            verdict=repr(verdict),
+            values=", ".join(Verdict.values),
         )
     return _check_ranks(JudgmentAnswer(verdict=verdict, ranks=ranks), sorted(completion_ids))
 
@@ -138,40 +142,75 @@ def _check_asked(
     project: Project, answer: JudgmentAnswer, criteria: Sequence[Criterion], *, size: int
 ) -> None:
     """Refuse what the project does not ask, and the lack of the one thing that it does ask."""
-    for present, is_asked, name, what in (
-        (answer.strength is not None, project.ask_strength, "strength", _("how much better the winner is")),
-        (bool(answer.span_flags), project.ask_span_flags, "span_flags", _("for spans")),
-        (bool(answer.missing_info), project.ask_missing_info, "missing_info", _("what is missing")),
-        (bool(answer.step_labels), project.ask_step_labels, "step_labels", _("for labels of steps")),
-        (bool(answer.corrections), project.ask_correction, "corrections", _("for corrections")),
-        (bool(answer.critiques), project.ask_critique, "critiques", _("for critiques of single responses")),
-        (bool(answer.comment), project.ask_comment, "comment", _("for a comment")),
+    for present, is_asked, name, message in (
+        (
+            answer.strength is not None,
+            project.ask_strength,
+            "strength",
+            _("This project does not ask how much better the winner is. Leave it out."),
+        ),
+        (
+            bool(answer.span_flags),
+            project.ask_span_flags,
+            "span_flags",
+            _("This project does not ask for spans. Leave them out."),
+        ),
+        (
+            bool(answer.missing_info),
+            project.ask_missing_info,
+            "missing_info",
+            _("This project does not ask what is missing. Leave it out."),
+        ),
+        (
+            bool(answer.step_labels),
+            project.ask_step_labels,
+            "step_labels",
+            _("This project does not ask for labels of steps. Leave them out."),
+        ),
+        (
+            bool(answer.corrections),
+            project.ask_correction,
+            "corrections",
+            _("This project does not ask for rewrites. Leave them out."),
+        ),
+        (
+            bool(answer.critiques),
+            project.ask_critique,
+            "critiques",
+            _("This project does not ask for critiques of single responses. Leave them out."),
+        ),
+        (
+            bool(answer.comment),
+            project.ask_comment,
+            "comment",
+            _("This project does not ask for a comment. Leave it out."),
+        ),
         (
             bool(answer.demonstration),
             project.ask_demonstration,
             "demonstration",
-            _("for your own response"),
+            _("This project does not ask for a response of yours. Leave it out."),
         ),
     ):
         if present and not is_asked:
-            raise InvalidAnswer(
-                _("This project does not ask %(what)s. Leave it out.") % {"what": what}, field=name
-            )
+            raise InvalidAnswer("part_not_asked", message, field=name)
     if project.ask_verdict:
         if answer.verdict == Verdict.NOT_ASKED:
             remedy = Incomplete.PAIR if size > 1 else Incomplete.SEEN
-            raise InvalidAnswer(
-                _("This project asks for a preference. %(remedy)s") % {"remedy": remedy}, field="verdict"
-            )
+            raise InvalidAnswer("preference_missing", str(remedy), field="verdict")
         return
     if answer.verdict == Verdict.CANNOT_JUDGE:
         return
     if answer.verdict != Verdict.NOT_ASKED:
-        raise InvalidAnswer(_("This project does not ask for a preference. Leave it out."), field="verdict")
+        raise InvalidAnswer(
+            "preference_not_asked",
+            _("This project does not ask for a preference. Leave it out."),
+            field="verdict",
+        )
     if criteria and not answer.ratings:
-        raise InvalidAnswer(str(Incomplete.RATINGS), field="ratings")
+        raise InvalidAnswer("ratings_missing", str(Incomplete.RATINGS), field="ratings")
     if project.ask_demonstration and not criteria and not answer.demonstration.strip():
-        raise InvalidAnswer(str(Incomplete.DEMONSTRATION), field="demonstration")
+        raise InvalidAnswer("demonstration_missing", str(Incomplete.DEMONSTRATION), field="demonstration")
 
 
 def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[int, int]:
@@ -179,41 +218,45 @@ def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[
     if answer.verdict in (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED):
         if ranks:
             raise InvalidAnswer(
-                _("“%(verdict)s” has no order; remove the ranks or choose another preference.")
-                % {"verdict": Verdict(answer.verdict).label.capitalize()},
+                "ranks_without_order",
+                _("“%(verdict)s” has no order; remove the ranks or choose another preference."),
                 field="ranks",
+                verdict=Verdict(answer.verdict).label.capitalize(),
             )
         return {}
     if answer.verdict in NO_WINNER:
         if len(completion_ids) < 2:
-            raise InvalidAnswer(_("A single response cannot be equal to another."), field="verdict")
+            raise InvalidAnswer(
+                "single_response_equal", _("A single response cannot be equal to another."), field="verdict"
+            )
         ranks = ranks or dict.fromkeys(completion_ids, 1)
     missing, others = set(completion_ids) - set(ranks), set(ranks) - set(completion_ids)
     is_partial = answer.verdict == Verdict.RANKED and bool(ranks) and len(completion_ids) > 2
     if others or (missing and not is_partial):
         raise InvalidAnswer(
+            "ranks_incomplete",
             _(
                 "Rank every response of this comparison, and no other: %(asked)s are expected, "
                 "%(ranked)s of them and %(others)s others are ranked."
-            )
-            % {
-                "asked": len(completion_ids),
-                "ranked": len(set(ranks) & set(completion_ids)),
-                "others": len(others),
-            },
+            ),
             field="ranks",
+            asked=len(completion_ids),
+            ranked=len(set(ranks) & set(completion_ids)),
+            others=len(others),
         )
     if any(type(rank) is not int or rank < 1 for rank in ranks.values()):
-        raise InvalidAnswer(_("Ranks are whole numbers from 1, the best."), field="ranks")
+        raise InvalidAnswer("invalid_ranks", _("Ranks are whole numbers from 1, the best."), field="ranks")
     ranks = dense_ranks(ranks, completion_ids)
     tied = max(ranks.values()) == 1
     if answer.verdict in NO_WINNER and not tied:
         raise InvalidAnswer(
+            "ranks_contradict_preference",
             _("This preference names no winner, but the ranks do. Rank all responses 1, or choose “ranked”."),
             field="ranks",
         )
     if answer.verdict == Verdict.RANKED and len(completion_ids) == 2 and tied:
         raise InvalidAnswer(
+            "winner_missing",
             _("No response is ranked higher. Choose equal, both good, both bad, or cannot judge."),
             field="verdict",
         )
@@ -225,13 +268,20 @@ def _check_strength(answer: JudgmentAnswer, *, size: int) -> None:
         return
     if size != 2 or answer.verdict != Verdict.RANKED:
         raise InvalidAnswer(
+            "strength_not_asked",
             _("How much better is asked only of a pair with a winner. Take the strength away."),
             field="strength",
         )
     if type(answer.strength) is not int or not 1 <= answer.strength <= 4:
-        raise InvalidAnswer(_("Strength is a whole number from 1 to 4."), field="strength")
+        raise InvalidAnswer(
+            "invalid_strength", _("Strength is a whole number from 1 to 4."), field="strength"
+        )
 
 
 def _check_seconds(seconds: int | None) -> None:
     if seconds is not None and (type(seconds) is not int or not 0 <= seconds <= _LARGEST_SECONDS):
-        raise InvalidAnswer(_("Active time is a whole number of seconds, 0 or more."), field="active_seconds")
+        raise InvalidAnswer(
+            "invalid_active_time",
+            _("Active time is a whole number of seconds, 0 or more."),
+            field="active_seconds",
+        )

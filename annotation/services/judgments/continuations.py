@@ -72,20 +72,25 @@ def continue_response(
     is served.
     """
     if assignment.annotator_id != annotator.pk:
-        raise NotAllowed(_("This comparison was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     if assignment.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
-        raise LeaseLost(_("This comparison is no longer yours. Go on with the next one."))
+        raise LeaseLost("lease_lost", _("This comparison is no longer yours. Go on with the next one."))
     check_text(prefix, "prefix")
     if not prefix.strip() or len(prefix) > MOST_CHARACTERS:
-        raise InvalidAnswer(_("Rewrite at least a word before the model continues."), field="prefix")
+        raise InvalidAnswer(
+            "rewrite_missing", _("Rewrite at least a word before the model continues."), field="prefix"
+        )
     if assignment.continuations.count() >= MOST_OF_ONE:
         raise InvalidAnswer(
-            _("The model has continued this comparison %(most)s times. Write the rest yourself.")
-            % {"most": MOST_OF_ONE},
+            "too_many_continuations",
+            _("The model has continued this comparison %(most)s times. Write the rest yourself."),
             field="prefix",
+            most=MOST_OF_ONE,
         )
     if not is_offered(assignment):
-        raise Unavailable(_("No model is served that could continue. Write the rest yourself."))
+        raise Unavailable(
+            "no_model_continues", _("No model is served that could continue. Write the rest yourself.")
+        )
     completion = Completion.objects.select_related("source", "prompt").get(pk=completion_id)
     written = _registered[0].continue_response(completion, prefix, seed=secrets.randbelow(_SEEDS))
     return Continuation.objects.create(

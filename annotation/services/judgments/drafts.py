@@ -20,8 +20,9 @@ MOST_CHARACTERS: Final = 500_000
 class DraftConflict(Refusal):
     """Another page saved a draft of the same assignment since. `stored` is it; None when it is gone."""
 
-    def __init__(self, message: str, *, stored: Draft | None) -> None:
-        super().__init__(message)
+    def __init__(self, *, stored: Draft | None) -> None:
+        message = _("Another page has saved this comparison since. Choose which of both stays.")
+        super().__init__("draft_conflict", message)
         self.stored = stored
 
 
@@ -59,15 +60,17 @@ def discard_draft(*, assignment: Assignment) -> None:
 
 def _require_open(assignment: Assignment, annotator: User, saved_from: uuid.UUID, is_revision: bool) -> None:
     if assignment.annotator_id != annotator.pk:
-        raise NotAllowed(_("This comparison was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     expected = AssignmentState.SUBMITTED if is_revision else AssignmentState.LEASED
     # A page submits under its own name, so what it still says afterwards is known by it.
     if Judgment.objects.filter(assignment=assignment, idempotency_key=saved_from).exists() or (
         assignment.state == AssignmentState.SUBMITTED and not is_revision
     ):
-        raise LeaseLost(_("This comparison is submitted. Open it again to change the annotation."))
+        raise LeaseLost(
+            "comparison_submitted", _("This comparison is submitted. Open it again to change the annotation.")
+        )
     if assignment.state != expected:
-        raise LeaseLost(_("This comparison is no longer yours. Ask for the next one."))
+        raise LeaseLost("lease_lost", _("This comparison is no longer yours. Ask for the next one."))
 
 
 def _first(assignment: Assignment, fields: dict[str, list[str]], saved_from: uuid.UUID) -> Draft:
@@ -100,9 +103,7 @@ def _same_or_conflict(
         fields,
     ):
         return stored
-    raise DraftConflict(
-        _("Another page has saved this comparison since. Choose which of both stays."), stored=stored
-    )
+    raise DraftConflict(stored=stored)
 
 
 def _cleaned(fields: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -110,9 +111,15 @@ def _cleaned(fields: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
     try:
         clean = {_text(name): [_text(value) for value in values] for name, values in fields.items()}
     except (AttributeError, TypeError) as error:
-        raise InvalidAnswer(_("A draft maps names of fields to lists of texts."), field="fields") from error
+        raise InvalidAnswer(
+            "invalid_draft", _("A draft maps names of fields to lists of texts."), field="fields"
+        ) from error
     if sum(len(name) + sum(map(len, values)) for name, values in clean.items()) > MOST_CHARACTERS:
-        raise InvalidAnswer(_("This draft is too long to be stored. Shorten what you wrote."), field="fields")
+        raise InvalidAnswer(
+            "draft_too_long",
+            _("This draft is too long to be stored. Shorten what you wrote."),
+            field="fields",
+        )
     return clean
 
 

@@ -19,15 +19,19 @@ def flag_item(*, assignment: Assignment, annotator: User, reason: str, details: 
     reason, details = reason.strip(), details.strip()
     for name, text in (("reason", reason), ("details", details)):
         if "\x00" in text:
-            raise InvalidAnswer(_("The text holds the character NUL, which cannot be stored."), field=name)
+            raise InvalidAnswer(
+                "text_holds_nul", _("The text holds the character NUL, which cannot be stored."), field=name
+            )
     if not reason:
-        raise InvalidAnswer(_("Choose a reason."), field="reason")
+        raise InvalidAnswer("flag_reason_missing", _("Choose a reason."), field="reason")
     with transaction.atomic():
         locked = Assignment.objects.select_for_update(no_key=True).get(pk=assignment.pk)
         if locked.annotator_id != annotator.pk:
-            raise NotAllowed(_("This comparison was given to someone else."))
+            raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
         if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
-            raise LeaseLost(_("You no longer have this comparison, so it cannot be flagged from here."))
+            raise LeaseLost(
+                "lease_lost", _("You no longer have this comparison, so it cannot be flagged from here.")
+            )
         known = locked.flags.filter(reason=reason, details=details).first()
         flag = known or ItemFlag.objects.create(assignment=locked, reason=reason, details=details)
         if locked.comparison.purpose == Purpose.WORK:

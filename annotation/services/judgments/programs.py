@@ -9,6 +9,7 @@ import uuid
 from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose, WithholdingState
 from annotation.errors import NotAllowed
@@ -97,7 +98,7 @@ def judge_as_machine(
     """
     _require_machine(machine)
     if assignment.annotator_id != machine.pk:
-        raise NotAllowed("This comparison was given to someone else.")
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     with transaction.atomic():
         take_turn(project_id=assignment.comparison.project_id, annotator_id=machine.pk)
         if (judged := access.current_judgment(assignment)) is not None:
@@ -120,4 +121,4 @@ def judge_as_machine(
 
 def _require_machine(user: User) -> None:
     if not user.is_machine:
-        raise NotAllowed("People judge on the labelling screen.")
+        raise NotAllowed("people_use_the_screen", _("People judge on the labelling screen."))

@@ -50,6 +50,7 @@ def _checked(
         return correction
     if not is_faithful(completion.text, edits) or applied(completion.text, edits) != correction.text:
         raise StaleAnswer(
+            "edits_contradict_text",
             _("The edits do not make the rewritten text of the stored response. Reload the page."),
             field="corrections",
         )
@@ -64,12 +65,15 @@ def _checked(
                 or _plain(edit.replacement) not in _plain(model.text)
             ):
                 raise InvalidAnswer(
+                    "unknown_continuation",
                     _("A rewrite names a continuation of a model that does not hold its text."),
                     field="corrections",
                 )
         if edit.origin.span is not None and (completion.pk, *edit.origin.span) not in spans:
             raise InvalidAnswer(
-                _("A rewrite names a span that this annotation does not have."), field="corrections"
+                "unknown_span",
+                _("A rewrite names a span that this annotation does not have."),
+                field="corrections",
             )
     return replace(correction, edits=changing(edits))
 

@@ -132,13 +132,15 @@ def submit_in_transaction(
     # Of a comparison nothing changes that matters here.
     locked.comparison = assignment.comparison
     if locked.annotator_id != annotator.pk:
-        raise NotAllowed(_("This comparison was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     project = locked.comparison.project
     membership = access.membership_of(annotator, project)
     if not access.allows(annotator, membership, Role.ANNOTATOR):
         raise NotAllowed(
-            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you.")
-            % {"annotator": annotator, "project": project}
+            "not_an_annotator",
+            _("%(annotator)s is not an annotator of %(project)s. Ask its manager to add you."),
+            annotator=annotator,
+            project=project,
         )
     current = None
     # What is only leased has no answer yet; that a key is used once the database itself sees to.
@@ -151,7 +153,9 @@ def submit_in_transaction(
     refuse_while_open(locked, current)
     shown = guideline or access.current_guideline(project)
     if shown is not None and shown.project_id != project.pk:
-        raise InvalidAnswer(_("The guideline belongs to another project."), field="guideline")
+        raise InvalidAnswer(
+            "guideline_of_other_project", _("The guideline belongs to another project."), field="guideline"
+        )
     checked = check_answer(comparison=locked.comparison, answer=answer, shown=locked.display_order)
     if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
         retake_slot(assignment=locked)
@@ -190,7 +194,9 @@ def _rubric_of(
     if version is None or not answer.ratings:
         return None
     if version.rubric.project_id != project.pk:
-        raise InvalidAnswer(_("The rubric belongs to another project."), field="rubric")
+        raise InvalidAnswer(
+            "rubric_of_other_project", _("The rubric belongs to another project."), field="rubric"
+        )
     keys = {criterion.key for criterion in version.criteria.all()}
     rated = {rating.criterion_id for rating in answer.ratings}
     return version if any(row.key in keys for row in configured.criteria if row.pk in rated) else None
@@ -200,6 +206,7 @@ def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
     """Return the judgment written with this page's key, if it is about this comparison."""
     if written.assignment_id != assignment.pk:
         raise InvalidAnswer(
+            "idempotency_key_reused",
             _("This page's key was used for another comparison. Reload the page and submit again."),
             field="idempotency_key",
         )
@@ -209,7 +216,8 @@ def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
 def _require_same_ground(current: Judgment | None, stands_on: int | None) -> None:
     if stands_on is not None and stands_on != (current.pk if current else 0):
         raise AnsweredElsewhere(
-            _("You have submitted another annotation of this comparison since this page was opened.")
+            "submitted_since",
+            _("You have submitted another annotation of this comparison since this page was opened."),
         )
 
 
@@ -271,7 +279,8 @@ def _write_parts(judgment: Judgment, comparison: Comparison, answer: JudgmentAns
         for span in answer.span_flags
     )
     MissingInfo.objects.bulk_create(
-        _missing_info(judgment, comparison.prompt, missing) for missing in answer.missing_info
+        _missing_info(judgment, comparison.prompt, number, missing)
+        for number, missing in enumerate(answer.missing_info, start=1)
     )
     if answer.step_labels:
         _write_step_labels(judgment, answer.step_labels)
@@ -341,7 +350,7 @@ def _write_corrections(
     )
 
 
-def _missing_info(judgment: Judgment, prompt: Prompt, missing: MissingInfoInput) -> MissingInfo:
+def _missing_info(judgment: Judgment, prompt: Prompt, number: int, missing: MissingInfoInput) -> MissingInfo:
     row = MissingInfo(
         judgment=judgment,
         completion_id=missing.completion_id,
@@ -350,12 +359,12 @@ def _missing_info(judgment: Judgment, prompt: Prompt, missing: MissingInfoInput)
         insert_at=missing.insert_at,
     )
     if missing.passage is not None:
-        evidence = evidence_of(prompt, missing.passage, missing.sentence, "Missing info")
+        evidence = evidence_of(prompt, missing.passage, missing.sentence, number)
         row.passage, row.sentence, row.quote = evidence.passage, evidence.sentence, evidence.quote
         row.further_evidence = [
             {"passage": further.passage, "sentence": further.sentence, "quote": further.quote}
             for further in (
-                evidence_of(prompt, pointer.passage, pointer.sentence, "Missing info")
+                evidence_of(prompt, pointer.passage, pointer.sentence, number)
                 for pointer in missing.further_evidence
             )
         ]

@@ -65,12 +65,15 @@ def record_vote(
     if doubled := Judgment.objects.filter(idempotency_key=idempotency_key).first():
         if doubled.comparison_id == comparison.pk and doubled.annotator_id == voter.pk:
             return doubled
-        raise InvalidAnswer(_("This page's key was used for another vote."), field="idempotency_key")
+        raise InvalidAnswer(
+            "idempotency_key_reused", _("This page's key was used for another vote."), field="idempotency_key"
+        )
     checked = check_answer(comparison=comparison, answer=answer, imported=True)
     before = _held(comparison, voter)
     current = access.current_judgment(before) if before else None
     if not blind and current is not None and current.blind:
         raise Refusal(
+            "voted_blind_before",
             _(
                 "You annotated these responses blind before. That annotation stands: one made "
                 "with the names visible does not replace it."

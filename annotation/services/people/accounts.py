@@ -26,7 +26,11 @@ _STAYS: tuple[type[models.Model], ...] = (AnnotatorTally, LogEntry)
 def choose_language(*, user: User, language: str) -> None:
     """Store the language of someone's pages; empty follows their browser. Refuses one that Rondo has not."""
     if language and language not in dict(settings.LANGUAGES):
-        raise Refusal(_("Rondo does not speak this language. Choose one of the list."), field="language")
+        raise Refusal(
+            "unknown_language",
+            _("Rondo does not speak this language. Choose one of the list."),
+            field="language",
+        )
     user.language = language
     user.save(update_fields=["language"])
 
@@ -43,7 +47,9 @@ def erase_account(*, user: User) -> None:
     with transaction.atomic():
         others = User.objects.filter(is_superuser=True, is_active=True).exclude(pk=user.pk)
         if user.is_superuser and not others.exists():
-            raise Refusal(_("You are the only administrator. Appoint another one first."))
+            raise Refusal(
+                "last_administrator", _("You are the only administrator. Appoint another one first.")
+            )
         names = sorted({user.username, user.get_full_name(), user.email} - {""}, key=len, reverse=True)
         for assignment in Assignment.objects.filter(annotator=user, state=AssignmentState.LEASED):
             release_assignment(assignment=assignment, annotator=user)

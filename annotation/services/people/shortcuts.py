@@ -195,24 +195,30 @@ def shown_key(key: str) -> list[str]:
 def _key(name: str, text: str) -> str:
     """The key that a person wrote or pressed, in the words of the browser."""
     if name not in _BY_NAME:
-        raise InvalidKey(_("There is no action “%(name)s”.") % {"name": name}, field=name)
+        raise InvalidKey("unknown_action", _("There is no action “%(name)s”."), field=name, name=name)
     key = text.strip()
     if len(key) == 1:
         key = key.lower()
         if _is_reserved(key, _BY_NAME[name]):
             raise InvalidKey(
-                _("“%(key)s” is the key of a response or of a step on the scale. Choose another key.")
-                % {"key": key},
+                "key_reserved",
+                _("“%(key)s” is the key of a response or of a step on the scale. Choose another key."),
                 field=name,
+                key=key,
             )
         return key
     if key.lower() not in _BY_LOWER_NAME:
-        message = _("“%(key)s” is no key. Write one character, or a name such as Enter, Delete or F2.")
-        raise InvalidKey(message % {"key": key}, field=name)
+        raise InvalidKey(
+            "unknown_key",
+            _("“%(key)s” is no key. Write one character, or a name such as Enter, Delete or F2."),
+            field=name,
+            key=key,
+        )
     named = _BY_LOWER_NAME[key.lower()]
     if not any(_BY_NAME[name].place) and named.removeprefix("Shift+") in _ON_THE_SCREEN:
-        message = _("“%(key)s” moves about on the page. Choose another key.")
-        raise InvalidKey(message % {"key": key}, field=name)
+        raise InvalidKey(
+            "key_reserved", _("“%(key)s” moves about on the page. Choose another key."), field=name, key=key
+        )
     return named
 
 
@@ -229,7 +235,9 @@ def _require_free(action: Action, complete: Mapping[str, str]) -> None:
             and complete[other.name] == complete[action.name]
         ):
             raise InvalidKey(
-                _("“%(key)s” is the key of “%(other)s” already.")
-                % {"key": complete[action.name], "other": other.label},
+                "key_in_use",
+                _("“%(key)s” is the key of “%(other)s” already."),
                 field=action.name,
+                key=complete[action.name],
+                other=other.label,
             )

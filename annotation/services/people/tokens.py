@@ -28,8 +28,10 @@ class TooManyRequests(Refusal):
 
     def __init__(self, seconds: int) -> None:
         super().__init__(
-            f"This token may be used {settings.RONDO_TOKEN_REQUESTS_PER_MINUTE} times a minute. "
-            f"Ask again in {seconds} seconds."
+            "too_many_requests",
+            _("This token may be used %(most)d times a minute. Ask again in %(seconds)d seconds."),
+            most=settings.RONDO_TOKEN_REQUESTS_PER_MINUTE,
+            seconds=seconds,
         )
         self.seconds = seconds
 
@@ -52,15 +54,20 @@ def create_token(
     """
     name = name.replace("\x00", "").strip()
     if not name:
-        raise Refusal(_("Enter the purpose of the token."), field="name")
+        raise Refusal("token_name_missing", _("Enter the purpose of the token."), field="name")
     known_scopes = [scope for scope in TokenScope.values if scope in scopes]
     if not known_scopes or set(scopes) - set(known_scopes):
-        raise Refusal(_("Choose what the token may be used for."), field="scopes")
+        raise Refusal("token_scopes_missing", _("Choose what the token may be used for."), field="scopes")
     now = timezone.now()
     if expires_at is not None and expires_at <= now:
-        raise Refusal(_("Choose an end that lies ahead."), field="expires_at")
+        raise Refusal("date_past", _("Choose an end that lies ahead."), field="expires_at")
     if user.api_tokens.filter(_is_good(now)).count() >= MOST_TOKENS:
-        raise Refusal(_("You have %(most)d tokens. Revoke one first.") % {"most": MOST_TOKENS}, field="name")
+        raise Refusal(
+            "too_many_tokens",
+            _("You have %(most)d tokens. Revoke one first."),
+            field="name",
+            most=MOST_TOKENS,
+        )
     secret = _PREFIX + secrets.token_urlsafe(32)
     try:
         with transaction.atomic():
@@ -75,7 +82,9 @@ def create_token(
             record(action="token.create", subject=token, actor=user, details={"scopes": known_scopes})
     except IntegrityError:
         raise Refusal(
-            _("You have a token of this name. Choose another name, or revoke that one first."), field="name"
+            "token_name_in_use",
+            _("You have a token of this name. Choose another name, or revoke that one first."),
+            field="name",
         ) from None
     return NewToken(token, secret)
 
@@ -83,7 +92,7 @@ def create_token(
 def revoke_token(*, token: ApiToken, user: User) -> None:
     """Make a token worthless, for good. Revoking twice is revoking once. Refuses another person's."""
     if token.user_id != user.pk:
-        raise NotAllowed(_("This token belongs to someone else."))
+        raise NotAllowed("token_of_another", _("This token belongs to someone else."))
     with transaction.atomic():
         revoked = ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(
             revoked_at=timezone.now()
@@ -104,7 +113,11 @@ def use_token(*, secret: str, scope: TokenScope, now: datetime | None = None) ->
     if token is None or not token.is_good(moment) or not token.user.is_active:
         return None
     if scope not in token.scopes:
-        raise NotAllowed(f"This token is not for that: it lacks the scope '{scope.value}'.")
+        raise NotAllowed(
+            "token_lacks_scope",
+            _("This token is not for that: it lacks the scope '%(scope)s'."),
+            scope=scope.value,
+        )
     _count(token, moment)
     return token
 

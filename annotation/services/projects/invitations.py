@@ -52,13 +52,15 @@ def create_invitation(
     address where no e-mail is configured.
     """
     if role not in Role.values:
-        raise Refusal(_("Choose one of the roles."), field="role")
+        raise Refusal("unknown_role", _("Choose one of the roles."), field="role")
     if not 1 <= days <= MOST_DAYS:
-        raise Refusal(_("Choose 1 to %(most)d days.") % {"most": MOST_DAYS}, field="days")
+        raise Refusal("invalid_days", _("Choose 1 to %(most)d days."), field="days", most=MOST_DAYS)
     if not 1 <= most_uses <= MOST_USES:
-        raise Refusal(_("Choose 1 to %(most)d people.") % {"most": MOST_USES}, field="most_uses")
+        raise Refusal("invalid_uses", _("Choose 1 to %(most)d people."), field="most_uses", most=MOST_USES)
     if email and not settings.RONDO_EMAIL:
-        raise Refusal(_("This Rondo sends no e-mail. Leave the address empty."), field="email")
+        raise Refusal(
+            "no_mail_sent", _("This Rondo sends no e-mail. Leave the address empty."), field="email"
+        )
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         invitation = Invitation.objects.create(
@@ -111,7 +113,10 @@ def accept_invitation(*, invitation: Invitation, user: User, now: datetime | Non
             pk=invitation.pk, revoked_at__isnull=True, expires_at__gt=moment, uses__lt=F("most_uses")
         ).update(uses=F("uses") + 1)
         if not used:
-            raise Refusal(_("This invitation is used up, expired or revoked. Ask for another one."))
+            raise Refusal(
+                "invitation_not_usable",
+                _("This invitation is used up, expired or revoked. Ask for another one."),
+            )
         joined = add_member(project=invitation.project, user=user, role=Role(invitation.role))
         record(
             action="invitation.accept",
@@ -129,7 +134,7 @@ def revoke_invitation(*, invitation: Invitation, user: User) -> None:
         not user.is_superuser
         and not invitation.project.memberships.filter(user=user, role=Role.MANAGER).exists()
     ):
-        raise NotAllowed(_("Managers of the project revoke its invitations."))
+        raise NotAllowed("manager_revokes_invitations", _("Managers of the project revoke its invitations."))
     with transaction.atomic():
         revoked = Invitation.objects.filter(pk=invitation.pk, revoked_at__isnull=True).update(
             revoked_at=timezone.now()

@@ -45,7 +45,7 @@ def change_allotment(
         try:
             membership.clean_fields(exclude=_OTHER_FIELDS - {name})
         except ValidationError as error:
-            raise Refusal(" ".join(error.message_dict[name]), field=name) from None
+            raise Refusal("invalid_member", " ".join(error.message_dict[name]), field=name) from None
         membership.save(update_fields=[name])
         _record(f"member.{name}", membership, changed_by, {"from": before, "to": after})
     return membership
@@ -80,7 +80,9 @@ def _require_another_manager(membership: Membership) -> None:
     # Two managers who remove each other at once wait here for each other.
     managers = Membership.objects.select_for_update().filter(project=membership.project_id, role=Role.MANAGER)
     if not [manager for manager in managers if manager.pk != membership.pk]:
-        raise Refusal(_("A project needs a manager. Make another member a manager first."), field="role")
+        raise Refusal(
+            "last_manager", _("A project needs a manager. Make another member a manager first."), field="role"
+        )
 
 
 def _record(action: str, membership: Membership, actor: User, details: Mapping[str, object]) -> None:

@@ -70,12 +70,15 @@ def create_project(
     field does not accept, naming the field.
     """
     if created_by is not None and not access.may_create_projects(created_by):
-        raise NotAllowed(_("You may not create projects. Ask an administrator."))
+        raise NotAllowed("may_not_create_projects", _("You may not create projects. Ask an administrator."))
     project = Project(name=name, slug=slug, description=description, **settings)
     # Before the other fields: the message for a taken address says what to do.
     if Project.objects.filter(slug=slug).exists():
         raise Refusal(
-            _("The address %(slug)s is taken. Choose another name or address.") % {"slug": slug}, field="slug"
+            "slug_in_use",
+            _("The address %(slug)s is taken. Choose another name or address."),
+            field="slug",
+            slug=slug,
         )
     _clean(project)
     project.save()
@@ -116,7 +119,11 @@ def publish_guideline(*, project: Project, text: str, author: User | None) -> Gu
     Refuses an empty text.
     """
     if not text.strip():
-        raise Refusal(_("A guideline needs a text. Write what annotators should go by."), field="text")
+        raise Refusal(
+            "guideline_empty",
+            _("A guideline needs a text. Write what annotators should go by."),
+            field="text",
+        )
     # Two who publish at once wait here for each other, so that no version number is drawn twice.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     newest = project.guidelines.order_by("-version").first()
@@ -175,8 +182,10 @@ def acknowledge_guideline(*, project: Project, user: User, version: int) -> None
     """
     if not Guideline.objects.filter(project=project, version=version).exists():
         raise Refusal(
-            _("These guidelines have no version %(version)s. Reload the page.") % {"version": version},
+            "unknown_guideline_version",
+            _("These guidelines have no version %(version)s. Reload the page."),
             field="version",
+            version=version,
         )
     membership = Membership.objects.filter(project=project, user=user).first()
     if membership is not None:
@@ -204,9 +213,11 @@ def _clean(row: Project | Category | Criterion) -> None:
         row.full_clean(exclude=None if isinstance(row, Project) else ["project"])
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
-        kind = row._meta.verbose_name
+        sentence = {
+            Project: _("This project cannot be saved: %(name)s: %(messages)s"),
+            Category: _("This category cannot be saved: %(name)s: %(messages)s"),
+            Criterion: _("This criterion cannot be saved: %(name)s: %(messages)s"),
+        }[type(row)]
         raise Refusal(
-            _("This %(kind)s cannot be saved: %(field)s: %(messages)s")
-            % {"kind": kind, "field": field, "messages": " ".join(messages)},
-            field=field,
+            "invalid_fields", sentence, field=field, name=field, messages=" ".join(messages)
         ) from None

@@ -30,8 +30,10 @@ def add_question(
         _lock(project)
         if kind._default_manager.filter(project=project, key=key).exists():
             raise Refusal(
-                _("The key %(key)s is in use. Choose another, or change what has it.") % {"key": key},
+                "key_in_use",
+                _("The key %(key)s is in use. Choose another, or change what has it."),
                 field="key",
+                key=key,
             )
         return _set(kind, project, key, values, changed_by)
 
@@ -72,7 +74,10 @@ def order_questions(
         rows = {row.key: row for row in kind._default_manager.filter(project=project)}
         if sorted(keys) != sorted(rows):
             raise Refusal(
-                _("Name each key once: %(keys)s.") % {"keys": ", ".join(sorted(rows))}, field="keys"
+                "key_named_twice",
+                _("Name each key once: %(keys)s."),
+                field="keys",
+                keys=", ".join(sorted(rows)),
             )
         for position, key in enumerate(keys, start=1):
             if rows[key].position != position:
@@ -112,12 +117,14 @@ def delete_question(*, question: Category | Criterion, deleted_by: User) -> None
         except ProtectedError:
             used = _uses(question)
             raise Refusal(
+                "question_in_use",
                 ngettext(
                     "%(number)s annotation uses “%(label)s”: it cannot be deleted. Archive it instead.",
                     "%(number)s annotations use “%(label)s”: it cannot be deleted. Archive it instead.",
                     used,
-                )
-                % {"number": used, "label": question.label}
+                ),
+                number=used,
+                label=question.label,
             ) from None
 
 
@@ -149,7 +156,9 @@ def _set(
             row = kind(project=project, key=key, position=last + 1)
         once = _CHOSEN_ONCE[kind]
         if row.pk is not None and once in values and values[once] != getattr(row, once):
-            raise Refusal(_("This was fixed at creation: annotations depend on it."), field=once)
+            raise Refusal(
+                "fixed_at_creation", _("This was fixed at creation: annotations depend on it."), field=once
+            )
         shortcut_before = getattr(row, "shortcut", "")
         changed = [name for name in values if row.pk is not None and getattr(row, name) != values[name]]
         before = {name: str(getattr(row, name)) for name in changed}
@@ -160,7 +169,9 @@ def _set(
             row.full_clean()
         except ValidationError as error:
             field, messages = next(iter(error.message_dict.items()))
-            raise Refusal(" ".join(messages), field=None if field == "__all__" else field) from None
+            raise Refusal(
+                "invalid_question", " ".join(messages), field=None if field == "__all__" else field
+            ) from None
         row.save()
         after = {name: str(getattr(row, name)) for name in changed}
         _write_down("set", row, changed_by, {"from": before, "to": after} if changed else {})
@@ -177,16 +188,20 @@ def _require_free_shortcut(row: Category | Criterion, before: str) -> None:
     taken = screen_keys()
     if row.scope == CategoryScope.SPAN and row.shortcut != before and row.shortcut.lower() in taken:
         raise Refusal(
-            _("The labelling screen uses the key %(key)s. Choose another; it uses %(taken)s.")
-            % {"key": row.shortcut, "taken": " ".join(taken)},
+            "key_of_screen",
+            _("The labelling screen uses the key %(key)s. Choose another; it uses %(taken)s."),
             field="shortcut",
+            key=row.shortcut,
+            taken=" ".join(taken),
         )
     holder = Category.objects.filter(project=row.project, shortcut=row.shortcut).exclude(pk=row.pk).first()
     if holder is not None:
         raise Refusal(
-            _("“%(label)s” has the key %(key)s already. Choose another.")
-            % {"label": holder.label, "key": row.shortcut},
+            "key_in_use",
+            _("“%(label)s” has the key %(key)s already. Choose another."),
             field="shortcut",
+            label=holder.label,
+            key=row.shortcut,
         )
 
 

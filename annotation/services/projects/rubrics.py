@@ -52,8 +52,10 @@ def save_rubric(
     name = _plain(name)
     if not name or len(name) > _LONGEST_NAME:
         raise Refusal(
-            _("Give the rubric a name of at most %(most)s characters.") % {"most": _LONGEST_NAME},
+            "rubric_name_missing",
+            _("Give the rubric a name of at most %(most)s characters."),
             field="name",
+            most=_LONGEST_NAME,
         )
     rows = _checked(criteria)
     with transaction.atomic():
@@ -61,7 +63,11 @@ def save_rubric(
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         namesakes = project.rubrics.filter(name__iexact=name)
         if (namesakes.exclude(pk=rubric.pk) if rubric else namesakes).exists():
-            raise Refusal(_("A rubric of this project has this name. Choose another."), field="name")
+            raise Refusal(
+                "rubric_name_in_use",
+                _("A rubric of this project has this name. Choose another."),
+                field="name",
+            )
         if rubric is None:
             rubric = Rubric.objects.create(project=project, name=name)
         elif rubric.name != name:
@@ -120,7 +126,7 @@ def ask_rubric(*, rubric: Rubric, is_asked: bool, by: User) -> Rubric:
         if rubric.is_asked == is_asked:
             return rubric
         if rubric.published is None:
-            raise Refusal(_("Publish a version of the rubric first."))
+            raise Refusal("rubric_not_published", _("Publish a version of the rubric first."))
         for other in rubric.project.rubrics.filter(is_asked=True).select_related("published"):
             other.is_asked = False
             other.save(update_fields=["is_asked"])
@@ -153,15 +159,22 @@ def _checked(criteria: Sequence[RubricCriterionInput]) -> list[RubricCriterionIn
         for row in criteria
     ]
     if not 1 <= len(rows) <= MOST_CRITERIA:
-        raise Refusal(_("Write 1 to %(most)s criteria.") % {"most": MOST_CRITERIA}, field="criteria")
+        raise Refusal(
+            "invalid_criteria_count", _("Write 1 to %(most)s criteria."), field="criteria", most=MOST_CRITERIA
+        )
     for number, row in enumerate(rows, start=1):
         if problem := _problem(row):
             raise Refusal(
-                _("Criterion %(number)s: %(problem)s") % {"number": number, "problem": problem},
+                "invalid_criterion",
+                _("Criterion %(number)s: %(problem)s"),
                 field="criteria",
+                number=number,
+                problem=problem,
             )
     if len({row.name.casefold() for row in rows}) < len(rows):
-        raise Refusal(_("Two criteria have the same name. Rename one."), field="criteria")
+        raise Refusal(
+            "criterion_named_twice", _("Two criteria have the same name. Rename one."), field="criteria"
+        )
     return rows
 
 
@@ -259,4 +272,4 @@ def _archive(version: RubricVersion, *, but: RubricVersion | None = None) -> Non
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project writes its rubrics."))
+        raise NotAllowed("manager_writes_rubrics", _("Only a manager of the project writes its rubrics."))

@@ -214,7 +214,11 @@ def create_from_template(
     """
     chosen = TEMPLATES.get(template)
     if chosen is None:
-        raise Refusal(gettext("There is no such template. Choose one of the list."), field="template")
+        raise Refusal(
+            "unknown_template",
+            gettext("There is no such template. Choose one of the list."),
+            field="template",
+        )
     return create_project(
         name=name,
         slug=slug,

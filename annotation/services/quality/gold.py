@@ -48,9 +48,13 @@ def create_gold_item(
     """
     project = prompt.project
     if not access.may(created_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project sets known answers."))
+        raise NotAllowed("manager_sets_known_answers", _("Only a manager of the project sets known answers."))
     if purpose == Purpose.WORK:
-        raise Refusal(_("A known answer is for gold or for qualification, not for work."), field="purpose")
+        raise Refusal(
+            "invalid_gold_purpose",
+            _("A known answer is for gold or for qualification, not for work."),
+            field="purpose",
+        )
     ids = checked_ids(prompt, completions)
     known = _checked_answer(verdict, ranks, ids)
     try:
@@ -74,7 +78,9 @@ def create_gold_item(
             return comparison
     except IntegrityError as error:
         raise Refusal(
-            _("These responses have a known answer already. Choose others."), field="completions"
+            "known_answer_exists",
+            _("These responses have a known answer already. Choose others."),
+            field="completions",
         ) from error
 
 
@@ -96,7 +102,8 @@ def mark_as_gold(
         or comparison.assignments.filter(state=AssignmentState.LEASED, annotator__is_machine=False).exists()
     ):
         raise Refusal(
-            _("This comparison is still being annotated. Wait until all annotations are submitted.")
+            "comparison_in_annotation",
+            _("This comparison is still being annotated. Wait until all annotations are submitted."),
         )
     verdict, ranks = _agreed_answer(comparison)
     return create_gold_item(
@@ -138,10 +145,16 @@ def next_gold_item(*, project: Project, annotator: User, turn: int) -> Compariso
 
 def _checked_answer(verdict: str, ranks: Mapping[int, int], ids: Sequence[int]) -> dict[int, int]:
     if verdict == Verdict.NOT_ASKED:
-        raise Refusal(_("Choose the better response: a known answer needs a preference."), field="verdict")
+        raise Refusal(
+            "preference_missing",
+            _("Choose the better response: a known answer needs a preference."),
+            field="verdict",
+        )
     known = check_ranks(verdict=verdict, ranks=ranks, completion_ids=ids)
     if verdict == Verdict.RANKED and not decides_a_pair(known, len(ids)):
-        raise Refusal(_("This order has no winner: rank one response above another."), field="ranks")
+        raise Refusal(
+            "winner_missing", _("This order has no winner: rank one response above another."), field="ranks"
+        )
     return known
 
 
@@ -160,5 +173,8 @@ def _agreed_answer(comparison: Comparison) -> tuple[str, dict[int, int]]:
         .prefetch_related("ranks")
     ]
     if not answers or any(answer != answers[0] for answer in answers):
-        raise Refusal(_("Annotators do not agree on this comparison. Have a reviewer decide it first."))
+        raise Refusal(
+            "annotators_disagree",
+            _("Annotators do not agree on this comparison. Have a reviewer decide it first."),
+        )
     return answers[0]

@@ -32,8 +32,12 @@ class AlreadyDecided(Refusal):
 
     def __init__(self, review: Review) -> None:
         super().__init__(
-            f"{review.reviewer} has decided this comparison meanwhile, and a decision is made once. "
-            "What they decided is shown below."
+            "review_decided",
+            _(
+                "%(reviewer)s has decided this comparison meanwhile, and a decision is made once. "
+                "What they decided is shown below."
+            ),
+            reviewer=review.reviewer,
         )
         self.review = review
 
@@ -119,10 +123,14 @@ def decide_review(
     _require_reviewer(review, reviewer)
     comparison = review.comparison
     if "\x00" in comment:
-        raise InvalidAnswer(_("The text holds the character NUL, which cannot be stored."), field="comment")
+        raise InvalidAnswer(
+            "text_holds_nul", _("The text holds the character NUL, which cannot be stored."), field="comment"
+        )
     if verdict == Verdict.NOT_ASKED:
         raise InvalidAnswer(
-            _("A review needs a decision: choose a preference, or “cannot judge”."), field="verdict"
+            "preference_missing",
+            _("A review needs a decision: choose a preference, or “cannot judge”."),
+            field="verdict",
         )
     completion_ids = comparison.completions.values_list("pk", flat=True)
     checked = check_ranks(verdict=verdict, ranks=ranks, completion_ids=completion_ids)
@@ -167,11 +175,15 @@ def _require_reviewer(review: Review, reviewer: User) -> None:
     project = review.comparison.project
     if not access.may(reviewer, project, Role.REVIEWER):
         raise NotAllowed(
-            _("%(reviewer)s is not a reviewer of %(project)s. Ask its manager for that role.")
-            % {"reviewer": reviewer, "project": project}
+            "not_a_reviewer",
+            _("%(reviewer)s is not a reviewer of %(project)s. Ask its manager for that role."),
+            reviewer=reviewer,
+            project=project,
         )
     if not may_review(review, reviewer):
-        raise NotAllowed(_("You have this comparison as an annotator. Someone else must review it."))
+        raise NotAllowed(
+            "own_comparison", _("You have this comparison as an annotator. Someone else must review it.")
+        )
 
 
 def _preference_of(judgment: Judgment) -> tuple[str, dict[int, int]]:

@@ -89,7 +89,7 @@ def _finish(
     locked = HelpReveal.objects.select_for_update(no_key=True).get(pk=reveal.pk)
     assignment = reveal.assignment
     if assignment.annotator_id != annotator.pk:
-        raise NotAllowed(_("This comparison was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     if locked.finished_at is not None:
         return _require_same(locked, idempotency_key)
     suggestions = {row.pk: row for row in suggestions_for(assignment.comparison)}
@@ -126,7 +126,8 @@ def _require_same(locked: HelpReveal, idempotency_key: uuid.UUID) -> Judgment:
     final = locked.final_judgment
     if final is None or final.idempotency_key != idempotency_key:
         raise AnsweredElsewhere(
-            _("You have submitted another annotation of this comparison since this page was opened.")
+            "submitted_since",
+            _("You have submitted another annotation of this comparison since this page was opened."),
         )
     return final
 
@@ -137,17 +138,21 @@ def _check_decisions(
     decided = {decision.suggestion_id: decision for decision in decisions}
     if len(decided) < len(decisions) or decided.keys() - suggestions.keys():
         raise InvalidAnswer(
-            _("A decision refers to a suggestion that is not shown. Reload the page."), field="suggestions"
+            "unknown_suggestion",
+            _("A decision refers to a suggestion that is not shown. Reload the page."),
+            field="suggestions",
         )
     if any(decision.decision not in SuggestionDecision.values for decision in decisions):
-        raise InvalidAnswer(_("Accept, change or reject each suggestion."), field="suggestions")
+        raise InvalidAnswer(
+            "suggestion_undecided", _("Accept, change or reject each suggestion."), field="suggestions"
+        )
     if left := len(suggestions) - len(decided):
         message = ngettext(
             "Accept, change or reject each suggestion: %(left)s is left.",
             "Accept, change or reject each suggestion: %(left)s are left.",
             left,
         )
-        raise InvalidAnswer(message % {"left": left}, field="suggestions")
+        raise InvalidAnswer("suggestion_undecided", message, field="suggestions", left=left)
     return decided
 
 

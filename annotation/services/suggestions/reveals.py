@@ -48,4 +48,8 @@ def refuse_while_open(assignment: Assignment, current: Judgment | None) -> None:
     if current is None or not assignment.comparison.project.has_help:
         return
     if open_reveal_of(assignment) is not None:
-        raise InvalidAnswer(_("Decide on the suggestions for this comparison first."), field="suggestions")
+        raise InvalidAnswer(
+            "suggestions_undecided",
+            _("Decide on the suggestions for this comparison first."),
+            field="suggestions",
+        )

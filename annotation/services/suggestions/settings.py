@@ -21,7 +21,9 @@ def set_help(*, project: Project, is_active: bool, by: User, **values: Any) -> H
     does not accept, naming the field.
     """
     if not access.may(by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project decides about its suggestions."))
+        raise NotAllowed(
+            "manager_changes_suggestions", _("Only a manager of the project decides about its suggestions.")
+        )
     settings = HelpSettings.objects.filter(project=project).first() or HelpSettings(project=project)
     for name, value in values.items():
         setattr(settings, name, value)
@@ -29,7 +31,9 @@ def set_help(*, project: Project, is_active: bool, by: User, **values: Any) -> H
         settings.full_clean(validate_unique=False)
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
-        raise Refusal(" ".join(messages), field=None if field == "__all__" else field) from None
+        raise Refusal(
+            "invalid_suggestion_settings", " ".join(messages), field=None if field == "__all__" else field
+        ) from None
     settings.save()
     project.has_help = is_active
     project.save(update_fields=["has_help"])

@@ -88,14 +88,17 @@ def _checked(suggestion: SuggestionInput, number: int, comparison: Comparison) -
     completion = completions.get(suggestion.completion_id or 0)
     if completion is None:
         raise InvalidAnswer(
-            _("Suggestion %(number)s refers to a response that is not in this comparison.")
-            % {"number": number},
+            "unknown_response",
+            _("Suggestion %(number)s refers to a response that is not in this comparison."),
             field="completion",
+            number=number,
         )
     if suggestion.kind == SuggestionKind.SPAN:
         return _checked_span(suggestion, number, completion, comparison)
     if not suggestion.text.strip():
-        raise InvalidAnswer(_("Suggestion %(number)s has no text.") % {"number": number}, field="text")
+        raise InvalidAnswer(
+            "suggestion_empty", _("Suggestion %(number)s has no text."), field="text", number=number
+        )
     if suggestion.kind == SuggestionKind.MISSING:
         _category(suggestion, number, comparison, CategoryScope.MISSING)
     return suggestion
@@ -109,7 +112,9 @@ def _checked_span(
     # An accepted span needs a severity where its category asks for one: the middle step where none is known.
     severity = suggestion.severity or ((steps + 1) // 2 if steps else None)
     if suggestion.start is None or suggestion.end is None:
-        raise InvalidAnswer(_("Suggestion %(number)s has no place.") % {"number": number}, field="start")
+        raise InvalidAnswer(
+            "suggestion_without_place", _("Suggestion %(number)s has no place."), field="start", number=number
+        )
     span = SpanFlagInput(
         completion_id=completion.pk,
         category_id=category.pk,
@@ -132,7 +137,9 @@ def _category(
     )
     if category is None:
         raise InvalidAnswer(
-            _("Suggestion %(number)s has a category that this project does not have.") % {"number": number},
+            "unknown_category",
+            _("Suggestion %(number)s has a category that this project does not have."),
             field="category",
+            number=number,
         )
     return category

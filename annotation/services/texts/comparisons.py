@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.choices import Purpose
 from annotation.errors import Refusal
@@ -110,13 +111,22 @@ def checked_ids(prompt: Prompt, completions: Sequence[Completion]) -> list[int]:
     """The ids of completions that can be compared. Refuses none, one twice, and another prompt's."""
     ids = [completion.pk for completion in completions]
     if not ids:
-        raise Refusal("A comparison needs at least one completion.", field="completions")
+        raise Refusal(
+            "completions_missing", _("A comparison needs at least one response."), field="completions"
+        )
     if len(set(ids)) != len(ids):
-        raise Refusal("A comparison names each completion once.", field="completions")
+        raise Refusal(
+            "completion_named_twice", _("A comparison names each response once."), field="completions"
+        )
     if strangers := [c.pk for c in completions if c.prompt_id != prompt.pk]:
         raise Refusal(
-            f"Completions {strangers} answer another prompt than {prompt.pk}; "
-            "compare answers to one prompt only.",
+            "completions_of_other_prompts",
+            _(
+                "The responses %(strangers)s belong to another prompt than %(prompt)s. Compare "
+                "responses to one prompt only."
+            ),
             field="completions",
+            strangers=strangers,
+            prompt=prompt.pk,
         )
     return ids

@@ -58,7 +58,9 @@ def decide_withholding(*, withholding: Withholding, decided_by: User, release: b
     """
     comparison = withholding.comparison
     if not access.may(decided_by, comparison.project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project decides what annotators see."))
+        raise NotAllowed(
+            "manager_releases_completions", _("Only a manager of the project decides what annotators see.")
+        )
     state = WithholdingState.RELEASED if release else WithholdingState.DISCARDED
     with transaction.atomic():
         decided = Withholding.objects.filter(pk=withholding.pk, state=WithholdingState.PENDING).update(
@@ -69,8 +71,10 @@ def decide_withholding(*, withholding: Withholding, decided_by: User, release: b
     withholding.refresh_from_db(fields=["state", "decided_by", "decided_at"])
     if not decided:
         raise Refusal(
-            _("%(name)s decided this before you: %(decision)s.")
-            % {"name": withholding.decided_by, "decision": withholding.get_state_display()}
+            "quarantine_decided",
+            _("%(name)s decided this before you: %(decision)s."),
+            name=withholding.decided_by,
+            decision=withholding.get_state_display(),
         )
     return withholding
 

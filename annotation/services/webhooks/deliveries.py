@@ -69,12 +69,14 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
     """
     endpoint = delivery.endpoint
     if not access.may(sent_by, endpoint.project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project has to do with its webhooks."))
+        raise NotAllowed(
+            "manager_changes_webhooks", _("Only a manager of the project has to do with its webhooks.")
+        )
     with transaction.atomic():
         # Locked, so that it is not switched off between the look and the write.
         held = WebhookEndpoint.objects.select_for_update(of=("self",)).get(pk=endpoint.pk)
         if not held.is_enabled:
-            raise Refusal(_("This webhook is switched off. Switch it on first."))
+            raise Refusal("webhook_off", _("This webhook is switched off. Switch it on first."))
         again = WebhookDelivery.objects.filter(pk=delivery.pk).exclude(state=DeliveryState.WAITING)
         if not again.update(
             state=DeliveryState.WAITING,
@@ -83,7 +85,7 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
             finished_at=None,
             worker="",
         ):
-            raise Refusal(_("This message is on its way already."))
+            raise Refusal("delivery_under_way", _("This message is on its way already."))
         WebhookEndpoint.objects.filter(pk=held.pk).update(rests_until=None)
         audit.record(
             action="webhook.resend",

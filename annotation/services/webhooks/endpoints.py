@@ -50,7 +50,9 @@ def create_webhook(
         Project.objects.select_for_update(no_key=True).get(pk=project.pk)
         if project.webhooks.count() >= MOST_WEBHOOKS:
             raise Refusal(
-                _("This project has %(most)d webhooks. Delete one first.") % {"most": MOST_WEBHOOKS}
+                "too_many_webhooks",
+                _("This project has %(most)d webhooks. Delete one first."),
+                most=MOST_WEBHOOKS,
             )
         endpoint = WebhookEndpoint.objects.create(
             project=project, secret=seal(secret, purpose=SEALED_FOR), created_by=created_by, **values
@@ -144,12 +146,14 @@ def disable_failing(*, endpoint: WebhookEndpoint, why: WhyDisabled) -> None:
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project has to do with its webhooks."))
+        raise NotAllowed(
+            "manager_changes_webhooks", _("Only a manager of the project has to do with its webhooks.")
+        )
 
 
 def _require_enabled(endpoint: WebhookEndpoint) -> None:
     if not endpoint.is_enabled:
-        raise Refusal(_("This webhook is switched off. Switch it on first."))
+        raise Refusal("webhook_off", _("This webhook is switched off. Switch it on first."))
 
 
 def _checked(url: str, events: Sequence[str], description: str) -> dict[str, object]:
@@ -157,18 +161,22 @@ def _checked(url: str, events: Sequence[str], description: str) -> dict[str, obj
     try:
         RECEIVERS.check_url(url)
     except AddressRefusedError as refusal:
-        raise Refusal(str(refusal), field="url") from None
+        raise Refusal("webhook_address_refused", str(refusal), field="url") from None
     if len(url) > LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:
         raise Refusal(
-            _("An address has at most %(most)d characters, none of them a space.") % {"most": LONGEST_URL},
+            "invalid_webhook_address",
+            _("An address has at most %(most)d characters, none of them a space."),
             field="url",
+            most=LONGEST_URL,
         )
     description = description.strip()
     if len(description) > LONGEST_DESCRIPTION or not description.isprintable():
-        raise Refusal(_("Describe its purpose in one line."), field="description")
+        raise Refusal(
+            "webhook_description_missing", _("Describe its purpose in one line."), field="description"
+        )
     known_events = [event for event in WebhookEvent.values if event in events]
     if not known_events or set(events) - set(known_events):
-        raise Refusal(_("Choose at least one event."), field="events")
+        raise Refusal("webhook_events_missing", _("Choose at least one event."), field="events")
     return {"url": url, "events": known_events, "description": description}
 
 

@@ -47,7 +47,9 @@ def _read(request: Request) -> dict[str, Any]:
             "is_revision": sent.get("is_revision") is True,
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidAnswer(_("This is no draft of a labelling page. Reload the page.")) from error
+        raise InvalidAnswer(
+            "invalid_draft", _("This is no draft of a labelling page. Reload the page.")
+        ) from error
 
 
 def _shown(row: Draft) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from annotation.choices import AssignmentState, Role
-from annotation.errors import LeaseLost, NotAllowed, Refusal
+from annotation.errors import LeaseLost, NotAllowed
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.services.assignments import (
     assign_next,
@@ -22,6 +22,7 @@ from annotation.services.assignments import (
 from annotation.services.projects.projects import add_member
 from tests import factories
 from tests.annotation.labelling.work import lease
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -158,15 +159,15 @@ def test_a_lease_that_is_over_cannot_be_renewed_or_skipped(project: Project, ali
     assignment = lease(project, alice)
     let_time_run_out(assignment)
     expire_leases(project=project)
-    with pytest.raises(LeaseLost):
+    with refused("lease_lost", LeaseLost):
         renew_lease(assignment=assignment, annotator=alice)
-    with pytest.raises(LeaseLost):
+    with refused("lease_lost", LeaseLost):
         skip_assignment(assignment=assignment, annotator=alice, reason="")
 
 
 def test_what_is_submitted_cannot_be_skipped(project: Project, alice: User):
     judgment = factories.make_judgment(factories.make_comparison(project), alice)
-    with pytest.raises(Refusal, match="submitted"):
+    with refused("comparison_submitted"):
         skip_assignment(assignment=judgment.assignment, annotator=alice, reason="")
     assert open_slots(judgment.comparison) == 0
 
@@ -175,9 +176,9 @@ def test_nobody_touches_the_lease_of_another(project: Project, alice: User, bob:
     factories.make_comparison(project)
     assignment = lease(project, alice)
     for touch in (renew_lease, release_assignment):
-        with pytest.raises(NotAllowed):
+        with refused("assigned_to_another", NotAllowed):
             touch(assignment=assignment, annotator=bob)
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         skip_assignment(assignment=assignment, annotator=bob, reason="")
     assignment.refresh_from_db()
     assert assignment.state == AssignmentState.LEASED
@@ -187,7 +188,7 @@ def test_an_outsider_gets_no_work_and_every_member_does(
     project: Project, alice: User, carol: User, oscar: User
 ):
     factories.make_comparison(project)
-    with pytest.raises(NotAllowed, match="oscar"):
+    with refused("not_an_annotator", NotAllowed, annotator="oscar"):
         assign_next(project=project, annotator=oscar)
     assert Assignment.objects.count() == 0
     assert assign_next(project=project, annotator=carol) is not None

@@ -37,6 +37,7 @@ from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.projects import publish_guideline
 from annotation.services.texts.quarantine import decide_withholding
 from tests import factories
+from tests.refusals import refused
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -439,5 +440,5 @@ def test_the_scenes_checker_sees_a_lost_comparison():
     factories.make_judgment(Comparison.objects.first(), alice)
     with pytest.raises(AssertionError):
         check_invariants(project, comparisons=2, overlap=1, people=1)
-    with pytest.raises(Refusal):
+    with refused("not_an_annotator"):
         assign_next(project=project, annotator=factories.make_user("oscar"))

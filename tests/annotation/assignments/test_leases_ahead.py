@@ -19,6 +19,7 @@ from annotation.services.assignments import (
 )
 from tests import factories
 from tests.annotation.labelling.work import answer, lease, reversed_order, work
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -86,7 +87,7 @@ def test_nobody_else_gets_what_is_loaded_ahead(project: Project, alice: User, bo
 
 def test_nothing_is_leased_after_another_persons_work(project: Project, alice: User, bob: User):
     comparisons(project, 3)
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         assign_ahead(project=project, annotator=bob, after=lease(project, alice))
     assert held(bob) == 0
 

@@ -20,6 +20,7 @@ from annotation.services.conversations import (
     save_task,
 )
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -42,10 +43,10 @@ def turn_of(conversation: Conversation, text: str = "How hot?") -> ConversationT
 
 
 def test_only_managers_write_tasks(project: Project, alice: User, carol: User):
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_conversations", NotAllowed):
         save_task(project=project, actor=alice, name="Refund")
     task = save_task(project=project, actor=carol, name="Refund")
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_conversations", NotAllowed):
         archive_task(task=task, actor=alice)
     assert AuditEntry.objects.filter(action="conversation.task").count() == 1
 
@@ -53,7 +54,7 @@ def test_only_managers_write_tasks(project: Project, alice: User, carol: User):
 def test_a_name_is_of_one_task(project: Project, carol: User):
     task = save_task(project=project, actor=carol, name="Refund")
     assert save_task(project=project, actor=carol, task=task, name="Refund", system="Be kind.") == task
-    with pytest.raises(Refusal, match="Another task has this name"):
+    with refused("task_name_in_use"):
         save_task(project=project, actor=carol, name="Refund")
 
 
@@ -62,11 +63,11 @@ def test_an_archived_task_and_one_of_another_project_are_not_begun(
 ):
     task = save_task(project=project, actor=carol, name="Refund")
     other = factories.make_project(slug="coffee")
-    with pytest.raises(Refusal):
+    with refused("task_not_offered"):
         begin_conversation(project=other, annotator=alice, task=task)
     archive_task(task=task, actor=carol)
     task.refresh_from_db()
-    with pytest.raises(Refusal, match="no longer offered"):
+    with refused("task_not_offered"):
         begin_conversation(project=project, annotator=alice, task=task)
 
 
@@ -113,7 +114,7 @@ def test_a_task_asks_for_a_number_of_turns_before_its_annotator_may_end_it(
     task = save_task(project=project, actor=carol, name="Refund", least_turns=2)
     conversation = begin_conversation(project=project, annotator=alice, task=task)
     turn_of(conversation)
-    with pytest.raises(Refusal, match="at least 2 turns"):
+    with refused("too_few_turns", least=2):
         end_conversation(conversation=conversation, actor=alice)
     # Its manager may.
     assert end_conversation(conversation=conversation, actor=carol).ended_at is not None
@@ -121,7 +122,7 @@ def test_a_task_asks_for_a_number_of_turns_before_its_annotator_may_end_it(
 
 def test_others_end_nothing(conversation: Conversation, bob: User, oscar: User):
     for person in (bob, oscar):
-        with pytest.raises(NotAllowed):
+        with refused("conversation_not_yours_to_end", NotAllowed):
             end_conversation(conversation=conversation, actor=person)
 
 

@@ -9,12 +9,13 @@ from django.urls import reverse
 from django.utils import timezone
 
 from annotation.choices import ReviewReason, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Project, Review, User, Withholding
 from annotation.services import bulk
 from annotation.services.assignments.slots import take_slot
 from annotation.services.bulk import effect as effects
 from tests import factories
+from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
 
@@ -131,20 +132,20 @@ def test_tags_are_added_once_and_removed(project: Project, carol: User):
 @pytest.mark.parametrize("value", ["", " ", "a,b", "x" * 41, "a\0b"])
 def test_a_tag_that_cannot_be_is_refused(project: Project, carol: User, value: str):
     prompt = factories.make_prompt(project, "One?")
-    with pytest.raises(Refusal, match="Enter a tag"):
+    with refused("invalid_tag"):
         bulk.add_tag(project=project, actor=carol, chosen=[prompt.pk], value=value)
 
 
 @pytest.mark.parametrize("value", ["", "0", "21", "x", "²", "1e3", "-1", "9" * 30])
 def test_an_overlap_that_cannot_be_is_refused(project: Project, carol: User, done: Comparison, value: str):
-    with pytest.raises(Refusal, match="from 1 to 20"):
+    with refused("number_out_of_range", least=1, most=20):
         bulk.raise_overlap(project=project, actor=carol, chosen=[done.pk], value=value)
 
 
 def test_only_managers_of_the_project_act_on_its_rows_alone(
     project: Project, alice: User, carol: User, done: Comparison
 ):
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_data", NotAllowed):
         bulk.requeue(project=project, actor=alice, chosen=[done.pk])
     other = factories.make_project(slug="coffee", managers=[carol])
     assert bulk.requeue(project=other, actor=carol, chosen=[done.pk]).chosen == 0
@@ -156,7 +157,7 @@ def test_more_rows_than_an_action_changes_are_refused(
     project: Project, carol: User, done: Comparison, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(effects, "MOST_ROWS", 2)
-    with pytest.raises(Refusal, match="at most 2 rows"):
+    with refused("too_many_selected_rows", most=2):
         bulk.requeue(project=project, actor=carol, chosen=[1, 2, 3])
 
 
@@ -291,7 +292,7 @@ def test_quarantined_comparisons_are_released_into_the_queue(project: Project, a
 def test_the_new_actions_are_for_managers(project: Project, alice: User):
     comparison = factories.make_comparison(project)
     for action in (bulk.close, bulk.send_to_review, bulk.release):
-        with pytest.raises(NotAllowed):
+        with refused("manager_changes_data", NotAllowed):
             action(project=project, actor=alice, chosen=[comparison.pk])
 
 

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import WithholdingState
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Project, User, Withholding
 from annotation.selectors.access import round_of_work
 from annotation.selectors.progress import progress_of
@@ -19,6 +19,7 @@ from annotation.services.projects.members import remove_member
 from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.home import home_rows
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -150,7 +151,7 @@ class TestAssign:
     def test_an_unknown_name_is_refused_and_nothing_changes(self, project: Project, alice: User, carol: User):
         factories.make_user("stranger")
         comparison = factories.make_comparison(project)
-        with pytest.raises(Refusal) as caught:
+        with refused("unknown_members") as caught:
             bulk.reserve(project=project, actor=carol, chosen=[comparison.pk], value="alice, stranger")
         assert "stranger" in caught.value.message
         assert not comparison.reserved_for.exists()
@@ -247,7 +248,7 @@ def test_the_api_quarantines_and_assigns(project: Project, alice: User, carol: U
 
 def test_annotators_do_neither(project: Project, alice: User):
     comparison = factories.make_comparison(project)
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_data", NotAllowed):
         bulk.quarantine(project=project, actor=alice, chosen=[comparison.pk])
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_data", NotAllowed):
         bulk.reserve(project=project, actor=alice, chosen=[comparison.pk], value="alice")

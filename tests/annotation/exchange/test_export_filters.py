@@ -18,6 +18,7 @@ from annotation.exchange.export_filters import ExportFilters
 from annotation.models import Project, User
 from annotation.services.judgments.checks import SpanFlagInput
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -165,18 +166,22 @@ def test_a_download_with_a_bad_filter_leads_to_the_page_that_says_so(four: list[
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code"),
     [
-        (["--category", "nonsense"], "The project has no category nonsense. Categories: irrelevant"),
-        (["--annotator", "alice"], "alice is no pseudonym"),
-        (["--annotator", "00000000-0000-0000-0000-000000000000"], "No annotator of this project"),
-        (["--since", "2026-03-05", "--until", "2026-03-01"], "The first day is after the last day"),
-        (["--since", "yesterday"], "yesterday is no date"),
+        (["--category", "nonsense"], "unknown_category"),
+        (["--annotator", "alice"], "unknown_pseudonym"),
+        (["--annotator", "00000000-0000-0000-0000-000000000000"], "unknown_annotator"),
+        (["--since", "2026-03-05", "--until", "2026-03-01"], "dates_reversed"),
     ],
 )
-def test_the_command_refuses_what_is_not_there(four: list[str], arguments: list[str], message: str):
-    with pytest.raises(CommandError, match=message):
+def test_the_command_refuses_what_is_not_there(four: list[str], arguments: list[str], code: str):
+    with refused(code, CommandError):
         by_command(*arguments)
+
+
+def test_the_command_refuses_a_day_that_is_none(four: list[str]):
+    with pytest.raises(CommandError, match="yesterday"):
+        by_command("--since", "yesterday")
 
 
 def test_htmx_gets_the_counts_and_the_address_of_the_download(four: list[str], manager: Client):

@@ -24,6 +24,7 @@ from annotation.services.judgments.checks import (
 from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -67,7 +68,7 @@ def test_a_round_that_there_is_not_is_refused_with_those_that_there_are(
         comparison = factories.make_comparison(project, [f"Yes {number}.", "No."], round_number=number)
         factories.make_judgment(comparison, alice)
     arguments = ["export_judgments", "--format", format_name, "--output", str(path), "--round", "3"]
-    with pytest.raises(CommandError, match=r"The project tea has no round 99\. Rounds: 1, 3\."):
+    with refused("unknown_rounds", CommandError, project="tea", missing="99", rounds="1, 3"):
         call_command(*arguments, "--round", "99", stderr=StringIO())
     assert list(tmp_path.iterdir()) == []
     call_command(*arguments, stderr=StringIO())
@@ -75,7 +76,7 @@ def test_a_round_that_there_is_not_is_refused_with_those_that_there_are(
 
 
 def test_a_project_without_rounds_says_so(project: Project):
-    with pytest.raises(CommandError, match=r"has no round 1\. There are no rounds yet\."):
+    with refused("unknown_rounds", CommandError, missing="1", rounds=""):
         export("--round", "1")
 
 

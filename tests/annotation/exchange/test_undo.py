@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from annotation.choices import ImportState, TaskName
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.exchange import undo as undoing
 from annotation.exchange import uploads
 from annotation.exchange.file_imports import import_file
@@ -27,6 +27,7 @@ from annotation.models import (
 )
 from annotation.services.assignments import assign_next
 from tests import factories
+from tests.refusals import refused
 from training.models import Snapshot
 
 pytestmark = pytest.mark.django_db
@@ -88,31 +89,31 @@ def test_what_somebody_judged_or_holds_is_not_undone(
     assignment = assign_next(project=project, annotator=alice)
     assert assignment is not None
     before = counts()
-    with pytest.raises(Refusal) as refused:
+    with refused("import_in_annotation") as refusal:
         request_undo(record=record, user=carol)
-    assert refused.value.field == "judgments"
+    assert refusal.value.field == "judgments"
     factories.make_judgment(assignment.comparison, alice)
-    with pytest.raises(Refusal) as refused:
+    with refused("import_annotated") as refusal:
         request_undo(record=record, user=carol)
-    assert refused.value.field == "judgments"
+    assert refusal.value.field == "judgments"
     assert counts() == before | {"Judgment": 1}
 
 
 def test_a_response_that_was_added_later_keeps_the_import(project: Project, carol: User, tmp_path: Path):
     record = brought_in(project, tmp_path, pair(1))
     factories.make_completions(Prompt.objects.get(), "Perhaps.")
-    with pytest.raises(Refusal) as refused:
+    with refused("import_has_responses") as refusal:
         request_undo(record=record, user=carol)
-    assert refused.value.field == "prompts"
+    assert refusal.value.field == "prompts"
 
 
 def test_what_a_snapshot_holds_is_not_undone(project: Project, carol: User, tmp_path: Path):
     record = brought_in(project, tmp_path, pair(1, winner="answer_1"))
     snapshot = Snapshot.objects.create(project=project, digest="0" * 64, folder="s", rounds=[1], counts={})
     snapshot.judgments.set(Judgment.objects.all())
-    with pytest.raises(Refusal) as refused:
+    with refused("import_in_use") as refusal:
         request_undo(record=record, user=carol)
-    assert refused.value.field == "used"
+    assert refusal.value.field == "used"
     assert Judgment.objects.exists()
 
 
@@ -147,9 +148,9 @@ def test_only_a_manager_undoes_and_only_what_is_in(
     project: Project, alice: User, carol: User, tmp_path: Path
 ):
     record = brought_in(project, tmp_path, pair(1))
-    with pytest.raises(NotAllowed):
+    with refused("manager_imports", NotAllowed):
         request_undo(record=record, user=alice)
     undone(record, carol)
-    with pytest.raises(Refusal) as refused:
+    with refused("import_not_ended") as refusal:
         request_undo(record=record, user=carol)
-    assert refused.value.field == "state"
+    assert refusal.value.field == "state"

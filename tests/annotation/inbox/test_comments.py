@@ -19,6 +19,7 @@ from annotation.services.inbox.comments import (
 )
 from annotation.services.quality.reviews import open_review
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -120,11 +121,11 @@ def test_an_outsider_another_annotator_and_an_arena_are_refused(
     comparison: Comparison, of_alice: Assignment, bob: User, oscar: User, alice: User
 ):
     for stranger in (bob, oscar):
-        with pytest.raises(NotAllowed):
+        with refused("not_concerned_with_comparison", NotAllowed):
             post_comment(assignment=of_alice, author=stranger, text="Let me in")
     Comparison.objects.filter(pk=comparison.pk).update(purpose=Purpose.ARENA, open_slots=0)
     in_arena = Assignment.objects.get(pk=of_alice.pk)
-    with pytest.raises(NotAllowed):
+    with refused("not_concerned_with_comparison", NotAllowed):
         post_comment(assignment=in_arena, author=alice, text="Which model is it?")
     assert Comment.objects.count() == 0
 
@@ -140,7 +141,7 @@ def test_a_reviewer_sees_threads_but_not_while_a_review_is_undecided_nor_as_anno
     assert threads_of(comparison=comparison, reader=bob) == []
     open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
     assert threads_of(comparison=comparison, reader=rita) == []
-    with pytest.raises(NotAllowed):
+    with refused("not_concerned_with_comparison", NotAllowed):
         post_comment(assignment=of_alice, author=rita, text="A is right")
 
 
@@ -170,7 +171,7 @@ def test_an_answer_resolves_and_so_does_the_button(of_alice: Assignment, alice: 
     post_comment(assignment=of_alice, author=carol, text="Two.")
     assert open_questions(of_alice).count() == 0
     post_comment(assignment=of_alice, author=alice, text="Three?")
-    with pytest.raises(NotAllowed):
+    with refused("reviewer_resolves_questions", NotAllowed):
         resolve_thread(assignment=of_alice, user=alice)
     assert resolve_thread(assignment=of_alice, user=carol) == 1
     assert open_questions(of_alice).count() == 0

@@ -19,6 +19,7 @@ from annotation.services.assignments import assign_next, skip_assignment, tokens
 from annotation.services.judgments.drafts import MOST_CHARACTERS, DraftConflict, save_draft
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, submit
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -54,10 +55,10 @@ def test_a_save_on_another_version_than_the_stored_is_refused_with_what_is_store
 ):
     save(assignment, "a", 0)
     save(assignment, "ab", 1)
-    with pytest.raises(DraftConflict) as refused:
+    with refused("draft_conflict", DraftConflict) as refusal:
         save(assignment, "mine", base, OTHER_PAGE)
-    assert refused.value.stored is not None
-    assert (refused.value.stored.version, refused.value.stored.fields) == (2, {"comment": ["ab"]})
+    assert refusal.value.stored is not None
+    assert (refusal.value.stored.version, refusal.value.stored.fields) == (2, {"comment": ["ab"]})
     assert stored(assignment) == (2, "ab")
 
 
@@ -66,7 +67,7 @@ def test_the_same_save_sent_twice_is_one_save(assignment: Assignment):
     assert save(assignment, "a", 0).version == 1
     save(assignment, "ab", 1)
     assert save(assignment, "ab", 1).version == 2
-    with pytest.raises(DraftConflict):
+    with refused("draft_conflict", DraftConflict):
         save(assignment, "ab", 1, OTHER_PAGE)
 
 
@@ -97,7 +98,7 @@ def test_of_many_saves_on_one_version_at_once_exactly_one_is_stored(
 
 
 def test_nobody_saves_a_draft_of_what_another_has(assignment: Assignment, bob: User):
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         save(assignment, "a", 0, annotator=bob)
     assert not Draft.objects.exists()
 
@@ -110,10 +111,10 @@ def test_a_submit_takes_the_draft_away_and_a_late_save_does_not_bring_it_back(
     assert not Draft.objects.exists()
     for base in (0, 1):
         for page in (ONE_PAGE, OTHER_PAGE):
-            with pytest.raises(LeaseLost):
+            with refused("comparison_submitted", LeaseLost):
                 save(assignment, "late", base, page)
     # Nor does the page count as one that changes the answer that it gave itself.
-    with pytest.raises(LeaseLost):
+    with refused("comparison_submitted", LeaseLost):
         save(assignment, "late", 0, ONE_PAGE, is_revision=True)
     assert not Draft.objects.exists()
 
@@ -127,13 +128,13 @@ def test_a_change_of_mind_has_a_draft_too(pair: Comparison, assignment: Assignme
 
 def test_what_was_given_back_has_no_draft(assignment: Assignment, alice: User):
     skip_assignment(assignment=assignment, annotator=alice, reason="unclear")
-    with pytest.raises(LeaseLost):
+    with refused("lease_lost", LeaseLost):
         save(assignment, "a", 0)
 
 
 def test_a_draft_longer_than_any_page_is_refused(assignment: Assignment):
     save(assignment, "x" * (MOST_CHARACTERS - len("comment")), 0)
-    with pytest.raises(InvalidAnswer):
+    with refused("draft_too_long", InvalidAnswer):
         save(assignment, "x" * (MOST_CHARACTERS - len("comment") + 1), 1)
 
 
@@ -144,7 +145,7 @@ def test_text_that_a_database_cannot_hold_is_stored_without_what_it_cannot(assig
 
 def test_an_answer_given_on_another_page_is_not_superseded_unasked(pair: Comparison, assignment: Assignment):
     first = submit(assignment, prefer_first(pair), stands_on=0)
-    with pytest.raises(AnsweredElsewhere):
+    with refused("submitted_since", AnsweredElsewhere):
         submit(assignment, prefer_first(pair, comment="later"), stands_on=0)
     assert Judgment.objects.get() == first
     second = submit(assignment, prefer_first(pair, comment="later"), stands_on=first.pk)

@@ -7,6 +7,7 @@ from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed
 from annotation.models import Assignment, Comparison, ItemFlag, Review, User
 from annotation.services.assignments import skip_assignment
 from annotation.services.judgments.flags import flag_item
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -35,10 +36,10 @@ def test_a_flag_on_a_known_item_is_noted_and_not_reviewed(assignment: Assignment
 
 
 def test_who_does_not_have_it_cannot_flag_it(assignment: Assignment, alice: User, bob: User):
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         flag_item(assignment=assignment, annotator=bob, reason="broken")
     skip_assignment(assignment=assignment, annotator=alice, reason="broken")
-    with pytest.raises(LeaseLost):
+    with refused("lease_lost", LeaseLost):
         flag_item(assignment=assignment, annotator=alice, reason="broken")
     assert not ItemFlag.objects.exists()
 

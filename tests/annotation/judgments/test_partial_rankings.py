@@ -29,6 +29,7 @@ from annotation.services.quality.reviews import decide_review, disagree, open_re
 from annotation.statistics.help import agreement_with
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -70,13 +71,13 @@ def test_nothing_ranked_and_a_rank_below_one_are_refused(project: Project, alice
 
 
 def test_a_pair_is_ranked_whole_or_not_at_all(project: Project, alice: User):
-    with pytest.raises(InvalidAnswer) as refusal:
+    with refused("ranks_incomplete", InvalidAnswer) as refusal:
         factories.make_judgment(factories.make_comparison(project), alice, (1, 0))
     assert refusal.value.field == "ranks"
 
 
 def test_two_of_four_are_no_pair_and_have_no_strength(four: Comparison, alice: User):
-    with pytest.raises(InvalidAnswer) as refusal:
+    with refused("strength_not_asked", InvalidAnswer) as refusal:
         factories.make_judgment(four, alice, (1, 2, 0, 0), strength=2)
     assert refusal.value.field == "strength"
     judgment = factories.make_judgment(four, alice, (1, 2, 0, 0))
@@ -86,7 +87,7 @@ def test_two_of_four_are_no_pair_and_have_no_strength(four: Comparison, alice: U
 
 @pytest.mark.parametrize("verdict", [Verdict.EQUAL, Verdict.BOTH_BAD])
 def test_a_verdict_without_a_winner_leaves_nobody_out(four: Comparison, alice: User, verdict: Verdict):
-    with pytest.raises(InvalidAnswer):
+    with refused("ranks_incomplete", InvalidAnswer):
         factories.make_judgment(four, alice, (1, 1, 0, 0), verdict=verdict)
 
 

@@ -18,6 +18,7 @@ from tests.annotation.judgments.answers import (
     span,
     submit,
 )
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -56,10 +57,11 @@ def rated(pair: Comparison, criteria: list[Criterion], *rows: tuple[int, int]) -
     )
 
 
-def refused(assignment: Assignment, answer: JudgmentAnswer, field: str, words: str) -> None:
-    with pytest.raises(InvalidAnswer, match=words) as refusal:
+def assert_refused(
+    assignment: Assignment, answer: JudgmentAnswer, field: str, code: str, **params: object
+) -> None:
+    with refused(code, InvalidAnswer, field=field, **params):
         submit(assignment, answer)
-    assert refusal.value.field == field
     assert nothing_was_written(assignment)
 
 
@@ -98,15 +100,25 @@ def test_a_rating_off_its_scale_is_refused(
 ):
     row = {"five": (3, 3), "seven": (3, 3), "thumbs": (1, 1)} | {scale: (value, 1)}
     answer = prefer_first(pair, ratings=rated(pair, criteria, *(row[c.scale] for c in criteria)))
-    refused(assignment, answer, "ratings", f"By {scale} is rated")
+    assert_refused(assignment, answer, "ratings", "rating_off_scale", criterion=f"By {scale}")
 
 
 def test_ratings_are_whole_or_none_and_name_who_lacks(
     pair: Comparison, assignment: Assignment, criteria: list[Criterion]
 ):
     whole = rated(pair, criteria, (1, 5), (7, 1), (0, 1))
-    refused(assignment, prefer_first(pair, ratings=whole[:3]), "ratings", "By seven lacks 1 of 2")
-    refused(assignment, prefer_first(pair, ratings=(*whole, whole[0])), "ratings", "there twice")
+    assert_refused(
+        assignment,
+        prefer_first(pair, ratings=whole[:3]),
+        "ratings",
+        "ratings_incomplete",
+        criterion="By seven",
+        left=1,
+        all=2,
+    )
+    assert_refused(
+        assignment, prefer_first(pair, ratings=(*whole, whole[0])), "ratings", "part_given_twice", number=7
+    )
     assert submit(assignment, prefer_first(pair)).ratings.count() == 0
 
 
@@ -117,7 +129,7 @@ def test_a_criterion_of_another_project_is_refused(
         project=factories.make_project(slug="coffee"), key="five", label="Five"
     )
     answer = prefer_first(pair, ratings=rated(pair, [elsewhere], (1, 2)))
-    refused(assignment, answer, "ratings", "does not have")
+    assert_refused(assignment, answer, "ratings", "unknown_criterion")
 
 
 @pytest.mark.parametrize(
@@ -145,22 +157,22 @@ def test_what_the_project_does_not_ask_is_refused(
             False,
         ),
     )
-    refused(assignment, prefer_first(pair, **part), field, "does not ask")
+    assert_refused(assignment, prefer_first(pair, **part), field, "part_not_asked")
 
 
 @pytest.mark.parametrize(
-    ("part", "field", "words"),
+    ("part", "field", "code"),
     [
-        ({"demonstration": "  \n"}, "demonstration", "empty"),
-        ({"demonstration": "nul\x00"}, "demonstration", "NUL"),
-        ({"critiques": " "}, "critiques", "says nothing"),
-        ({"critiques": "nul\x00"}, "critiques", "NUL"),
+        ({"demonstration": "  \n"}, "demonstration", "demonstration_empty"),
+        ({"demonstration": "nul\x00"}, "demonstration", "text_holds_nul"),
+        ({"critiques": " "}, "critiques", "critique_empty"),
+        ({"critiques": "nul\x00"}, "critiques", "text_holds_nul"),
     ],
 )
 def test_blank_and_unstorable_words_are_refused(
     part: dict[str, Any],
     field: str,
-    words: str,
+    code: str,
     pair: Comparison,
     assignment: Assignment,
     everything: Project,
@@ -169,14 +181,20 @@ def test_blank_and_unstorable_words_are_refused(
         part = {
             "critiques": (CritiqueInput(completion_id=completions_of(pair)[0].pk, text=part["critiques"]),)
         }
-    refused(assignment, prefer_first(pair, **part), field, words)
+    assert_refused(assignment, prefer_first(pair, **part), field, code)
 
 
 def test_two_critiques_of_one_answer_are_refused(
     pair: Comparison, assignment: Assignment, everything: Project
 ):
     critique = CritiqueInput(completion_id=completions_of(pair)[0].pk, text="x")
-    refused(assignment, prefer_first(pair, critiques=(critique, critique)), "critiques", "there twice")
+    assert_refused(
+        assignment,
+        prefer_first(pair, critiques=(critique, critique)),
+        "critiques",
+        "part_given_twice",
+        number=2,
+    )
 
 
 @pytest.mark.parametrize(("steps", "severity"), [(3, None), (3, 0), (3, 4), (0, 1), (3, True)])
@@ -187,7 +205,8 @@ def test_a_severity_must_be_one_of_the_categorys_steps(
     category.severity_steps = steps
     category.save()
     answer = prefer_first(pair, span_flags=(span(pair, "gut", severity=severity),))
-    refused(assignment, answer, "span_flags", "severity")
+    code = "severity_missing" if severity is None else "invalid_severity"
+    assert_refused(assignment, answer, "span_flags", code, number=1, steps=steps)
 
 
 def test_severity_and_note_are_stored_with_the_mark(pair: Comparison, assignment: Assignment):
@@ -201,7 +220,7 @@ def test_severity_and_note_are_stored_with_the_mark(pair: Comparison, assignment
 @pytest.mark.parametrize("place", [-1, len(TEXT) + 1, True])
 def test_what_is_missing_belongs_inside_the_answer(place: int, pair: Comparison, assignment: Assignment):
     answer = prefer_first(pair, missing_info=(missing(pair, text="x", insert_at=place),))
-    refused(assignment, answer, "missing_info", "Missing info 1 is placed at")
+    assert_refused(assignment, answer, "missing_info", "place_outside_response", number=1)
 
 
 def test_what_is_missing_may_belong_at_the_very_end(pair: Comparison, assignment: Assignment):
@@ -243,9 +262,9 @@ def no_verdict(everything: Project) -> Project:
 def test_a_project_without_verdict_takes_none_and_asks_for_its_ratings(
     pair: Comparison, assignment: Assignment, criteria: list[Criterion], no_verdict: Project
 ):
-    refused(assignment, prefer_first(pair), "verdict", "does not ask for a preference")
+    assert_refused(assignment, prefer_first(pair), "verdict", "preference_not_asked")
     nothing = JudgmentAnswer(verdict=Verdict.NOT_ASKED)
-    refused(assignment, nothing, "ratings", "Rate the responses")
+    assert_refused(assignment, nothing, "ratings", "ratings_missing")
     whole = rated(pair, criteria, (1, 5), (7, 1), (0, 1))
     judgment = submit(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED, ratings=whole))
     assert (judgment.verdict, judgment.ranks.count()) == (Verdict.NOT_ASKED, 0)
@@ -254,7 +273,9 @@ def test_a_project_without_verdict_takes_none_and_asks_for_its_ratings(
 def test_a_demonstration_is_required_where_nothing_else_is_asked(
     pair: Comparison, assignment: Assignment, no_verdict: Project
 ):
-    refused(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "demonstration", "Write your own response")
+    assert_refused(
+        assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "demonstration", "demonstration_missing"
+    )
     submit(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED, demonstration="So."))
     assert Judgment.objects.get().demonstration.text == "So."
 
@@ -266,7 +287,7 @@ def test_one_may_always_say_that_one_cannot_judge(
 
 
 def test_a_project_with_verdict_wants_one(pair: Comparison, assignment: Assignment):
-    refused(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "verdict", "asks for a preference")
+    assert_refused(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "verdict", "preference_missing")
 
 
 def test_a_single_answer_is_looked_through(project: Project, alice: User):

@@ -18,6 +18,7 @@ from annotation.services.judgments.checks import CorrectionInput
 from annotation.services.judgments.continuations import Written, continue_response, is_offered
 from annotation.text.edits import Edit, Origin
 from tests.annotation.judgments.answers import completions_of, nothing_was_written, prefer_first, span, submit
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -109,7 +110,7 @@ def test_edits_that_are_not_what_they_say_are_refused(
         bad = replace(good, edits=edits, text=text)
         with pytest.raises(error):
             submit(assignment, prefer_first(pair, span_flags=(span(pair, "ist"),), corrections=(bad,)))
-    with pytest.raises(InvalidAnswer, match="does not have"):
+    with refused("unknown_span", InvalidAnswer):
         submit(assignment, prefer_first(pair, corrections=(good,)))
     assert nothing_was_written(assignment)
 
@@ -199,14 +200,14 @@ def test_who_may_not_or_asks_too_much_is_refused(
             prefix=PREFIX,
         )
 
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         ask(bob)
     monkeypatch.setattr(continuations, "MOST_OF_ONE", 1)
-    with pytest.raises(InvalidAnswer, match="1 times"):
+    with refused("too_many_continuations", InvalidAnswer, most=1):
         ask(assignment.annotator)
     skip_assignment(assignment=assignment, annotator=assignment.annotator, reason="Too long")
     assignment.refresh_from_db()
-    with pytest.raises(LeaseLost):
+    with refused("lease_lost", LeaseLost):
         ask(assignment.annotator)
 
 
@@ -214,7 +215,7 @@ def test_without_a_model_or_corrections_nothing_is_offered(
     assignment: Assignment, pair: Comparison, monkeypatch: pytest.MonkeyPatch, alice: User
 ):
     monkeypatch.setattr(continuations, "_registered", [])
-    with pytest.raises(Unavailable):
+    with refused("no_model_continues", Unavailable):
         continue_response(
             assignment=assignment, annotator=alice, completion_id=completions_of(pair)[0].pk, prefix="Tea"
         )

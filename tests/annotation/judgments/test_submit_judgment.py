@@ -37,6 +37,7 @@ from tests.annotation.judgments.answers import (
     span,
     submit,
 )
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -139,10 +140,10 @@ def test_the_guideline_on_screen_is_kept_when_a_newer_one_appears(
 def test_nobody_answers_for_another_and_no_former_member_answers(
     pair: Comparison, assignment: Assignment, alice: User, bob: User
 ):
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         submit(assignment, prefer_first(pair), annotator=bob)
     Membership.objects.filter(user=alice).delete()
-    with pytest.raises(NotAllowed):
+    with refused("not_an_annotator", NotAllowed):
         submit(assignment, prefer_first(pair))
     assert nothing_was_written(assignment)
 
@@ -169,7 +170,7 @@ def test_a_key_of_another_comparison_is_refused(project: Project, pair: Comparis
     other = factories.make_comparison(project)
     second = assign_next(project=project, annotator=assignment.annotator)
     assert second is not None
-    with pytest.raises(InvalidAnswer) as refusal:
+    with refused("idempotency_key_reused", InvalidAnswer) as refusal:
         submit(second, prefer_first(other), key=key)
     assert refusal.value.field == "idempotency_key"
 
@@ -216,7 +217,7 @@ def test_a_late_answer_is_refused_when_another_has_the_place(
     assert next_assignment is not None
     if bob_answers:
         submit(next_assignment, prefer_first(pair))
-    with pytest.raises(LeaseLost):
+    with refused("lease_expired", LeaseLost):
         submit(assignment, prefer_first(pair))
     assert Judgment.objects.filter(annotator=assignment.annotator).count() == 0
     assignment.refresh_from_db()
@@ -233,7 +234,7 @@ def test_a_late_answer_replaces_the_new_lease_of_the_same_person(pair: Compariso
     newer.refresh_from_db()
     assert newer.state == AssignmentState.RELEASED
     assert Comparison.objects.get(pk=pair.pk).open_slots == 0
-    with pytest.raises(LeaseLost, match="already"):
+    with refused("submitted_elsewhere", LeaseLost):
         submit(newer, prefer_first(pair))
     assert Judgment.objects.count() == 1
 
@@ -247,7 +248,7 @@ def test_who_skipped_may_still_answer_while_a_place_is_free(pair: Comparison, as
 def test_a_refused_late_answer_takes_no_place(pair: Comparison, assignment: Assignment):
     end_lease(assignment)
     expire_leases(project=pair.project)
-    with pytest.raises(InvalidAnswer):
+    with refused("unknown_preference", InvalidAnswer):
         submit(assignment, JudgmentAnswer(verdict="?"))
     assert Comparison.objects.get(pk=pair.pk).open_slots == 1
 

@@ -3,7 +3,7 @@
 import pytest
 
 from annotation.choices import WithholdingState
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import Comparison, Project, User, Withholding
 from annotation.selectors.queues import withheld_texts
 from annotation.services.assignments import assign_next
@@ -11,6 +11,7 @@ from annotation.services.texts.completions import create_comparison
 from annotation.services.texts.quarantine import decide_withholding
 from tests import factories
 from tests.annotation.labelling.work import lease
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -66,7 +67,7 @@ def test_two_managers_decide_once(
     late = Withholding.objects.get(pk=withholding.pk)
     decide_withholding(withholding=withholding, decided_by=carol, release=True)
     lease(project, alice)
-    with pytest.raises(Refusal, match="carol"):
+    with refused("quarantine_decided", name="carol"):
         decide_withholding(withholding=late, decided_by=admin, release=second)
     # A second release would have opened Alice's place again.
     assert Comparison.objects.get().open_slots == 2
@@ -75,7 +76,7 @@ def test_two_managers_decide_once(
 
 def test_only_a_manager_decides(alice: User, oscar: User, withholding: Withholding):
     for person in (alice, oscar):
-        with pytest.raises(NotAllowed):
+        with refused("manager_releases_completions", NotAllowed):
             decide_withholding(withholding=withholding, decided_by=person, release=True)
     assert Withholding.objects.get().state == WithholdingState.PENDING
 

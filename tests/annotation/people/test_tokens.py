@@ -16,6 +16,7 @@ from annotation.choices import TokenScope
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import ApiToken, AuditEntry, User
 from annotation.services.people.tokens import NewToken, TooManyRequests, create_token, revoke_token, use_token
+from tests.refusals import refused
 
 SignIn = Callable[[User], Client]
 
@@ -43,12 +44,12 @@ def test_another_secret_opens_nothing(made: NewToken):
 
 
 def test_a_token_is_good_only_for_its_scopes(made: NewToken):
-    with pytest.raises(NotAllowed, match="'read'"):
+    with refused("token_lacks_scope", NotAllowed, scope="read"):
         use_token(secret=made.secret, scope=TokenScope.READ)
 
 
 def test_a_revoked_token_opens_nothing_and_its_name_is_free_again(made: NewToken, alice: User, bob: User):
-    with pytest.raises(NotAllowed):
+    with refused("token_of_another", NotAllowed):
         revoke_token(token=made.token, user=bob)
     revoke_token(token=made.token, user=alice)
     revoke_token(token=made.token, user=alice)
@@ -94,7 +95,7 @@ def test_a_token_may_be_used_so_often_a_minute(made: NewToken, settings: Setting
     start = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
     for second in range(3):
         use_token(secret=made.secret, scope=TokenScope.GENERATE, now=start + timedelta(seconds=second))
-    with pytest.raises(TooManyRequests) as caught:
+    with refused("too_many_requests", TooManyRequests) as caught:
         use_token(secret=made.secret, scope=TokenScope.GENERATE, now=start + timedelta(seconds=20))
     # It is 12:00:30; the next minute begins in 30 seconds.
     assert caught.value.seconds == 30

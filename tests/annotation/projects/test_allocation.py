@@ -20,6 +20,7 @@ from annotation.services.projects.projects import change_settings
 from annotation.statistics.home import home_rows
 from tests import factories
 from tests.api.scene import Asker
+from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
 GERMAN = {"tag": "german", "skill": "German"}
@@ -304,7 +305,7 @@ class TestServices:
         ],
     )
     def test_rules_of_another_shape_are_refused(self, project: Project, carol: User, rules: object):
-        with pytest.raises(Refusal) as caught:
+        with refused("invalid_fields") as caught:
             change_settings(project=project, settings={"allocation": rules}, changed_by=carol)
         assert caught.value.field == "allocation"
         assert Project.objects.get(pk=project.pk).allocation == [GERMAN, CODE]
@@ -314,7 +315,7 @@ class TestServices:
         self, project: Project, alice: User, carol: User, skills: object
     ):
         membership = project.memberships.get(user=alice)
-        with pytest.raises(Refusal) as caught:
+        with refused("invalid_member") as caught:
             change_allotment(membership=membership, changes={"skills": skills}, changed_by=carol)
         assert caught.value.field == "skills"
 

@@ -3,12 +3,10 @@
 import uuid
 from collections.abc import Callable
 
-import pytest
 from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Verdict, WhyNothing
-from annotation.errors import Refusal
 from annotation.models import AuditEntry, Comparison, Project, User
 from annotation.selectors.eligibility import why_nothing
 from annotation.services.assignments import assign_next
@@ -16,6 +14,7 @@ from annotation.services.judgments.submission import JudgmentAnswer, submit_judg
 from annotation.services.projects.members import change_allotment
 from tests import factories
 from tests.api.scene import Asker
+from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
 
@@ -73,7 +72,7 @@ def test_a_daily_limit_is_changed_recorded_and_emptied(
     assert limit_after(daily_limit="") is None
     entries = AuditEntry.objects.filter(action="member.daily_limit").order_by("pk")
     assert [entry.details for entry in entries] == [{"from": None, "to": 40}, {"from": 40, "to": None}]
-    with pytest.raises(Refusal):
+    with refused("invalid_member"):
         change_allotment(membership=membership, changes={"daily_limit": 0}, changed_by=carol)
 
 

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Granularity, Role, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.forms.entered import rating_field
 from annotation.models import AuditEntry, FileImport, Judgment, Membership, Project, User
 from annotation.selectors import access
@@ -18,6 +18,7 @@ from annotation.services.projects.projects import create_project
 from annotation.services.projects.templates import TEMPLATES, create_from_template
 from tests import factories
 from tests.api.scene import Asker
+from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
 ADDRESS = "/projects/new/"
@@ -142,7 +143,7 @@ def test_staff_and_who_has_the_permission_create_projects_and_nobody_else(
     assert client_of(carol).post(ADDRESS, {"name": "Tea", "template": "blank"}).status_code == 403
     ask = Asker(carol)
     assert ask.post("/projects/", {}).status_code == 403
-    with pytest.raises(NotAllowed):
+    with refused("may_not_create_projects", NotAllowed):
         create_project(name="Tea", slug="tea", created_by=carol)
     carol.user_permissions.add(Permission.objects.get(codename="add_project"))
     askers = {carol: ask, staff: Asker(staff), admin: Asker(admin)}
@@ -158,7 +159,7 @@ def test_the_api_refuses_an_unknown_template_and_a_taken_address(project: Projec
     ask = Asker(staff)
     assert ask.post("/projects/", {"name": "T", "slug": "t", "template": "no"}).status_code == 422
     assert ask.post("/projects/", {"name": "T", "slug": "tea"}).status_code == 422
-    with pytest.raises(Refusal) as refusal:
+    with refused("unknown_template") as refusal:
         create_from_template(template="no", name="T", slug="t", created_by=staff)
     assert refusal.value.field == "template"
 

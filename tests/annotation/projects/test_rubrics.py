@@ -20,6 +20,7 @@ from annotation.services.projects.rubrics import (
     save_rubric,
 )
 from tests import factories
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -160,7 +161,7 @@ def test_the_database_refuses_two_asked_rubrics_and_one_that_is_not_published(pr
 def test_nothing_is_in_use_before_a_version_is_published(project: Project, carol: User):
     version = save(project, carol)
     assert (list(published_versions(project)), published_version(project, version.pk)) == ([], None)
-    with pytest.raises(Refusal, match="Publish"):
+    with refused("rubric_not_published"):
         ask_rubric(rubric=version.rubric, is_asked=True, by=carol)
     publish_rubric(version=version, published_by=carol)
     assert list(published_versions(project)) == [version]
@@ -240,5 +241,5 @@ def test_a_judgment_without_ratings_by_it_names_no_rubric_and_none_of_another_pr
     other = factories.make_project(slug="coffee", managers=[carol])
     foreign = save(other, carol)
     publish_rubric(version=foreign, published_by=carol)
-    with pytest.raises(InvalidAnswer, match="another project"):
+    with refused("rubric_of_other_project", InvalidAnswer):
         rate(project, alice, foreign)

@@ -7,11 +7,11 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import AssignmentState, Role
-from annotation.errors import Refusal
 from annotation.forms.projects import ProjectSettingsForm
 from annotation.models import AuditEntry, Judgment, Membership, Project, User
 from annotation.services.projects.members import change_role, remove_member
 from tests import factories
+from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
 
@@ -101,7 +101,7 @@ def test_roles_change_and_a_project_keeps_a_manager(
     assert hers.role == Role.MANAGER
     change_role(membership=mine, role=Role.REVIEWER, changed_by=alice)
     assert AuditEntry.objects.filter(action="member.role").count() == 2
-    with pytest.raises(Refusal, match="needs a manager"):
+    with refused("last_manager"):
         remove_member(membership=hers, removed_by=carol)
 
 

@@ -21,6 +21,7 @@ from tests.annotation.suggestions.help_scene import (
     suggest,
     switch_on,
 )
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 
@@ -100,11 +101,11 @@ def test_every_suggestion_is_decided_before_the_final_pass_is_stored(
     first = factories.make_judgment(comparison, alice)
     reveal = HelpReveal.objects.get()
     answer = ranking(comparison, (1, 2))
-    with pytest.raises(InvalidAnswer, match="1 is left"):
+    with refused("suggestion_undecided", InvalidAnswer, left=1):
         finish(reveal, alice, answer, {suggestion.pk: "accepted"})
-    with pytest.raises(InvalidAnswer, match="not shown"):
+    with refused("unknown_suggestion", InvalidAnswer):
         finish(reveal, alice, answer, {suggestion.pk: "accepted", other.pk: "rejected", 10**9: "accepted"})
-    with pytest.raises(InvalidAnswer, match="Accept, change or reject"):
+    with refused("suggestion_undecided", InvalidAnswer):
         finish(reveal, alice, answer, {suggestion.pk: "accepted", other.pk: "maybe"})
     reveal.refresh_from_db()
     assert reveal.finished_at is None
@@ -116,7 +117,7 @@ def test_the_first_pass_cannot_be_changed_while_suggestions_wait(project: Projec
     comparison = compare(project)
     suggest(comparison, span(comparison, "Two minutes."))
     first = factories.make_judgment(comparison, alice)
-    with pytest.raises(InvalidAnswer, match="Decide on the suggestions"):
+    with refused("suggestions_undecided", InvalidAnswer):
         submit_judgment(
             assignment=first.assignment,
             annotator=alice,
@@ -144,12 +145,12 @@ def test_a_final_pass_sent_twice_is_stored_once_and_another_is_refused(
     factories.make_judgment(comparison, alice)
     reveal, key = HelpReveal.objects.get(), uuid.uuid4()
     answer = ranking(comparison, (1, 2))
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         finish(reveal, bob, answer, {wrong.pk: "rejected"})
     once = finish(reveal, alice, answer, {wrong.pk: "rejected"}, idempotency_key=key)
     again = finish(reveal, alice, answer, {wrong.pk: "rejected"}, idempotency_key=key)
     assert again == once
-    with pytest.raises(AnsweredElsewhere):
+    with refused("submitted_since", AnsweredElsewhere):
         finish(reveal, alice, answer, {wrong.pk: "accepted"})
     assert reveal.decisions.get().decision == "rejected"
 
@@ -260,16 +261,16 @@ def test_a_span_that_does_not_stand_on_its_quote_is_refused(project: Project):
 
     comparison = compare(project)
     good = span(comparison, "Two minutes.")
-    with pytest.raises(StaleAnswer):
+    with refused("span_off_quote", StaleAnswer):
         suggest(comparison, replace(good, start=1, end=13))
-    with pytest.raises(InvalidAnswer):
+    with refused("span_outside_response", InvalidAnswer):
         suggest(comparison, replace(good, end=10_000))
-    with pytest.raises(InvalidAnswer):
+    with refused("unknown_category", InvalidAnswer):
         suggest(comparison, replace(good, category_id=project.categories.get(key="missing").pk))
     assert not SuggestionSet.objects.exists()
 
 
 def test_only_a_manager_switches_help_on(project: Project, alice: User):
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_suggestions", NotAllowed):
         set_help(project=project, is_active=True, by=alice)
     assert not project.has_help

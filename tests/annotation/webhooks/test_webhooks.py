@@ -17,6 +17,7 @@ from annotation.services.webhooks import endpoints
 from annotation.services.webhooks.deliveries import resend
 from annotation.services.webhooks.signing import PREFIX
 from tests.annotation.webhooks.webhook_scene import SUBMITTED, make_webhook
+from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]
@@ -72,7 +73,7 @@ def test_only_managers_have_to_do_with_webhooks(
         lambda: endpoints.send_test(endpoint=hook.endpoint, sent_by=user),
         lambda: resend(delivery=delivery, sent_by=user),
     ):
-        with pytest.raises(NotAllowed):
+        with refused("manager_changes_webhooks", NotAllowed):
             action()
 
 
@@ -94,9 +95,9 @@ def test_only_managers_have_to_do_with_webhooks(
     ],
 )
 def test_an_address_that_rondo_does_not_ask_is_refused(project: Project, carol: User, url: str):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as refusal:
         make_webhook(project, carol, url)
-    assert refused.value.field == "url"
+    assert refusal.value.field == "url"
 
 
 def test_a_host_that_an_administrator_lists_may_be_inside_and_without_tls(
@@ -104,22 +105,22 @@ def test_a_host_that_an_administrator_lists_may_be_inside_and_without_tls(
 ):
     settings.RONDO_WEBHOOK_HOSTS = ["builder:8080"]
     make_webhook(project, carol, "http://builder:8080/hook")
-    with pytest.raises(Refusal):
+    with refused("webhook_address_refused"):
         make_webhook(project, carol, "http://builder:9090/hook")
 
 
 @pytest.mark.parametrize("events", [[], ["judgment.submitted", "judgment.everything"]])
 def test_no_event_and_an_unknown_one_are_refused(project: Project, carol: User, events: list[str]):
-    with pytest.raises(Refusal) as refused:
+    with refused("webhook_events_missing") as refusal:
         endpoints.create_webhook(project=project, url="https://example.org", events=events, created_by=carol)
-    assert refused.value.field == "events"
+    assert refusal.value.field == "events"
 
 
 def test_a_project_has_only_so_many(project: Project, carol: User, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(endpoints, "MOST_WEBHOOKS", 2)
     make_webhook(project, carol)
     make_webhook(project, carol)
-    with pytest.raises(Refusal, match="2 webhooks"):
+    with refused("too_many_webhooks", most=2):
         make_webhook(project, carol)
 
 
@@ -149,7 +150,7 @@ def test_what_waits_of_a_webhook_that_is_switched_off_is_given_up_and_nothing_mo
         lambda: resend(delivery=delivery, sent_by=carol),
         lambda: endpoints.send_test(endpoint=hook.endpoint, sent_by=carol),
     ):
-        with pytest.raises(Refusal, match="switched off"):
+        with refused("webhook_off"):
             action()
 
 

@@ -8,11 +8,12 @@ import pytest
 from django.utils import timezone
 
 from annotation.choices import Purpose, Split, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Completion, Project, User
 from annotation.selectors.access import judgments_current, last_submitted
 from annotation.services.assignments import assign_next
 from tests import factories
+from tests.refusals import refused
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints, ready_arena
 from tests.training.engine.fake_server import FakeServer
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Slice, VoteCount
@@ -154,7 +155,7 @@ def test_an_arena_ends_by_its_limit_its_time_or_its_manager(project, carol, alic
     arena = ready_arena(project, carol, server=server_that_signs(), most_votes=1)
     mine, theirs = next_ballot(arena=arena, voter=alice), next_ballot(arena=arena, voter=bob)
     vote_in_arena(ballot=mine, voter=alice, vote=VOTES["equal"])
-    with pytest.raises(Refusal, match="over"):
+    with refused("arena_over"):
         vote_in_arena(ballot=theirs, voter=bob, vote=VOTES["equal"])
     arena.refresh_from_db()
     assert next_ballot(arena=arena, voter=alice) is None
@@ -176,34 +177,34 @@ def test_nobody_votes_faster_than_one_can_read(project, carol, alice):
     arena = ready_arena(project, carol, prompts=BALLOTS_A_MINUTE + 1, server=server_that_signs())
     for _ in range(BALLOTS_A_MINUTE):
         vote_in_arena(ballot=next_ballot(arena=arena, voter=alice), voter=alice, vote=VOTES["equal"])
-    with pytest.raises(TooFast):
+    with refused("too_fast", TooFast):
         next_ballot(arena=arena, voter=alice)
     ArenaBallot.objects.update(given_at=timezone.now() - timedelta(minutes=2))
     assert next_ballot(arena=arena, voter=alice) is not None
 
 
 def test_another_persons_ballot_is_refused(arena, alice, bob):
-    with pytest.raises(NotAllowed):
+    with refused("assigned_to_another", NotAllowed):
         vote_in_arena(ballot=next_ballot(arena=arena, voter=alice), voter=bob, vote=VOTES["first"])
 
 
 def test_what_cannot_be_an_arena_is_refused_by_field(project, carol, alice):
     checkpoints = make_checkpoints(project)
     fields = {"project": project, "name": "A", "prompts": 5}
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_arenas", NotAllowed):
         create_arena(created_by=alice, checkpoints=checkpoints, **fields)
-    with pytest.raises(Refusal) as refusal:
+    with refused("invalid_checkpoint_count") as refusal:
         create_arena(created_by=carol, checkpoints=checkpoints[:1], **fields)
     assert refusal.value.field == "checkpoints"
-    with pytest.raises(Refusal) as refusal:
+    with refused("no_held_out_prompts") as refusal:
         create_arena(created_by=carol, checkpoints=checkpoints, **fields)
     assert refusal.value.field == "prompts"
     factories.make_prompt(project, "Held out?", split=Split.HELD_OUT)
     other = factories.make_project(slug="coffee")
-    with pytest.raises(Refusal) as refusal:
+    with refused("unknown_checkpoint") as refusal:
         create_arena(created_by=carol, checkpoints=[*checkpoints, *make_checkpoints(other, ["x"])], **fields)
     assert refusal.value.field == "checkpoints"
     past = timezone.now() - timedelta(days=1)
-    with pytest.raises(Refusal) as refusal:
+    with refused("date_past") as refusal:
         create_arena(created_by=carol, checkpoints=checkpoints, expires_at=past, **fields)
     assert refusal.value.field == "expires_at"

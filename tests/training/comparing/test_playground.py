@@ -8,10 +8,11 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Split
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Judgment, Project, Prompt, User
 from tests import factories
 from tests.api.scene import Asker
+from tests.refusals import refused
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.engine import EngineUnavailableError
@@ -349,14 +350,14 @@ def test_prompts_of_another_project_and_too_many_are_refused(
     tea: PromptSet, carol: User, monkeypatch: pytest.MonkeyPatch
 ):
     foreign = factories.make_prompt(factories.make_project(slug="coffee"), "How strong?")
-    with pytest.raises(Refusal, match="no such prompt"):
+    with refused("unknown_prompt"):
         add_prompts(prompt_set=tea, prompts=[foreign.pk], changed_by=carol)
     monkeypatch.setattr("training.services.comparing.prompt_sets.MOST_PROMPTS", 3)
     more = factories.make_prompt(tea.project, "More?")
-    with pytest.raises(Refusal, match="at most 3"):
+    with refused("too_many_prompts", most=3):
         add_prompts(prompt_set=tea, prompts=[more.pk], changed_by=carol)
     monkeypatch.setattr("training.services.comparing.prompt_sets.MOST_SETS", 1)
-    with pytest.raises(Refusal, match="at most 1"):
+    with refused("too_many_prompt_sets", most=1):
         create_prompt_set(project=tea.project, name="Second", created_by=carol)
 
 
@@ -368,7 +369,7 @@ def test_only_managers_change_prompt_sets(tea: PromptSet, alice: User):
         lambda: rename_prompt_set(prompt_set=tea, name="New", changed_by=alice),
         lambda: delete_prompt_set(prompt_set=tea, deleted_by=alice),
     ):
-        with pytest.raises(NotAllowed):
+        with refused("manager_changes_prompt_sets", NotAllowed):
             call()
 
 

@@ -8,7 +8,7 @@ from django.forms import ModelMultipleChoiceField
 from django.utils import timezone
 
 from annotation.choices import AssignmentState, Purpose, SourceKind, Split, TurnState, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import (
     Assignment,
     Comparison,
@@ -25,6 +25,7 @@ from annotation.models import (
 from annotation.services.assignments import assign_next
 from annotation.services.conversations import end_conversation, save_task
 from tests import factories
+from tests.refusals import refused
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.conversations.scene import judge, judge_turn, open_conversations, talk, text_at
 from tests.training.engine.streaming_server import StreamingServer
@@ -109,12 +110,12 @@ def test_the_same_message_sent_twice_is_one_turn(conversation: Conversation, ali
 
 def test_another_message_waits_for_the_annotation(conversation: Conversation, alice: User):
     talk(conversation, "How hot?")
-    with pytest.raises(Refusal, match="Annotate the responses first"):
+    with refused("responses_not_annotated"):
         say(conversation=conversation, annotator=alice, text="And coffee?")
 
 
 def test_nobody_speaks_in_anothers_conversation(conversation: Conversation, bob: User):
-    with pytest.raises(NotAllowed, match="someone else's"):
+    with refused("conversation_of_another", NotAllowed):
         say(conversation=conversation, annotator=bob, text="Hello")
 
 
@@ -307,7 +308,7 @@ def test_ending_gives_a_turn_that_waits_back_to_the_queue(
 def test_after_the_end_nothing_can_be_said(conversation: Conversation, alice: User):
     talk(conversation, "How hot?")
     end_conversation(conversation=conversation, actor=alice)
-    with pytest.raises(Refusal, match="over"):
+    with refused("conversation_over"):
         say(conversation=conversation, annotator=alice, text="And coffee?")
 
 
@@ -323,7 +324,7 @@ def test_a_conversation_has_at_most_as_many_turns_as_the_project_allows(
         talk(conversation, text)
         judge_turn(conversation)
     assert not standing_of(conversation).may_go_on
-    with pytest.raises(Refusal, match="at its longest"):
+    with refused("conversation_too_long"):
         say(conversation=conversation, annotator=alice, text="Three?")
 
 
@@ -332,18 +333,18 @@ def test_the_daily_limit_covers_turns_too(conversation: Conversation, project: P
     project.save()
     talk(conversation, "How hot?")
     judge_turn(conversation)
-    with pytest.raises(NotAllowed):
+    with refused("no_more_conversation", NotAllowed):
         say(conversation=conversation, annotator=alice, text="And coffee?")
 
 
 def test_outsiders_begin_nothing_and_nobody_begins_in_a_closed_project(
     project: Project, alice: User, oscar: User, settings_: ConversationSettings
 ):
-    with pytest.raises(NotAllowed):
+    with refused("no_more_conversation", NotAllowed):
         begin(project=project, annotator=oscar)
     settings_.is_open = False
     settings_.save()
-    with pytest.raises(Refusal, match="closed"):
+    with refused("conversations_closed"):
         begin(project=project, annotator=alice)
 
 
@@ -360,7 +361,7 @@ def test_with_too_few_checkpoints_left_nothing_is_stored(conversation: Conversat
     checkpoint = conversation.project.conversation_settings.checkpoints.first()
     checkpoint.files_deleted_at = timezone.now()
     checkpoint.save()
-    with pytest.raises(Refusal, match="Too few checkpoints"):
+    with refused("too_few_checkpoints"):
         say(conversation=conversation, annotator=alice, text="How hot?")
     assert not response.exists()
     assert Prompt.objects.count() == 0

@@ -197,7 +197,7 @@ def test_two_measurements_never_go_on_at_once(
     client = client_of(carol)
     for _ in range(2):
         page = client.post(reverse("drift-measure", args=["tea"]), follow=True).content.decode()
-    assert "A measurement goes on already" in page
+    assert "A measurement is running already" in page
     assert DriftMeasurement.objects.count() == 1
     assert 'hx-trigger="every 2s"' in page
     do_measurement(DriftMeasurement.objects.get().pk)

@@ -8,11 +8,11 @@ import pytest
 from django.core.management import call_command
 
 from annotation.choices import Purpose
-from annotation.errors import Refusal
 from annotation.models import Assignment, Judgment, Project, User
 from annotation.services.assignments import assign_next
 from tests import factories
 from tests.annotation.labelling.work import answer
+from tests.refusals import refused
 from training.contract import read_snapshot
 from training.models import Round
 from training.selectors.judgments import decided_judgments
@@ -80,5 +80,5 @@ def test_from_measures_alone_nothing_can_be_learnt(project: Project, alice: User
     assignment = assign_next(project=project, annotator=alice)
     assert assignment is not None
     answer(assignment)
-    with pytest.raises(Refusal, match="no judgments yet"):
+    with refused("no_judgments"):
         refuse_unless_learnable(project, [1])

@@ -10,6 +10,7 @@ import pytest
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Project, User
 from tests import factories
+from tests.refusals import refused
 from tests.training.feedback.conftest import Application
 from training.choices import AbuseKind
 from training.models import Checkpoint, Feedback, FeedbackIncident
@@ -131,7 +132,7 @@ def test_a_flood_is_excluded_by_default_and_included_by_one_click(
     assert (day.up, day.down, round(day.low, 4), day.high) == (5, 0, 0.5655, 1.0)
     # (0 + 1) / (5 + 2) for who flooded, (1 + 1) / (1 + 2) for the others.
     assert sorted(set(trust_of_authors(project).values())) == [1 / 7, 2 / 3]
-    with pytest.raises(NotAllowed):
+    with refused("manager_decides_feedback", NotAllowed):
         decide_incident(incident=incident, included=True, decided_by=alice)
     decide_incident(incident=incident, included=True, decided_by=carol)
     assert usable_feedback(project).count() == 10

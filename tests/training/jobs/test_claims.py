@@ -172,9 +172,9 @@ def test_a_lost_message_is_sent_again_by_the_sweep_and_a_doubled_one_claims_noth
     ("error", "state", "text"),
     [
         (None, "finished", "done"),
-        (Unavailable("The cable is cut."), "waiting", "The cable is cut."),
+        (Unavailable("away", "The cable is cut."), "waiting", "The cable is cut."),
         (OperationalError("server closed the connection"), "waiting", "waiting for a worker"),
-        (Refusal("There is nothing to do."), "failed", "There is nothing to do."),
+        (Refusal("nothing", "There is nothing to do."), "failed", "There is nothing to do."),
         (OSError("The disk is full."), "failed", "The disk is full."),
         (ZeroDivisionError("x"), "failed", "ZeroDivisionError; see the log"),
     ],

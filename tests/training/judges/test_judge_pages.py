@@ -13,6 +13,7 @@ from annotation.models import AuditEntry, Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
 from tests import factories
+from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work
 from training.models import Checkpoint, Judge
 from training.selectors.judges import report_of
@@ -216,5 +217,5 @@ def test_what_is_no_server_is_refused_by_its_field(changes: dict[str, str], fiel
 
 
 def test_only_an_administrator_may_choose_an_address_and_a_key(carol: User, project: Project):
-    with pytest.raises(NotAllowed):
+    with refused("administrator_changes_served_models", NotAllowed):
         register_served_model(name="judge", url="https://models.example", by=carol)

@@ -16,6 +16,7 @@ from annotation.services.jobs import claims
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
 from annotation.services.judgments.submission import JudgmentAnswer
 from tests import factories
+from tests.refusals import refused
 from tests.training.conftest import judge as judge_as_person
 from tests.training.judges.judge_scene import (
     FakeJudge,
@@ -273,7 +274,7 @@ def test_a_machine_gets_nothing_that_is_withheld_and_people_cannot_pose_as_one(
     factories.make_comparison(project, ["As SmolLM, I think so.", "Yes."], prompt=prompt(project, "Who?"))
     kept_back = Comparison.objects.filter(withholding__isnull=False)
     assert lease_to_machine(project=project, machine=machine.user) is None or not kept_back.exists()
-    with pytest.raises(NotAllowed):
+    with refused("people_use_the_screen", NotAllowed):
         lease_to_machine(project=project, machine=alice)
 
 
@@ -308,9 +309,9 @@ def test_what_makes_no_judge_is_refused_by_its_field(
 
 
 def test_only_a_manager_decides_who_judges(machine: Judge, project: Project, alice: User):
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_judges", NotAllowed):
         create_judge(project=project, name="B", checkpoint=machine.checkpoint, created_by=alice)
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_judges", NotAllowed):
         set_judge(judge=machine, active=False, by=alice)
 
 
@@ -337,7 +338,7 @@ def test_a_judge_of_a_round_judges_that_one_alone(
     sweep_judges()
     of_the_first.refresh_from_db()
     assert of_the_first.state == JobState.WAITING
-    with pytest.raises(Refusal, match="Round 7 has no comparisons to judge"):
+    with refused("round_without_comparisons", number=7):
         create_judge(
             project=project, name="7", checkpoint=machine.checkpoint, created_by=carol, round_number=7
         )
@@ -367,6 +368,6 @@ def test_where_only_judges_have_judged_learning_begins_only_with_their_labels(
     machine: Judge, pairs: list[Comparison], project: Project, server: FakeJudge
 ):
     work(machine)
-    with pytest.raises(Refusal, match="no judgments yet"):
+    with refused("no_judgments"):
         freeze_snapshot(project=project, rounds=[2])
     assert freeze_snapshot(project=project, rounds=[2], ai_feedback=True).counts["ai_judgments"] == 2

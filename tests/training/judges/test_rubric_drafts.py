@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.choices import JobState
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import NotAllowed
 from annotation.models import Project, Rubric, RubricVersion, User
 from tests import factories
+from tests.refusals import refused
 from training.contract.rubric import LONGEST_REPLY, RubricReplyError
 from training.engine import Engine
 from training.models import RubricDraft
@@ -252,14 +253,14 @@ def test_a_draft_is_refused_without_pairs_without_a_manager_and_beside_another(
     draft: RubricDraft, project: Project, carol: User, alice: User, sent: list[Any]
 ):
     values: dict[str, Any] = {"project": project, "checkpoint": draft.checkpoint, "pairs": 9}
-    with pytest.raises(Refusal, match="already"):
+    with refused("draft_under_way"):
         request_draft(**values, requested_by=carol)
-    with pytest.raises(NotAllowed):
+    with refused("manager_writes_rubrics", NotAllowed):
         request_draft(**values, requested_by=alice)
-    with pytest.raises(Refusal, match="4 to 200"):
+    with refused("invalid_pair_count", least=4, most=200):
         request_draft(**{**values, "pairs": 3}, requested_by=carol)
     other = factories.make_project(slug="coffee", managers=[carol])
-    with pytest.raises(Refusal, match="there are 0"):
+    with refused("too_few_pairs", count=0):
         request_draft(**{**values, "project": other}, requested_by=carol)
     sent.clear()
     sweep_drafts()

@@ -9,8 +9,9 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from pytest_django import Settings
 
-from annotation.errors import Refusal, Unavailable
+from annotation.errors import Unavailable
 from annotation.models import User
+from tests.refusals import refused
 from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind, StepState
 from training.models import GpuLease, Round, RoundStep, Run, Snapshot, Worker
@@ -56,10 +57,7 @@ def test_two_runs_lease_different_gpus_and_a_third_waits_for_them(gpus: list[Any
     ):
         assert (first, second) == ([0], [1])
         with (
-            pytest.raises(
-                Unavailable,
-                match=f"waiting for GPUs of {HERE}: 1 needed, 0 free; the others train run-0, run-1",
-            ),
+            refused("waiting_for_gpus", Unavailable, host=HERE, count=1, free=0, runs="run-0, run-1"),
             leases.leased_gpus(runs[2], processes=1, requested=None),
         ):
             pass
@@ -69,7 +67,10 @@ def test_two_runs_lease_different_gpus_and_a_third_waits_for_them(gpus: list[Any
 
 def test_a_run_that_gets_only_some_of_its_gpus_keeps_none(gpus: list[Any], runs: list[Run]):
     with leases.leased_gpus(runs[0], processes=1, requested=None):
-        with pytest.raises(Unavailable), leases.leased_gpus(runs[1], processes=2, requested=None):
+        with (
+            refused("waiting_for_gpus", Unavailable),
+            leases.leased_gpus(runs[1], processes=2, requested=None),
+        ):
             pass
         assert list(GpuLease.objects.values_list("run__name", flat=True)) == ["run-0"]
 
@@ -89,7 +90,10 @@ def test_a_setting_lets_runs_share_a_gpu(gpus: list[Any], runs: list[Run], setti
         leases.leased_gpus(runs[1], processes=1, requested=None) as second,
     ):
         assert (first, second) == ([0], [0])
-        with pytest.raises(Unavailable), leases.leased_gpus(runs[2], processes=1, requested=None):
+        with (
+            refused("waiting_for_gpus", Unavailable),
+            leases.leased_gpus(runs[2], processes=1, requested=None),
+        ):
             pass
 
 
@@ -111,7 +115,7 @@ def test_renewing_keeps_a_lease_alive(gpus: list[Any], runs: list[Run], settings
 
 def test_more_processes_than_gpus_are_refused_with_the_remedy(gpus: list[Any], runs: list[Run]):
     with (
-        pytest.raises(Refusal, match=r"asks for 3 GPUs on one machine.*the largest has 2: lower processes"),
+        refused("too_few_gpus", count=3, most=2),
         leases.leased_gpus(runs[0], processes=3, requested=None),
     ):
         pass
@@ -128,7 +132,7 @@ def test_where_another_worker_has_enough_the_step_waits_for_it(gpus: list[Any], 
         heartbeat_at=now,
     )
     with (
-        pytest.raises(Unavailable, match="waiting for a worker with 3 GPUs: this one has 2"),
+        refused("waiting_for_gpus", Unavailable, count=3, here=2),
         leases.leased_gpus(runs[0], processes=3, requested=None),
     ):
         pass

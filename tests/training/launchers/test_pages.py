@@ -11,6 +11,7 @@ from pytest_django import Settings
 
 from annotation.errors import Refusal
 from annotation.models import User
+from tests.refusals import refused
 from training.models import Launch, Round, Run, Snapshot, Worker
 from training.recipe import Recipe
 from training.services.rounds import start_round
@@ -78,12 +79,12 @@ def test_rollout_servers_need_ray_and_a_folder_that_all_nodes_share(round_: Roun
     rewards = [{"name": "short", "kind": "length", "options": {"most": 2}}]
     on_server = {"method": "policy_gradient", "rollout": {"server": {}}, "rewards": rewards}
     recipe = Recipe.from_json({"policy": on_server, "compute": {"rollout_servers": 2}})
-    with pytest.raises(Refusal, match="started on Ray, and this round trains on local: set rollout_servers"):
+    with refused("rollout_servers_need_ray", name="local"):
         resources_of(recipe.compute)
     settings.RONDO_LAUNCHER = ["ray"]
     assert resources_of(recipe.compute)["servers"] == 2
     settings.RONDO_STORE_URL = "s3://bucket/rondo"
-    with pytest.raises(Refusal, match="RONDO_STORE_URL says that they share none"):
+    with refused("rollout_servers_need_shared_folder"):
         resources_of(recipe.compute)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError
 
-from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
+from tests.refusals import refused
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_snapshot
@@ -94,10 +94,10 @@ def test_a_reward_model_that_the_project_does_not_have_is_refused_by_name(
             "rewards": [{"name": "people", "kind": "model", "checkpoint": name}],
         }
         round_ = open_first_round(project=prompts[0].project)
-        with pytest.raises(Refusal, match=f"The reward people names {name}, which is no reward model of"):
+        with refused("recipe_invalid", field="recipe"):
             go_around(round_, policy, alice, carol)
         # Nor is it taken where it was there when training started, and is gone when its turn comes.
-        with pytest.raises(Refusal, match=f"The reward 'people' names '{name}', which is no reward model of"):
+        with refused("unknown_reward_model", part="people", name=name):
             with_reward_models(round_, Recipe.from_json({"policy": policy}).policy)
 
 
@@ -108,9 +108,7 @@ def test_a_rounds_own_reward_model_is_not_looked_for_before_it_is_trained(
     policy = Recipe.from_json({"policy": {"method": "policy_gradient", "context": True}}).policy
     assert with_reward_models(round_, policy) != policy
     Run.objects.filter(name="tea-round-1-reward").update(state="stopped")
-    with pytest.raises(
-        Refusal, match=r"The reward 'people' is the reward model of .*, which is not trained yet"
-    ):
+    with refused("reward_model_not_trained", part="people"):
         with_reward_models(round_, policy)
 
 

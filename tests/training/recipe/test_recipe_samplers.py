@@ -7,9 +7,9 @@ import json
 import pytest
 
 from annotation.choices import SourceKind
-from annotation.errors import Refusal
 from annotation.models import CompletionSource, Project, Prompt
 from tests import factories
+from tests.refusals import refused
 from training.contract import ContractError
 from training.models import Checkpoint, Round
 from training.recipe import Recipe, Sampler, SamplingSettings
@@ -92,7 +92,7 @@ def test_the_same_samplers_draw_the_same_again(project: Project, train_prompts: 
 
 def test_a_sampler_that_no_checkpoint_is_named_for_is_refused(project: Project, train_prompts: list[Prompt]):
     round_ = a_round(project, samplers=[{"checkpoint": "nobody", "completions": 2}])
-    with pytest.raises(Refusal, match="'nobody' is no checkpoint"):
+    with refused("unknown_sampler", name="nobody"):
         list(questions_of(round_, None))
 
 
@@ -126,9 +126,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("values", "message"), WRONG)
 def test_what_cannot_be_is_refused_with_its_field(values, message: str):
-    with pytest.raises(ContractError) as refused:
+    with pytest.raises(ContractError) as refusal:
         Recipe.from_json(values)
-    assert str(refused.value).startswith(message)
+    assert str(refusal.value).startswith(message)
 
 
 def test_a_recipe_with_everything_comes_back_from_json():

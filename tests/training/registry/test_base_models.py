@@ -13,6 +13,7 @@ from pytest_django import Settings
 from annotation.choices import JobState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, CompletionSource, User
+from tests.refusals import refused
 from tests.rlhf.gguf_files.writer import write_gguf
 from tests.rlhf.model.families import family_folder
 from tests.training.registry.base_model_scene import added, change_json, leftovers, of_folder
@@ -139,19 +140,19 @@ def test_a_folder_outside_the_allowed_ones_is_refused_even_through_a_link(
         Path("/etc"),
         Path("relative"),
     ):
-        with pytest.raises(Refusal) as refused:
+        with pytest.raises(Refusal) as refusal:
             request_base_model(new_base=of_folder(folder), requested_by=admin)
-        assert refused.value.field == "folder"
+        assert refusal.value.field == "folder"
 
 
 def test_only_an_administrator_adds_and_a_name_is_taken_once(server_folder: Path, admin: User, carol: User):
-    with pytest.raises(NotAllowed):
+    with refused("administrator_changes_base_models", NotAllowed):
         request_base_model(new_base=of_folder(server_folder), requested_by=carol)
     request_base_model(new_base=of_folder(server_folder), requested_by=admin)
-    with pytest.raises(Refusal, match="is being added already"):
+    with refused("model_under_way"):
         request_base_model(new_base=of_folder(server_folder), requested_by=admin)
     register_starter(name="taken")
-    with pytest.raises(Refusal, match="is called taken"):
+    with refused("model_name_in_use", name="taken"):
         request_base_model(
             new_base=NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(server_folder), name="taken"),
             requested_by=admin,

@@ -15,6 +15,7 @@ from pytest_django import Settings
 
 from annotation.errors import Refusal
 from annotation.models import AuditEntry, Project, User
+from tests.refusals import refused
 from tests.training.registry.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, RunState
 from training.contract import KtoSettings, PolicyGradientSettings, PreferenceSettings, RewardPart
@@ -77,9 +78,9 @@ def test_tags_and_notes_are_changed_and_who_did_it_is_written_down(
     ],
 )
 def test_what_is_no_tag_or_too_much_is_refused_by_its_field(old: Checkpoint, carol: User, tags, notes, field):
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as refusal:
         describe_checkpoint(checkpoint=old, tags=tags, notes=notes, described_by=carol)
-    assert refused.value.field == field
+    assert refusal.value.field == field
     old.refresh_from_db()
     assert (old.tags, old.notes) == ([], "")
 
@@ -153,8 +154,8 @@ def test_every_file_is_held_against_its_digest(old: Checkpoint):
         "manifest.json": "intact", "adapter_model.safetensors": "changed",
         "adapter_config.json": "missing", "note.txt": "unknown",
     }  # fmt: skip
-    with pytest.raises(
-        Refusal, match=r"adapter_config.json is missing, adapter_model.safetensors is changed"
+    with refused(
+        "checkpoint_damaged", damage="adapter_config.json is missing, adapter_model.safetensors is changed"
     ):
         require_intact(old)
 
@@ -164,7 +165,7 @@ def test_a_manifest_that_was_exchanged_with_its_files_is_found_out(old: Checkpoi
     for file in old.path.iterdir():
         file.write_bytes((other.path / file.name).read_bytes())
     assert [(checked.name, checked.state) for checked in check_files(old)] == [("manifest.json", "changed")]
-    with pytest.raises(Refusal, match="its manifest is changed"):
+    with refused("checkpoint_damaged", state="changed"):
         require_registered(old)
     require_registered(other)
 
@@ -247,10 +248,10 @@ def test_what_still_needs_a_checkpoint_is_named_and_nothing_is_deleted(
         state=RunState.STOPPED,
     )
     CheckpointExport.objects.create(checkpoint=old)
-    with pytest.raises(Refusal) as refused:
+    with refused("checkpoint_in_use") as refusal:
         delete_files(checkpoint=old, deleted_by=carol)
     for named in (f"{round_}, whose rival it is", "run next, which continues it", "an export"):
-        assert named in refused.value.message
+        assert named in refusal.value.message
     assert old.path.is_dir()
     Run.objects.filter(pk=run.pk).update(state=RunState.FINISHED)
     Round.objects.update(state=RoundState.PROMOTED)
@@ -388,7 +389,7 @@ def test_a_reward_model_whose_manifest_was_exchanged_trains_no_policy(project: P
     settings = PolicyGradientSettings(rewards=(part,))
     assert isinstance(with_reward_models(round_, settings), PolicyGradientSettings)
     (reward.path / "manifest.json").write_text("{}")
-    with pytest.raises(Refusal, match="reward-1 is not as it was registered"):
+    with refused("checkpoint_damaged", checkpoint="reward-1"):
         with_reward_models(round_, settings)
 
 
@@ -418,5 +419,5 @@ def test_what_has_no_files_any_more_is_offered_nowhere(old: Checkpoint, project:
     assert old in checkpoints_of(project, writing=True)
     delete_files(checkpoint=old, deleted_by=carol)
     assert old not in checkpoints_of(project, writing=True)
-    with pytest.raises(Refusal, match="were deleted: choose another"):
+    with refused("files_deleted"):
         require_registered(old)

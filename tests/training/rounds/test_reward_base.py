@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from annotation.errors import Refusal
 from annotation.models import Project, User
+from tests.refusals import refused
 from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import do_steps_before
 from training.choices import BaseOrigin, CheckpointKind, StepKind
@@ -200,5 +201,5 @@ def test_a_served_part_without_a_reward_model_of_the_project_is_refused(project:
     policy = PolicyGradientSettings(rewards=(RewardPart(name="it", kind="served", checkpoint="theirs"),))
     round_ = with_recipe(draft_first_round(project=project, created_by=None), policy=policy)
     assert [problem for problem in dry_run(round_=round_).problems if "names theirs" in problem]
-    with pytest.raises(Refusal, match="'theirs', which is no reward model"):
+    with refused("unknown_reward_model", name="theirs"):
         with_reward_models(round_, policy)

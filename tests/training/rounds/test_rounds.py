@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from annotation.errors import Refusal
 from annotation.models import Comparison, Project, Prompt, User
 from annotation.services.jobs import claims
 from tests import factories
+from tests.refusals import refused
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, decide, do_steps_before, states
@@ -121,7 +121,7 @@ def test_a_broker_that_is_down_loses_nothing(project: Project, monkeypatch: pyte
 
 def test_training_does_not_start_without_a_decided_pair(project: Project, carol: User):
     round_ = open_first_round(project=project)
-    with pytest.raises(Refusal, match="no judgments yet"):
+    with refused("no_judgments"):
         start_round(round_=round_, started_by=carol)
     round_.refresh_from_db()
     assert round_.state == RoundState.SAMPLING
@@ -130,7 +130,7 @@ def test_training_does_not_start_without_a_decided_pair(project: Project, carol:
 
 def test_a_round_is_started_once(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
-    with pytest.raises(Refusal, match="not in labelling any more"):
+    with refused("round_not_labelling"):
         start_round(round_=labelled, started_by=carol)
     assert RoundStep.objects.filter(round=labelled, position__gt=0).count() == 6
 
@@ -140,7 +140,7 @@ def test_a_project_trains_one_round_at_a_time(labelled: Round, carol: User):
         project=labelled.project, number=2, policy=labelled.policy, state=RoundState.LABELLING
     )
     start_round(round_=labelled, started_by=carol)
-    with pytest.raises(Refusal, match="Another round of Tea is training"):
+    with refused("another_round_trains", project="Tea"):
         start_round(round_=second, started_by=carol)
 
 
@@ -262,10 +262,10 @@ def test_a_round_that_nobody_works_on_is_cancelled_at_once(labelled: Round, caro
 
 
 def test_what_has_ended_is_not_cancelled_and_what_goes_on_is_not_started_again(labelled: Round, carol: User):
-    with pytest.raises(Refusal, match="nothing to start again"):
+    with refused("nothing_to_restart"):
         start_again(round_=labelled, actor=carol)
     cancel_round(round_=labelled, actor=carol)
-    with pytest.raises(Refusal, match="nothing to cancel"):
+    with refused("nothing_to_cancel"):
         cancel_round(round_=labelled, actor=carol)
     labelled.refresh_from_db()
     assert (labelled.state, labelled.cancel_requested) == (RoundState.CANCELLED, False)
@@ -286,7 +286,7 @@ def test_a_round_taken_back_to_labelling_trains_anew_under_new_names(labelled: R
         "tea-round-1-reward-2",
         "tea-round-1-policy",
     }
-    with pytest.raises(Refusal, match="is open already"):
+    with refused("next_round_open"):
         reopen_round(round_=labelled, actor=carol)
 
 

@@ -8,9 +8,9 @@ import pytest
 from django.db.utils import IntegrityError
 from django.utils import timezone
 
-from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Project, Prompt, User
 from annotation.services.jobs import claims
+from tests.refusals import refused
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, deeds, do_steps_before
 from training.choices import STATE_OF_STEP, RoundState, StepKind, StepState
@@ -77,7 +77,7 @@ def test_a_draft_samples_nothing_before_it_is_opened(
     open_round(round_=round_, opened_by=carol)
     advance_round(round_.pk)
     assert sorted(Comparison.objects.values_list("size", flat=True)) == [2, 2, 3, 3]
-    with pytest.raises(Refusal, match="no draft any more"):
+    with refused("round_not_draft"):
         open_round(round_=round_, opened_by=carol)
     assert deeds(round_) == [("round.draft", "carol"), ("round.open", "carol")]
 
@@ -143,7 +143,7 @@ def test_a_round_is_paused_before_each_step_and_goes_on_with_it(labelled: Round,
     assert labelled.state == RoundState.PAUSED
     advance_round(labelled.pk)
     assert labelled.steps.get(kind=kind).state == StepState.WAITING
-    with pytest.raises(Refusal, match="nothing to pause"):
+    with refused("round_not_running"):
         pause_round(round_=labelled, actor=carol)
     resume_round(round_=labelled, actor=carol)
     assert labelled.state == STATE_OF_STEP[kind]
@@ -152,7 +152,7 @@ def test_a_round_is_paused_before_each_step_and_goes_on_with_it(labelled: Round,
     assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert Run.objects.count() == 2
     assert Snapshot.objects.count() == 1
-    with pytest.raises(Refusal, match="not paused"):
+    with refused("round_not_paused"):
         resume_round(round_=labelled, actor=carol)
 
 

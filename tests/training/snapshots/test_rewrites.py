@@ -14,6 +14,7 @@ from annotation.services.judgments.continuations import continue_response, is_of
 from annotation.text.edits import Edit, Origin
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, span, submit
+from tests.refusals import refused
 from tests.tiny import tiny_tokenizer
 from tests.training.engine.fake_server import FakeServer
 from training.contract import SnapshotRow, read_snapshot
@@ -121,7 +122,7 @@ def test_a_server_that_refuses_is_no_model_and_names_none(
         if request.method == "POST"
         else None
     )
-    with pytest.raises(Unavailable) as refusal:
+    with refused("model_not_answering", Unavailable) as refusal:
         rewritten(assignment)
     assert "starter" not in refusal.value.message
 

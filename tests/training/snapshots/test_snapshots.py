@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from annotation.errors import Refusal
 from annotation.models import Category, Judgment, Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.judgments.checks import EvidencePointer
@@ -17,6 +16,7 @@ from annotation.services.judgments.submission import (
     submit_judgment,
 )
 from tests import factories
+from tests.refusals import refused
 from tests.training.conftest import judge, judge_all
 from training.contract import Message, Passage, read_prompts, read_snapshot
 from training.models import Snapshot
@@ -182,7 +182,7 @@ def test_judgments_of_later_rounds_and_other_projects_stay_out(project: Project,
 
 
 def test_no_judgment_at_all_is_refused_with_what_to_do(project: Project):
-    with pytest.raises(Refusal, match="no judgments yet: label some comparisons"):
+    with refused("no_judgments"):
         freeze_snapshot(project=project, rounds=[1])
 
 
@@ -201,7 +201,7 @@ def test_ties_and_held_out_prompts_alone_are_refused(project: Project, alice: Us
         answer=JudgmentAnswer(verdict="both_good"),
         idempotency_key=uuid.uuid4(),
     )
-    with pytest.raises(Refusal, match="has 2 judgments, but none prefers"):
+    with refused("no_preferences", count=2):
         freeze_snapshot(project=project, rounds=[1])
     assert not (rondo_home / "snapshots").exists()
 

@@ -5,13 +5,13 @@ import uuid
 import pytest
 
 from annotation.choices import Verdict
-from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.services.assignments import assign_next
 from annotation.services.judgments.checks import JudgmentAnswer, StepLabelInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.texts.completions import create_comparison
 from tests import factories
+from tests.refusals import refused
 from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
 
 pytestmark = pytest.mark.django_db
@@ -40,5 +40,5 @@ def test_labels_of_steps_are_enough_to_learn_from_on_training_prompts(
     if split == "train":
         assert freeze_snapshot(project=project, rounds=[1]).counts["judgments"] == 1
     else:
-        with pytest.raises(Refusal, match="has 1 judgment, but none prefers"):
+        with refused("no_preferences", count=1):
             refuse_unless_learnable(project, [1])

@@ -18,6 +18,7 @@ from annotation.models import Category, Comparison, HelpReveal, Project, Suggest
 from annotation.services.suggestions.storing import SuggestionInput
 from tests import factories
 from tests.api.scene import Asker
+from tests.refusals import refused
 from tests.training.registry.registry_rows import make_trained
 from training.choices import CheckpointKind
 from training.engine import Engine, Scores, SegmentScore
@@ -324,7 +325,7 @@ def test_switched_off_nothing_is_computed_and_nothing_shown(
 
 @pytest.mark.django_db
 def test_settings_that_cannot_work_are_refused_by_their_field(project: Project, alice: User, carol: User):
-    with pytest.raises(NotAllowed):
+    with refused("manager_changes_suggestions", NotAllowed):
         switched_on(project, alice)
     wrong: dict[str, Any] = {"template": "{answers}", "control_share": 1.5, "unread_seconds": -1.0}
     for field, value in wrong.items():
@@ -333,7 +334,7 @@ def test_settings_that_cannot_work_are_refused_by_their_field(project: Project, 
         assert caught.value.field == field
     other = factories.make_project(slug="coffee", managers=[carol])
     foreign = make_trained("foreign", other)
-    with pytest.raises(Refusal) as caught:
+    with refused("unknown_checkpoint") as caught:
         switched_on(project, carol, checkpoint=foreign)
     assert caught.value.field == "checkpoint"
     assert not SuggestionSource.objects.exists()

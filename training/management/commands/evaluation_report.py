@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.translation import gettext as _
 
 from training.models import Checkpoint
 from training.selectors.evaluation_report import report_of
@@ -21,14 +22,20 @@ class Command(BaseCommand):
         name = options["checkpoint"]
         checkpoint = Checkpoint.objects.filter(name=name).first()
         if checkpoint is None:
-            raise CommandError(f"There is no checkpoint {name!r}. The Checkpoints page lists all names.")
+            raise CommandError(
+                _("There is no checkpoint %(name)r. The Checkpoints page lists all names.") % {"name": name}
+            )
         report = report_of(checkpoint)
         if report is None:
             raise CommandError(
-                f"{name} has not been evaluated: a round evaluates the policy that it trained."
+                _("%(name)s has not been evaluated: a round evaluates the policy that it trained.")
+                % {"name": name}
             )
         try:
             options["output"].write_text(report_file(report), encoding="utf-8")
         except OSError as error:
-            raise CommandError(f"{options['output']} cannot be written: {error.strerror}.") from None
+            raise CommandError(
+                _("%(path)s cannot be written: %(error)s.")
+                % {"path": options["output"], "error": error.strerror}
+            ) from None
         self.stdout.write(f"{len(report.rows)} prompts, {options['output']}")

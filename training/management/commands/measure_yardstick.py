@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.models import Checkpoint
@@ -26,7 +27,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         checkpoint = Checkpoint.objects.filter(name=options["checkpoint"]).first()
         if checkpoint is None:
-            raise CommandError(f"There is no checkpoint {options['checkpoint']}.")
+            raise CommandError(
+                _("There is no checkpoint %(name)r. The Checkpoints page lists all names.")
+                % {"name": options["checkpoint"]}
+            )
         try:
             measurement = measure_yardstick(
                 checkpoint=checkpoint, name=options["set"], path=options["file"], most=options["most"]

@@ -5,6 +5,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.utils.translation import gettext as _
 
 from training.files.run_folders import OWN_FILES
 from training.files.shared import shared
@@ -19,7 +20,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         store = shared()
         if store is None:
-            raise CommandError("RONDO_STORE_URL is not set: there is nothing to send files to.")
+            raise CommandError(_("RONDO_STORE_URL is not set: there is nothing to send files to."))
         sent = 0
         for kind in KINDS:
             folder = Path(settings.RONDO_HOME) / kind

@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.choices import CheckpointKind
@@ -21,12 +22,12 @@ class Command(BaseCommand):
         if options["names"]:
             chosen = chosen.filter(name__in=options["names"])
             if missing := sorted(set(options["names"]) - set(chosen.values_list("name", flat=True))):
-                raise CommandError(f"No such checkpoint: {', '.join(missing)}.")
+                raise CommandError(_("No such checkpoint: %(names)s.") % {"names": ", ".join(missing)})
         else:
             chosen = chosen.filter(files_deleted_at__isnull=True, server_url="")
         damaged = [checkpoint.name for checkpoint in chosen if not self._check(checkpoint)]
         if damaged:
-            raise CommandError(f"Damaged: {', '.join(damaged)}.")
+            raise CommandError(_("Damaged: %(names)s.") % {"names": ", ".join(damaged)})
 
     def _check(self, checkpoint: Checkpoint) -> bool:
         try:

@@ -81,24 +81,31 @@ def create_arena(
     and a project without held-out prompts, naming the field.
     """
     if not access.may(created_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project opens arenas."))
+        raise NotAllowed("manager_changes_arenas", _("Only a manager of the project opens arenas."))
     chosen = {checkpoint.pk: checkpoint for checkpoint in checkpoints}
     if not FEWEST_CHECKPOINTS <= len(chosen) <= MOST_CHECKPOINTS:
         raise Refusal(
-            _("Choose %(least)s to %(most)s checkpoints.")
-            % {"least": FEWEST_CHECKPOINTS, "most": MOST_CHECKPOINTS},
+            "invalid_checkpoint_count",
+            _("Choose %(least)s to %(most)s checkpoints."),
             field="checkpoints",
+            least=FEWEST_CHECKPOINTS,
+            most=MOST_CHECKPOINTS,
         )
     if responding_checkpoints(project).filter(pk__in=chosen).count() < len(chosen):
-        raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
+        raise Refusal(
+            "unknown_checkpoint",
+            _("Choose checkpoints of this project that write text."),
+            field="checkpoints",
+        )
     held_out = Prompt.objects.filter(project=project, split=Split.HELD_OUT).count()
     if not held_out and not is_conversation:
         raise Refusal(
+            "no_held_out_prompts",
             _("This project has no held-out prompts, and an arena asks no others: import more prompts."),
             field="prompts",
         )
     if expires_at is not None and expires_at <= timezone.now():
-        raise Refusal(_("This time is over. Choose a later one."), field="expires_at")
+        raise Refusal("date_past", _("This time is over. Choose a later one."), field="expires_at")
     arena = ArenaLink.objects.create(
         project=project,
         name=name,
@@ -131,7 +138,7 @@ def create_arena(
 def close_arena(*, arena: ArenaLink, closed_by: User) -> None:
     """End the voting for good. Closing twice is closing once."""
     if not access.may(closed_by, arena.project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project closes arenas."))
+        raise NotAllowed("manager_changes_arenas", _("Only a manager of the project closes arenas."))
     if ArenaLink.objects.filter(pk=arena.pk, closed_at__isnull=True).update(
         # Its worker stops with the next heartbeat.
         closed_at=timezone.now(),
@@ -171,7 +178,7 @@ def _prepare(arena: ArenaLink, engines: Engines, heartbeat: Heartbeat) -> str:
             answers = [_answer(arena, prompt, checkpoint, engines, heartbeat) for checkpoint in checkpoints]
             _make_pairs(arena, prompt, answers)
     except EngineUnavailableError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable("model_not_answering", str(error)) from error
     return f"{len(prompts)} / {len(prompts)}"
 
 
@@ -241,13 +248,13 @@ def begin_as_guest(*, arena: ArenaLink, address: str = "") -> User:
     guests or is over, too many in a minute, and too many from one address.
     """
     if not arena.for_guests or not arena.is_open:
-        raise NotAllowed(_("This arena takes no guests."))
+        raise NotAllowed("arena_without_guests", _("This arena takes no guests."))
     place = f"{_prefix(arena)}{address_hash(arena.project_id, address)[:16]}-"
     for minutes, most in GUESTS_OF_ADDRESS.items() if address else ():
         if _begun(place, minutes) >= most:
-            raise TooFast(_("Many visitors start from this address. Try again later."))
+            raise TooFast("too_many_guests", _("Many visitors start from this address. Try again later."))
     if _begun(_prefix(arena), minutes=1) >= GUESTS_A_MINUTE:
-        raise TooFast(_("Many visitors start at this moment. Try again in a minute."))
+        raise TooFast("too_many_guests", _("Many visitors start at this moment. Try again in a minute."))
     guest = User(username=f"{place}{uuid.uuid4().hex}", is_active=False, is_guest=True)
     guest.set_unusable_password()
     guest.save()
@@ -281,7 +288,7 @@ def next_ballot(*, arena: ArenaLink, voter: User) -> ArenaBallot | None:
             return held
         since = timezone.now() - timedelta(minutes=1)
         if ballots.filter(given_at__gt=since).count() >= BALLOTS_A_MINUTE:
-            raise TooFast(_("You vote faster than one can read. Go on in a minute."))
+            raise TooFast("too_fast", _("You vote faster than one can read. Go on in a minute."))
         pair = _next_pair(arena, voter)
         if pair is None:
             return None
@@ -319,13 +326,13 @@ def vote_in_arena(*, ballot: ArenaBallot, voter: User, vote: Vote) -> ArenaBallo
     Refuses another person's ballot and an arena that is over.
     """
     if ballot.voter_id != voter.pk:
-        raise NotAllowed(_("This pair was given to someone else."))
+        raise NotAllowed("assigned_to_another", _("This pair was given to someone else."))
     arena = ArenaLink.objects.select_for_update().get(pk=ballot.pair.arena_id)
     locked = ArenaBallot.objects.select_for_update().get(pk=ballot.pk)
     if locked.judgment_id is not None:
         return locked
     if not arena.is_open:
-        raise Refusal(_("This arena is over: votes are no longer taken."))
+        raise Refusal("arena_over", _("This arena is over: votes are no longer taken."))
     store_vote(
         row=locked,
         voter=voter,

@@ -60,11 +60,19 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
     """
     require_manager(created_by, shown.project)
     if shown.prompt_set is None:
-        raise Refusal(_("This comparison belongs to no prompt set."), field="prompt_set")
+        raise Refusal(
+            "comparison_without_prompt_set",
+            _("This comparison belongs to no prompt set."),
+            field="prompt_set",
+        )
     checkpoints = [answer.checkpoint for answer in shown.answers.select_related("checkpoint")]
     progress = progress_on(shown.prompt_set, checkpoints, after=shown.base_prompt_id)
     if progress.next is None:
-        raise Refusal(_("These checkpoints were compared on every prompt of the set."), field="prompt_set")
+        raise Refusal(
+            "prompt_set_exhausted",
+            _("These checkpoints were compared on every prompt of the set."),
+            field="prompt_set",
+        )
     base_system = system_of(shown.base_prompt.messages) if shown.base_prompt else ""
     system = system_of(shown.messages)
     return ask_side_by_side(

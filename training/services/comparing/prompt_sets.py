@@ -29,7 +29,11 @@ def create_prompt_set(
     name = _checked_name(name)
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     if project.prompt_sets.count() >= MOST_SETS:
-        raise Refusal(_("A project has at most %(most)d prompt sets. Delete one.") % {"most": MOST_SETS})
+        raise Refusal(
+            "too_many_prompt_sets",
+            _("A project has at most %(most)d prompt sets. Delete one."),
+            most=MOST_SETS,
+        )
     try:
         with transaction.atomic():
             made = PromptSet.objects.create(project=project, name=name, created_by=created_by)
@@ -75,11 +79,14 @@ def add_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_by: 
         Prompt.objects.filter(project=locked.project_id, pk__in=prompt_ids).values_list("pk", flat=True)
     )
     if prompt_ids - known:
-        raise Refusal(_("The project has no such prompt. Search again."), field="prompts")
+        raise Refusal("unknown_prompt", _("The project has no such prompt. Search again."), field="prompts")
     there = set(locked.prompts.values_list("pk", flat=True))
     if len(there | prompt_ids) > MOST_PROMPTS:
         raise Refusal(
-            _("A prompt set holds at most %(most)d prompts.") % {"most": MOST_PROMPTS}, field="prompts"
+            "too_many_prompts",
+            _("A prompt set holds at most %(most)d prompts."),
+            field="prompts",
+            most=MOST_PROMPTS,
         )
     new = sorted(prompt_ids - there)
     if new:
@@ -110,20 +117,28 @@ def delete_prompt_set(*, prompt_set: PromptSet, deleted_by: User) -> None:
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project changes its prompt sets."))
+        raise NotAllowed(
+            "manager_changes_prompt_sets", _("Only a manager of the project changes its prompt sets.")
+        )
 
 
 def _checked_name(name: str) -> str:
     name = " ".join(name.replace("\0", "").split())
     if not name:
-        raise Refusal(_("Enter a name."), field="name")
+        raise Refusal("name_missing", _("Enter a name."), field="name")
     if len(name) > LONGEST_NAME:
-        raise Refusal(_("The name has more than %(most)d characters.") % {"most": LONGEST_NAME}, field="name")
+        raise Refusal(
+            "name_too_long", _("The name has more than %(most)d characters."), field="name", most=LONGEST_NAME
+        )
     return name
 
 
 def _name_in_use() -> Refusal:
-    return Refusal(_("The project has a prompt set of this name. Choose another."), field="name")
+    return Refusal(
+        "prompt_set_name_in_use",
+        _("The project has a prompt set of this name. Choose another."),
+        field="name",
+    )
 
 
 def _record(what: str, prompt_set: PromptSet, actor: User, details: Mapping[str, object]) -> None:

@@ -60,7 +60,9 @@ class Sampling:
 def require_manager(user: User, project: Project) -> None:
     """Refuse who does not manage the project."""
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project compares its checkpoints."))
+        raise NotAllowed(
+            "manager_compares_checkpoints", _("Only a manager of the project compares its checkpoints.")
+        )
 
 
 # ── Asking ────────────────────────────────────────────────────────────────────────────
@@ -88,7 +90,9 @@ def ask_side_by_side(
     """
     require_manager(created_by, project)
     if not FEWEST <= len({checkpoint.pk for checkpoint in checkpoints}) == len(checkpoints) <= MOST:
-        raise Refusal(_("Choose two to four different checkpoints."), field="right")
+        raise Refusal(
+            "invalid_checkpoint_count", _("Choose two to four different checkpoints."), field="right"
+        )
     prompt = question if isinstance(question, Prompt) else None
     question_messages = prompt.messages if prompt else [{"role": "user", "content": str(question)}]
     messages = with_system(question_messages, system.strip())
@@ -120,12 +124,14 @@ def continue_side_by_side(
     require_manager(created_by, shown.project)
     answers = list(shown.answers.select_related("checkpoint"))
     if any(answer.written_at is None for answer in answers):
-        raise Refusal(_("Wait until all responses are complete, then continue."), field="text")
+        raise Refusal(
+            "responses_incomplete", _("Wait until all responses are complete, then continue."), field="text"
+        )
     if not text.strip():
-        raise Refusal(_("Type what you say next."), field="text")
+        raise Refusal("message_missing", _("Type what you say next."), field="text")
     chosen = next((answer for answer in answers if answer.position == position), None)
     if position is not None and chosen is None:
-        raise Refusal(_("Choose the response to continue from."), field="position")
+        raise Refusal("response_not_chosen", _("Choose the response to continue from."), field="position")
 
     def after(answer: SideBySideAnswer) -> list[dict[str, str]]:
         reply = {"role": "assistant", "content": answer.text}
@@ -133,7 +139,9 @@ def continue_side_by_side(
 
     chats = [(answer.checkpoint, after(chosen or answer)) for answer in answers]
     if len(chats[0][1]) > MOST_TURNS:
-        raise Refusal(_("This conversation is long enough. Begin a new one."), field="text")
+        raise Refusal(
+            "conversation_too_long", _("This conversation is long enough. Begin a new one."), field="text"
+        )
     return create_page(
         chats,
         project=shown.project,
@@ -314,9 +322,12 @@ def vote_side_by_side(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment
         return locked.judgment
     answers = list(locked.answers.select_related("checkpoint__source"))
     if any(answer.written_at is None for answer in answers):
-        raise Refusal(_("Wait until all responses are complete, then vote."), field="verdict")
+        raise Refusal(
+            "responses_incomplete", _("Wait until all responses are complete, then vote."), field="verdict"
+        )
     if not locked.shared:
         raise Refusal(
+            "conversations_differ",
             _(
                 "These conversations differ, and an annotation compares responses to one "
                 "conversation. Continue from one response for all."

@@ -26,7 +26,10 @@ def draw_checkpoints(*, project: Project, terms: Terms) -> Sequence[Checkpoint]:
         checkpoint.pk: checkpoint for checkpoint in terms.checkpoints if checkpoint.files_deleted_at is None
     }
     if len(served) < max(1, min(terms.responses, len(terms.checkpoints))):
-        raise Refusal(_("Too few checkpoints are left for a conversation. Ask the project's manager."))
+        raise Refusal(
+            "too_few_checkpoints",
+            _("Too few checkpoints are left for a conversation. Ask the project's manager."),
+        )
     # Turns of one project that begin at once take turns here, so that the counts balance.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     rows = ModelDraw.objects.filter(project=project, scope=terms.scope)

@@ -38,19 +38,29 @@ def save_conversation_settings(
     the project, no checkpoint, and checkpoints that do not answer here, naming the field.
     """
     if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project changes its conversations."))
+        raise NotAllowed(
+            "manager_changes_conversations", _("Only a manager of the project changes its conversations.")
+        )
     chosen = {checkpoint.pk for checkpoint in checkpoints}
     if not FEWEST_RESPONSES <= responses <= MOST_RESPONSES:
-        raise Refusal(_("Choose two to four responses."), field="responses")
+        raise Refusal("invalid_response_count", _("Choose two to four responses."), field="responses")
     if not 1 <= len(chosen) <= MOST_CHECKPOINTS:
         raise Refusal(
-            _("Choose one to %(most)s checkpoints.") % {"most": MOST_CHECKPOINTS},
+            "invalid_checkpoint_count",
+            _("Choose one to %(most)s checkpoints."),
             field="checkpoints",
+            most=MOST_CHECKPOINTS,
         )
     if responding_checkpoints(project).filter(pk__in=chosen).count() < len(chosen):
-        raise Refusal(_("Choose checkpoints of this project that write text."), field="checkpoints")
+        raise Refusal(
+            "unknown_checkpoint",
+            _("Choose checkpoints of this project that write text."),
+            field="checkpoints",
+        )
     if not 1 <= most_turns <= MOST_TURNS:
-        raise Refusal(_("Choose 1 to %(most)s turns.") % {"most": MOST_TURNS}, field="most_turns")
+        raise Refusal(
+            "invalid_turn_count", _("Choose 1 to %(most)s turns."), field="most_turns", most=MOST_TURNS
+        )
     saved, _new = ConversationSettings.objects.update_or_create(
         project=project,
         defaults={

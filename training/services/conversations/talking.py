@@ -46,9 +46,9 @@ def begin(*, project: Project, annotator: User, task: ConversationTask | None = 
     """
     terms = terms_of_project(project)
     if not terms.is_open:
-        raise Refusal(_("Conversations are closed in this project. Ask its manager."))
+        raise Refusal("conversations_closed", _("Conversations are closed in this project. Ask its manager."))
     if reason := why_not(project, annotator):
-        raise NotAllowed(reason)
+        raise NotAllowed("no_more_conversation", reason)
     conversation = begin_conversation(project=project, annotator=annotator, task=task)
     if task is not None and task.opening.strip():
         opening = take_opening(task, terms)
@@ -63,7 +63,7 @@ def begin_in_arena(*, arena: ArenaLink, voter: User) -> Conversation:
     """Return the voter's open conversation in an arena, or begin one. Refuses an arena that is over."""
     locked = ArenaLink.objects.select_for_update().get(pk=arena.pk)
     if not locked.is_open:
-        raise Refusal(_("This arena is over: votes are no longer taken."))
+        raise Refusal("arena_over", _("This arena is over: votes are no longer taken."))
     open_ = Conversation.objects.filter(
         arena_talk__arena=arena, annotator=voter, ended_at__isnull=True
     ).first()
@@ -84,7 +84,7 @@ def say(*, conversation: Conversation, annotator: User, text: str) -> Conversati
     locked = Conversation.objects.select_for_update(no_key=True).get(pk=conversation.pk)
     locked.project, locked.task = conversation.project, conversation.task
     if locked.annotator_id != annotator.pk:
-        raise NotAllowed(_("This is someone else's conversation."))
+        raise NotAllowed("conversation_of_another", _("This is someone else's conversation."))
     standing = standing_of(locked)
     turn = standing.turn
     if (
@@ -94,26 +94,34 @@ def say(*, conversation: Conversation, annotator: User, text: str) -> Conversati
     ):
         return turn
     if standing.state in (TurnState.GENERATING, TurnState.JUDGING):
-        raise Refusal(_("Annotate the responses first, then write the next message."), field="text")
+        raise Refusal(
+            "responses_not_annotated",
+            _("Annotate the responses first, then write the next message."),
+            field="text",
+        )
     if standing.terms.arena is None and (reason := why_not(locked.project, annotator)):
-        raise NotAllowed(reason)
+        raise NotAllowed("no_more_conversation", reason)
     if standing.terms.arena is not None:
         _require_pace(standing.terms.arena, annotator)
     if turn is not None and turn.index >= standing.terms.most_turns:
-        raise Refusal(_("This conversation is at its longest. End it and begin a new one."), field="text")
+        raise Refusal(
+            "conversation_too_long",
+            _("This conversation is at its longest. End it and begin a new one."),
+            field="text",
+        )
     return _add(standing, text)
 
 
 def _require_pace(arena: ArenaLink, voter: User) -> None:
     """Refuse an arena that is over, and more turns than a person can read (`TooFast`)."""
     if not arena.is_open:
-        raise Refusal(_("This arena is over: votes are no longer taken."))
+        raise Refusal("arena_over", _("This arena is over: votes are no longer taken."))
     since = timezone.now() - timedelta(minutes=1)
     recent = ConversationTurn.objects.filter(
         conversation__arena_talk__arena=arena, conversation__annotator=voter, created_at__gt=since
     )
     if recent.count() >= TURNS_A_MINUTE:
-        raise TooFast(_("You write faster than one can read. Go on in a minute."))
+        raise TooFast("too_fast", _("You write faster than one can read. Go on in a minute."))
 
 
 def take_up_turn(*, standing: Standing) -> Standing:

@@ -24,16 +24,16 @@ def vote_on_turn(
     Refuses another person's conversation, a turn that waits for no vote, and an arena that is over.
     """
     if conversation.annotator_id != voter.pk:
-        raise NotAllowed(_("This is someone else's conversation."))
+        raise NotAllowed("conversation_of_another", _("This is someone else's conversation."))
     arena = ArenaLink.objects.select_for_update().get(talks__conversation=conversation)
     if Judgment.objects.filter(idempotency_key=idempotency_key, annotator=voter).exists():
         return
     standing = standing_of(conversation)
     turn = standing.turn
     if turn is None or turn.comparison is None or standing.state != TurnState.JUDGING:
-        raise Refusal(_("Nothing waits for your vote here. Write the next message."))
+        raise Refusal("nothing_to_vote_on", _("Nothing waits for your vote here. Write the next message."))
     if not arena.is_open:
-        raise Refusal(_("This arena is over: votes are no longer taken."))
+        raise Refusal("arena_over", _("This arena is over: votes are no longer taken."))
     record_vote(
         comparison=turn.comparison,
         voter=voter,

@@ -7,6 +7,7 @@ from functools import partial
 from itertools import groupby
 
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from annotation.agreement.records import outcome_between, unordered_among
 from annotation.choices import Split
@@ -48,12 +49,12 @@ class Tally:
     @property
     def pairs(self) -> int:
         """Pairs that count."""
-        return round(sum(pairs for _, pairs in self.by_prompt.values()))
+        return round(sum(pairs for _hits, pairs in self.by_prompt.values()))
 
     @property
     def agreeing(self) -> float:
         """Pairs that it orders as people do; equal scores count half."""
-        return sum(hits for hits, _ in self.by_prompt.values())
+        return sum(hits for hits, _pairs in self.by_prompt.values())
 
 
 def request_measurement(*, project: Project, requested_by: User) -> DriftMeasurement:
@@ -65,7 +66,7 @@ def request_measurement(*, project: Project, requested_by: User) -> DriftMeasure
             )
             send_after_commit(TaskName.DO_JOB, "drift", measurement.pk)
     except IntegrityError:
-        raise Refusal("A measurement goes on already: wait for it.") from None
+        raise Refusal("measurement_under_way", _("A measurement is running already. Wait for it.")) from None
     return measurement
 
 
@@ -85,7 +86,8 @@ def _measure(measurement: DriftMeasurement, heartbeat: Heartbeat) -> str:
     models, rounds = reward_models_by_age(project), rounds_judged(project)
     if not models or not rounds:
         raise Refusal(
-            "There is nothing to measure yet: no reward model, or no judgment that prefers an answer."
+            "nothing_to_measure",
+            _("There is nothing to measure yet: no reward model, or no judgment that prefers a response."),
         )
     troubles: dict[str, str] = {}
     done, total = 0, len(models) * len(rounds)
@@ -119,10 +121,10 @@ def judged_pairs(project: Project, round_number: int) -> Iterator[JudgedPair]:
             "rank",
         )
     )
-    for _, of_judgment in groupby(places.iterator(chunk_size=5000), key=lambda place: place[0]):
+    for _place, of_judgment in groupby(places.iterator(chunk_size=5000), key=lambda place: place[0]):
         ranked = list(of_judgment)
-        _, comparison, prompt, split, shown, *_ = ranked[0]
-        ranks = {completion: rank for *_, completion, rank in ranked}
+        _judgment, comparison, prompt, split, shown, *_rest = ranked[0]
+        ranks = {completion: rank for *_rest, completion, rank in ranked}
         for winner in ranks:
             for loser in [*ranks, *unordered_among(ranks, shown)]:
                 if outcome_between(ranks, winner, loser) == 1:

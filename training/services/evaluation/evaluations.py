@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from django.db.models.functions import Now
+from django.utils.translation import gettext as _
 
 from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
@@ -71,13 +72,17 @@ def _opened(round_: Round) -> Evaluation:
     """Create the evaluation that the round's recipe asks for, with its prompts chosen."""
     checkpoint = trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
     if checkpoint is None:
-        raise Refusal(f"{round_} has no new policy to evaluate: it is not registered yet. Start it again.")
+        raise Refusal(
+            "no_policy_to_evaluate",
+            _("%(round)s has no new policy to evaluate: it is not registered yet. Start it again."),
+            round=round_,
+        )
     reward_model = evaluator_of(round_)
     settings = evaluation_settings(round_, reward_model)
     held_out_prompts = Prompt.objects.filter(project=round_.project_id, split=Split.HELD_OUT)
     # By hash: a choice as good as by chance, and the same in every round.
     prompts = held_out_prompts.order_by("content_hash").values_list("pk", flat=True)
-    evaluation, _ = Evaluation.objects.get_or_create(
+    evaluation, _created = Evaluation.objects.get_or_create(
         checkpoint=checkpoint,
         parent=round_.policy,
         digest=digest_of(settings),

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.contract import RewardPart
@@ -49,9 +50,13 @@ def score_by_rules(
     answer = _ask(request, START_SECONDS + SECONDS_PER_TEXT * len(rules) * len(texts), tell)
     if "error" in answer:
         raise Refusal(
-            f"A rule of the evaluation cannot be used: {answer['error']}. Correct it in the recipe, then "
-            "start again.",
+            "rule_not_usable",
+            _(
+                "A rule of the evaluation cannot be used: %(error)s. Correct it in the recipe, "
+                "then start again."
+            ),
             field="evaluation",
+            error=answer["error"],
         )
     return {name: [score["value"] for score in scores] for name, scores in answer["scores"].items()}
 
@@ -78,8 +83,12 @@ def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, 
             tell()
         else:
             raise Refusal(
-                f"The rules of the evaluation took more than {seconds:.0f} seconds. Take out the slow one, "
-                "then start again."
+                "rules_too_slow",
+                _(
+                    "The rules of the evaluation took more than %(seconds).0f seconds. Take out "
+                    "the slow one, then start again."
+                ),
+                seconds=seconds,
             )
     finally:
         if process.poll() is None:
@@ -88,7 +97,10 @@ def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, 
     if process.returncode:
         last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
         raise Refusal(
-            f"The rules of the evaluation failed with status {process.returncode}; they said last: {last[0]}"
+            "rules_failed",
+            _("The rules of the evaluation failed with status %(status)s; they said last: %(line)s"),
+            status=process.returncode,
+            line=last[0],
         )
     result: dict[str, Any] = json.loads(output)
     return result

@@ -13,7 +13,7 @@ from annotation.errors import Refusal
 from training.choices import CheckpointKind
 from training.files.shared import both_have, fetched
 from training.models import Checkpoint, YardstickResult
-from training.services.registry.processes import run_process
+from training.services.registry.processes import refuse_failed, run_process
 from training.services.runs.launcher import trainer_environment
 
 
@@ -26,9 +26,9 @@ def measure_yardstick(
     checkpoint that is no reward model or has no files, and with the command's words for a file it refuses.
     """
     if checkpoint.kind != CheckpointKind.REWARD:
-        raise Refusal(_("%(name)s is no reward model.") % {"name": checkpoint})
+        raise Refusal("not_a_reward_model", _("%(name)s is no reward model."), name=checkpoint)
     if checkpoint.files_deleted_at is not None:
-        raise Refusal(_("The files of %(name)s were deleted.") % {"name": checkpoint})
+        raise Refusal("files_deleted", _("The files of %(name)s were deleted."), name=checkpoint)
     base = both_have(Path(settings.RONDO_MODELS) / checkpoint.base_model)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
@@ -39,10 +39,7 @@ def measure_yardstick(
             *(() if most is None else ("--most", str(most))),
         ]
         ended = run_process(command, environment=trainer_environment(os.environ), beat=lambda: None)
-        if ended.code != 0:
-            raise Refusal(
-                ended.last_line or _("The measurement ended with status %(code)d.") % {"code": ended.code}
-            )
+        refuse_failed(ended.code, ended.last_line)
         result = json.loads(out.read_text(encoding="utf-8"))
     yardstick_result, _created = YardstickResult.objects.update_or_create(
         checkpoint=checkpoint,

@@ -113,7 +113,7 @@ def sweep_abuse() -> None:
 def decide_incident(*, incident: FeedbackIncident, included: bool, decided_by: User) -> None:
     """Include the feedback of an incident, or exclude it again."""
     if not access.may(decided_by, incident.project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project decides on feedback."))
+        raise NotAllowed("manager_decides_feedback", _("Only a manager of the project decides on feedback."))
     changed = FeedbackIncident.objects.filter(pk=incident.pk).exclude(is_included=included)
     if changed.update(is_included=included, decided_by=decided_by, decided_at=timezone.now()):
         audit.record(

@@ -50,9 +50,9 @@ def erase_user(*, project: Project, user_id: str, erased_by: User) -> Erased:
     user_id: as the application sends it in `user`. Frozen snapshots keep what they hold.
     """
     if not access.may(erased_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project deletes requests."))
+        raise NotAllowed("manager_erases_requests", _("Only a manager of the project deletes requests."))
     if not user_id.strip():
-        raise Refusal(_("Enter the id that the application sends."), field="user")
+        raise Refusal("end_user_missing", _("Enter the id that the application sends."), field="user")
     names = pseudonyms(project.pk, user_id)
     with transaction.atomic():
         requests = ApplicationRequest.objects.filter(project=project, pseudonym__in=names)

@@ -37,7 +37,7 @@ class TooMuchFeedback(Unavailable):
     """A limit is reached; `seconds` until it is worth trying again."""
 
     def __init__(self, message: str, *, seconds: int) -> None:
-        super().__init__(message)
+        super().__init__("too_much_feedback", message)
         self.seconds = seconds
 
 
@@ -112,7 +112,9 @@ def _author(source: Source, project_id: int, user: str) -> str:
     if user:
         return pseudonym(project_id, user)
     if isinstance(source, FeedbackKey):
-        raise Refusal(_("Feedback with a publishable key names its end user."), field="user")
+        raise Refusal(
+            "end_user_missing", _("Feedback with a publishable key names its end user."), field="user"
+        )
     return pseudonym(project_id, f"token {source.pk}")
 
 
@@ -127,9 +129,13 @@ def _values(
         return {"text": _rewrite(request, settings, new)}
     other = _request(source, new.alternative, new.alternative_choice)
     if (other.pk, new.alternative_choice) == (request.pk, new.choice):
-        raise Refusal(_("The alternative is the completion itself."), field="alternative")
+        raise Refusal(
+            "alternative_is_completion", _("The alternative is the completion itself."), field="alternative"
+        )
     if (other.project_id, other.content_hash) != (request.project_id, request.content_hash):
-        raise Refusal(_("The alternative answers another prompt."), field="alternative")
+        raise Refusal(
+            "alternative_of_other_prompt", _("The alternative answers another prompt."), field="alternative"
+        )
     return {"alternative": other, "alternative_choice": new.alternative_choice}
 
 
@@ -138,10 +144,12 @@ def _rewrite(request: ApplicationRequest, settings: FeedbackSettings, new: NewFe
         text = Redactor(settings.patterns)(storable(new.text))
     except TooSlowError as error:
         raise Refusal(
-            _("The text could not be checked in time. Send a shorter one."), field="rewrite"
+            "text_check_too_slow",
+            _("The text could not be checked in time. Send a shorter one."),
+            field="rewrite",
         ) from error
     if not text.strip() or text.strip() == request.choices[new.choice]["text"].strip():
-        raise Refusal(_("The rewrite changes nothing."), field="rewrite")
+        raise Refusal("rewrite_unchanged", _("The rewrite changes nothing."), field="rewrite")
     return text
 
 
@@ -150,7 +158,7 @@ def _changed(held: Feedback, values: dict[str, object]) -> Feedback:
     if all(getattr(held, name) == value for name, value in values.items()):
         return held
     if held.changes >= MOST_CHANGES:
-        raise Refusal(_("This feedback was changed too often."))
+        raise Refusal("feedback_changed_too_often", _("This feedback was changed too often."))
     for name, value in values.items():
         setattr(held, name, value)
     held.changes += 1

@@ -52,11 +52,17 @@ def checked_patterns(lines: Sequence[str]) -> list[str]:
     """Return patterns without blank lines. Refuses what does not compile, matches nothing, or is slow."""
     patterns = [line.strip() for line in lines if line.strip()]
     if len(patterns) > MOST_PATTERNS:
-        raise Refusal(_("Enter at most %(most)d patterns.") % {"most": MOST_PATTERNS}, field="patterns")
+        raise Refusal(
+            "too_many_patterns", _("Enter at most %(most)d patterns."), field="patterns", most=MOST_PATTERNS
+        )
     for number, pattern in enumerate(patterns, start=1):
         if fault := _fault(pattern):
             raise Refusal(
-                _("Pattern %(number)d: %(fault)s") % {"number": number, "fault": fault}, field="patterns"
+                "invalid_pattern",
+                _("Pattern %(number)d: %(fault)s"),
+                field="patterns",
+                number=number,
+                fault=fault,
             )
     return patterns
 

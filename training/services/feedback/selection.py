@@ -91,7 +91,7 @@ class _Selection:
                 if not self._examine(some):
                     break
         except EngineUnavailableError as error:
-            raise Unavailable(str(error)) from error
+            raise Unavailable("storage_not_answering", str(error)) from error
         return f"{self._made} requests put before annotators"
 
     def _examine(self, some: Sequence[ApplicationRequest]) -> bool:

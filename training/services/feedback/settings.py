@@ -55,7 +55,7 @@ def change_settings(*, project: Project, changes: Mapping[str, Any], changed_by:
     if "origins" in checked:
         checked["origins"] = _checked_origins(checked["origins"])
     if not 1 <= checked.get("retention_days", settings.retention_days) <= 3650:
-        raise Refusal(_("Enter 1 to 3650 days."), field="retention_days")
+        raise Refusal("invalid_retention", _("Enter 1 to 3650 days."), field="retention_days")
     changed = {
         name: checked[name]
         for name in SETTINGS
@@ -85,11 +85,11 @@ def set_rule(
     """Store the rule of one reason. Refuses a share outside 0 to 1 and an unknown reason."""
     _require_manager(changed_by, project)
     if reason not in SelectionReason.values:
-        raise Refusal(_("Choose one of the rules."), field="reason")
+        raise Refusal("unknown_rule", _("Choose one of the rules."), field="reason")
     if not 0 <= share <= 1:
-        raise Refusal(_("Enter a share from 0 to 1."), field="share")
+        raise Refusal("invalid_share", _("Enter a share from 0 to 1."), field="share")
     if not 1 <= most_per_day <= 10_000:
-        raise Refusal(_("Enter 1 to 10000 a day."), field="most_per_day")
+        raise Refusal("invalid_daily_quota", _("Enter 1 to 10000 a day."), field="most_per_day")
     values = {"is_on": is_on, "share": share, "most_per_day": most_per_day}
     before = FeedbackRule.objects.filter(project=project, reason=reason).values(*values).first()
     rule, _created = FeedbackRule.objects.update_or_create(project=project, reason=reason, defaults=values)
@@ -110,14 +110,16 @@ def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn
     nothing, and one whose requests another project stores."""
     _require_manager(opted_by, project)
     if token.user_id != opted_by.pk or not token.is_good(timezone.now()):
-        raise Refusal(_("Choose one of your tokens."), field="token")
+        raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
     if TokenScope.GENERATE not in token.scopes:
-        raise Refusal(_("This token may not generate responses."), field="token")
+        raise Refusal("token_lacks_scope", _("This token may not generate responses."), field="token")
     row, created = RequestOptIn.objects.get_or_create(
         token=token, defaults={"project": project, "created_by": opted_by}
     )
     if row.project_id != project.pk:
-        raise Refusal(_("Another project stores the requests of this token."), field="token")
+        raise Refusal(
+            "token_of_other_project", _("Another project stores the requests of this token."), field="token"
+        )
     if created:
         audit.record(action="feedback.opt_in", subject=token, actor=opted_by, project=project)
     return row
@@ -136,17 +138,20 @@ def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
     _require_manager(created_by, project)
     name = name.replace("\x00", "").strip()[:100]
     if not name:
-        raise Refusal(_("Enter the name of the application."), field="name")
+        raise Refusal("application_name_missing", _("Enter the name of the application."), field="name")
     if project.feedback_keys.filter(revoked_at__isnull=True).count() >= MOST_KEYS:
         raise Refusal(
-            _("This project has %(most)d keys. Revoke one first.") % {"most": MOST_KEYS}, field="name"
+            "too_many_keys",
+            _("This project has %(most)d keys. Revoke one first."),
+            field="name",
+            most=MOST_KEYS,
         )
     try:
         with transaction.atomic():
             key = FeedbackKey.objects.create(project=project, name=name, created_by=created_by)
             audit.record(action="feedback.key", subject=key, actor=created_by, project=project)
     except IntegrityError:
-        raise Refusal(_("A key of this project has this name."), field="name") from None
+        raise Refusal("key_name_in_use", _("A key of this project has this name."), field="name") from None
     return key
 
 
@@ -161,17 +166,20 @@ def revoke_key(*, key: FeedbackKey, revoked_by: User) -> None:
 def _checked_origins(lines: Sequence[str]) -> list[str]:
     origins = [line.strip().lower().rstrip("/") for line in lines if line.strip()]
     if len(origins) > MOST_ORIGINS:
-        raise Refusal(_("Enter at most %(most)d origins.") % {"most": MOST_ORIGINS}, field="origins")
+        raise Refusal(
+            "too_many_origins", _("Enter at most %(most)d origins."), field="origins", most=MOST_ORIGINS
+        )
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             raise Refusal(
-                _("“%(origin)s” is no origin. Write it as https://app.example.org.")
-                % {"origin": origin[:100]},
+                "invalid_origin",
+                _("“%(origin)s” is no origin. Write it as https://app.example.org."),
                 field="origins",
+                origin=origin[:100],
             )
     return list(dict.fromkeys(origins))
 
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project changes this."))
+        raise NotAllowed("manager_changes_feedback", _("Only a manager of the project changes this."))

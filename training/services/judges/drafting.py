@@ -79,13 +79,20 @@ def request_draft(
     too few decided pairs, and a second draft while one goes on.
     """
     if not access.may(requested_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project writes its rubrics."))
+        raise NotAllowed("manager_writes_rubrics", _("Only a manager of the project writes its rubrics."))
     if checkpoint.kind not in WRITES_TEXT or checkpoint.project_id not in (None, project.pk):
-        raise Refusal(_("Choose a checkpoint of this project that writes text."), field="checkpoint")
+        raise Refusal(
+            "unknown_checkpoint",
+            _("Choose a checkpoint of this project that writes text."),
+            field="checkpoint",
+        )
     if not LEAST_PAIRS <= pairs <= MOST_PAIRS:
         raise Refusal(
-            _("Choose %(least)s to %(most)s pairs.") % {"least": LEAST_PAIRS, "most": MOST_PAIRS},
+            "invalid_pair_count",
+            _("Choose %(least)s to %(most)s pairs."),
             field="pairs",
+            least=LEAST_PAIRS,
+            most=MOST_PAIRS,
         )
     _require_pairs(len(decided_pairs(project, pairs, seed=0)))
     try:
@@ -107,7 +114,7 @@ def request_draft(
             )
             send_after_commit(TaskName.DO_JOB, "rubric-draft", draft.pk)
     except IntegrityError:
-        raise Refusal(_("A draft is being written already. Wait until it ends.")) from None
+        raise Refusal("draft_under_way", _("A draft is being written already. Wait until it ends.")) from None
     return draft
 
 
@@ -179,12 +186,14 @@ def split_by_prompt(
 def _require_pairs(count: int) -> None:
     if count < LEAST_PAIRS:
         raise Refusal(
+            "too_few_pairs",
             _(
                 "A draft needs at least %(least)s pairs of training prompts that people decided; there are "
                 "%(count)s."
-            )
-            % {"least": LEAST_PAIRS, "count": count},
+            ),
             field="pairs",
+            least=LEAST_PAIRS,
+            count=count,
         )
 
 
@@ -194,7 +203,10 @@ def _draft(draft: RubricDraft, heartbeat: Heartbeat) -> str:
     _require_pairs(len(pairs))
     read, held_out = split_by_prompt(pairs)
     if not read:
-        raise Refusal("All decided pairs are of one prompt: a draft needs pairs of at least two.")
+        raise Refusal(
+            "pairs_of_one_prompt",
+            _("All decided pairs are of one prompt: a draft needs pairs of at least two."),
+        )
     batches = [read[start : start + PAIRS_AT_ONCE] for start in range(0, len(read), PAIRS_AT_ONCE)]
     total = len(batches) + len(held_out)
     with engine_for(draft.checkpoint) as engine:
@@ -206,8 +218,12 @@ def _draft(draft: RubricDraft, heartbeat: Heartbeat) -> str:
         criteria = merged(proposals)
         if not criteria:
             raise Refusal(
-                "The model proposed no criterion in the form that was asked for. Choose a larger model, or "
-                "longer replies."
+                "no_criterion_proposed",
+                _(
+                    "The model proposed no criterion in the form that was asked for. Choose a "
+                    "larger model, or "
+                    "longer replies."
+                ),
             )
         rubric = _rubric(criteria)
         checks = [Check() for _ in criteria]

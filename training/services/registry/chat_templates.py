@@ -150,7 +150,9 @@ def _check_in_child(asked: str) -> Mapping[str, Any]:
 
 def _unavailable() -> Unavailable:
     return Unavailable(
-        _("The base model’s chat template could not be checked now. Try again."), field="recipe"
+        "chat_template_not_checked",
+        _("The base model’s chat template could not be checked now. Try again."),
+        field="recipe",
     )
 
 

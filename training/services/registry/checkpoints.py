@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from annotation.choices import SourceKind, WebhookEvent
 from annotation.errors import Refusal
@@ -49,22 +50,39 @@ def register_checkpoint(*, run: Run) -> Checkpoint:
         manifest = read_manifest(folder, verify=True)
     except (ContractError, FileNotFoundError) as error:
         raise Refusal(
-            f"The checkpoint of {run} is damaged ({error}). Take the round back to labelling, then start it."
+            "checkpoint_damaged",
+            _(
+                "The checkpoint of %(run)s is damaged (%(error)s). Take the round back to "
+                "labelling, then start it."
+            ),
+            run=run,
+            error=error,
         ) from error
     except OSError as error:
         raise Refusal(
-            f"{folder} cannot be written ({error.strerror}). Make room or mend it, then start again."
+            "folder_not_writable",
+            _("%(folder)s cannot be written (%(error)s). Make room or mend it, then start again."),
+            folder=folder,
+            error=error.strerror,
         ) from error
     if (manifest.name, manifest.kind) != (run.name, kind):
         raise Refusal(
-            f"{folder} holds {manifest.kind} {manifest.name!r}, not {kind} {run.name!r}. "
-            "Move it away, then start again."
+            "folder_holds_other_checkpoint",
+            _(
+                "%(folder)s holds %(kind_there)s %(name_there)r, not %(kind)s %(name)r. Move it "
+                "away, then start again."
+            ),
+            folder=folder,
+            kind_there=manifest.kind,
+            name_there=manifest.name,
+            kind=kind,
+            name=run.name,
         )
     shared.publish(folder)
     with transaction.atomic():
         source = None
         if kind == CheckpointKind.POLICY:
-            source, _ = CompletionSource.objects.get_or_create(
+            source, _created = CompletionSource.objects.get_or_create(
                 name=run.name, defaults={"kind": SourceKind.CHECKPOINT}
             )
         checkpoint, created = Checkpoint.objects.get_or_create(
@@ -91,7 +109,11 @@ def _copy_whole(origin: Path, target: Path) -> None:
     """Copy a checkpoint folder so that `target` is there completely or not at all."""
     if target.exists():
         if manifest_digest(target) != manifest_digest(origin):
-            raise Refusal(f"{target} holds another checkpoint. Move it away, then start again.")
+            raise Refusal(
+                "folder_holds_other_checkpoint",
+                _("%(target)s holds another checkpoint. Move it away, then start again."),
+                target=target,
+            )
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(dir=target.parent, prefix=".draft-"))

@@ -41,12 +41,14 @@ def _describe(
     _require_tags(unique_tags)
     if len(notes) > LONGEST_NOTE:
         raise Refusal(
-            _("Notes have at most %(most)d characters; these have %(count)d.")
-            % {"most": LONGEST_NOTE, "count": len(notes)},
+            "notes_too_long",
+            _("Notes have at most %(most)d characters; these have %(count)d."),
             field="notes",
+            most=LONGEST_NOTE,
+            count=len(notes),
         )
     if "\0" in notes:
-        raise Refusal(_("Notes contain a NUL character. Remove it."), field="notes")
+        raise Refusal("text_holds_nul", _("Notes contain a NUL character. Remove it."), field="notes")
     kind = row._meta.model_name
     with transaction.atomic():
         held = type(row)._default_manager.select_for_update(of=("self",)).get(pk=row.pk)
@@ -63,9 +65,10 @@ def _require_tags(tags: Sequence[str]) -> None:
     for tag in tags:
         if not TAG.fullmatch(tag):
             raise Refusal(
-                _("%(tag)s is no tag: use up to 40 letters, digits, spaces, dots, colons and dashes.")
-                % {"tag": repr(tag[:60])},
+                "invalid_tag",
+                _("%(tag)s is no tag: use up to 40 letters, digits, spaces, dots, colons and dashes."),
                 field="tags",
+                tag=repr(tag[:60]),
             )
     if len(tags) > MOST_TAGS:
-        raise Refusal(_("Use at most %(most)d tags.") % {"most": MOST_TAGS}, field="tags")
+        raise Refusal("too_many_tags", _("Use at most %(most)d tags."), field="tags", most=MOST_TAGS)

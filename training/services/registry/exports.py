@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import User
@@ -23,6 +24,7 @@ from training.figures.model_card import model_card
 from training.files import shared
 from training.models import Checkpoint, CheckpointExport
 from training.selectors.checkpoints import card_of
+from training.services.registry.processes import refuse_failed
 from training.services.registry.verification import require_intact
 from training.services.runs.launcher import trainer_environment
 
@@ -51,16 +53,27 @@ def request_export(
     a push without a token, and a second one while the same goes on. A worker is told after the commit.
     """
     if checkpoint.kind == CheckpointKind.STARTER:
-        raise Refusal(f"{checkpoint} is a base model as it came: fetch it from where it came from.")
+        raise Refusal(
+            "base_model_not_exported",
+            _("%(checkpoint)s is an unchanged base model. Fetch it from its source."),
+            checkpoint=checkpoint,
+        )
     if checkpoint.files_deleted_at or checkpoint.server_url:
-        raise Refusal(f"{checkpoint} has no files here: nothing can be exported.")
+        raise Refusal(
+            "model_has_no_files",
+            _("%(checkpoint)s has no files here: nothing can be exported."),
+            checkpoint=checkpoint,
+        )
     if repository and not _REPOSITORY.fullmatch(repository):
         raise Refusal(
-            "Name the repository as OWNER/NAME, in letters, digits, dots and dashes.", field="repository"
+            "invalid_repository",
+            _("Name the repository as OWNER/NAME, in letters, digits, dots and dashes."),
+            field="repository",
         )
     if repository and not hub_is_set():
         raise Refusal(
-            "No hub is set: put a token that may write into RONDO_HUB_TOKEN, then start Rondo anew."
+            "hub_not_set",
+            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then restart Rondo."),
         )
     try:
         with transaction.atomic():
@@ -81,7 +94,7 @@ def request_export(
             )
             send_after_commit(TaskName.DO_JOB, "export", export.pk)
     except IntegrityError:
-        raise Refusal("The same export goes on already: wait for it.") from None
+        raise Refusal("export_under_way", _("This export is running already. Wait for it.")) from None
     return export
 
 
@@ -154,16 +167,17 @@ def _run_process(export: CheckpointExport, out: Path, card: Path, heartbeat: Hea
             process.wait()
     if process.returncode != 0:
         output = output_file.read_text(encoding="utf-8", errors="replace").strip()[-_MOST_CHARACTERS:]
-        raise Refusal(
-            output.splitlines()[-1] if output else f"The export ended with status {process.returncode}."
-        )
+        refuse_failed(process.returncode, output)
 
 
 def _push(export: CheckpointExport, folder: Path, heartbeat: Heartbeat) -> str:
     """Upload a folder; the address of what was made. The token goes to the hub and nowhere else."""
     token: str = settings.RONDO_HUB_TOKEN
     if not token:
-        raise Refusal("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then push again.")
+        raise Refusal(
+            "hub_not_set",
+            _("No hub is set: put a token that may write into RONDO_HUB_TOKEN, then restart Rondo."),
+        )
     return call_with_heartbeat(
         lambda: _upload(export, folder, token),
         lambda: heartbeat(message=f"pushing to {export.repository}"),
@@ -185,7 +199,8 @@ def _upload(export: CheckpointExport, folder: Path, token: str) -> str:
         )
     except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
         lines = str(error).replace(token, "[token]").strip().splitlines()
-        raise Refusal(f"The hub refused: {lines[0] if lines else type(error).__name__}") from None
+        reason = lines[0] if lines else type(error).__name__
+        raise Refusal("hub_refused", _("The hub refused: %(reason)s"), reason=reason) from None
     return str(made)
 
 

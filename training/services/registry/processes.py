@@ -10,6 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from django.conf import settings
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
 
 _POLL_SECONDS = 0.5
 _MOST_CHARACTERS = 2000
@@ -76,3 +79,12 @@ def run_process(
             output=output.read(_MOST_BYTES).decode("utf-8", errors="replace"),
             last_line=error_text.splitlines()[-1].strip()[:_MOST_CHARACTERS] if error_text else "",
         )
+
+
+def refuse_failed(status: int, output: str) -> None:
+    """Refuse what a process that ended with this status should do, with the last line that it wrote."""
+    if status == 0:
+        return
+    if lines := output.strip().splitlines():
+        raise Refusal("process_failed", f"{lines[-1][:1].upper()}{lines[-1][1:]}")
+    raise Refusal("process_failed", _("The process ended with status %(status)d."), status=status)

@@ -8,6 +8,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.choices import WebhookEvent
 from annotation.errors import Refusal
@@ -36,10 +37,17 @@ def delete_files(*, checkpoint: Checkpoint, deleted_by: User | None, reason: str
         if held.files_deleted_at:
             return
         if held.server_url:
-            raise Refusal(f"{held} is served elsewhere: it has no files here.")
+            raise Refusal(
+                "model_has_no_files", _("%(held)s is served elsewhere: it has no files here."), held=held
+            )
         if uses := uses_of(held):
             listed = "; ".join(use.what for use in uses)
-            raise Refusal(f"The files of {held} are still needed by: {listed}.")
+            raise Refusal(
+                "checkpoint_in_use",
+                _("The files of %(held)s are still needed by: %(listed)s."),
+                held=held,
+                listed=listed,
+            )
         held.files_deleted_at = timezone.now()
         held.save(update_fields=["files_deleted_at"])
         audit.record(

@@ -23,19 +23,21 @@ def register_served_model(
     address that is not asked, a variable that is no server's key or is not set, and a name that is taken.
     """
     if not by.is_superuser:
-        raise NotAllowed(_("Only an administrator adds models of other servers."))
+        raise NotAllowed(
+            "administrator_changes_served_models", _("Only an administrator adds models of other servers.")
+        )
     try:
         validate_checkpoint_name(name)
     except ValidationError as error:
-        raise Refusal(error.messages[0], field="name") from error
+        raise Refusal("invalid_model_name", error.messages[0], field="name") from error
     try:
         check_url(url)
     except EngineError as error:
-        raise Refusal(str(error), field="url") from error
+        raise Refusal("server_address_refused", str(error), field="url") from error
     try:
         key_of(key)
     except EngineError as error:
-        raise Refusal(str(error), field="key") from error
+        raise Refusal("server_key_refused", str(error), field="key") from error
     try:
         with transaction.atomic():
             base = BaseModel.objects.create(name=name, origin=BaseOrigin.SERVER, created_by=by)
@@ -59,6 +61,8 @@ def register_served_model(
             )
     except IntegrityError:
         raise Refusal(
-            _("A checkpoint or an imported set has this name. Choose another."), field="name"
+            "model_name_in_use",
+            _("A checkpoint or an imported set has this name. Choose another."),
+            field="name",
         ) from None
     return checkpoint

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 from training.contract import MANIFEST_FILE, ContractError, manifest_digest, read_manifest, sha256_of_file
 from training.files.shared import fetched, key_of, shared, translate_store_errors
@@ -45,9 +47,13 @@ def check_files(checkpoint: Checkpoint, *, in_store: bool = False) -> list[Check
     shared store holds of it is read as well.
     """
     if checkpoint.files_deleted_at:
-        raise Refusal(f"The files of {checkpoint} were deleted.")
+        raise Refusal("files_deleted", _("The files of %(name)s were deleted."), name=checkpoint)
     if not checkpoint.digest:
-        raise Refusal(f"{checkpoint} came without a manifest: there is nothing to hold its files against.")
+        raise Refusal(
+            "manifest_missing",
+            _("%(checkpoint)s came without a manifest: there is nothing to hold its files against."),
+            checkpoint=checkpoint,
+        )
     folder = fetched(checkpoint.path)
     manifest = _checked(folder, MANIFEST_FILE, checkpoint.digest)
     files = [manifest]
@@ -79,7 +85,12 @@ def require_intact(checkpoint: Checkpoint) -> None:
     wrong = [file for file in check_files(checkpoint) if file.state in (FileState.CHANGED, FileState.MISSING)]
     if wrong:
         damage = ", ".join(f"{file.name} is {file.state}" for file in wrong)
-        raise Refusal(f"{checkpoint} is damaged: {damage}. Put the file back from a copy, or train it again.")
+        raise Refusal(
+            "checkpoint_damaged",
+            _("%(checkpoint)s is damaged: %(damage)s. Put the file back from a copy, or train it again."),
+            checkpoint=checkpoint,
+            damage=damage,
+        )
 
 
 def require_registered(checkpoint: Checkpoint) -> None:
@@ -88,7 +99,11 @@ def require_registered(checkpoint: Checkpoint) -> None:
     Who loads the files checks them against the manifest; this ties the manifest to the database.
     """
     if checkpoint.files_deleted_at:
-        raise Refusal(f"The files of {checkpoint} were deleted: choose another checkpoint.")
+        raise Refusal(
+            "files_deleted",
+            _("The files of %(name)s were deleted. Choose another checkpoint."),
+            name=checkpoint,
+        )
     if not checkpoint.digest:
         return
     folder = fetched(checkpoint.path)
@@ -99,8 +114,13 @@ def require_registered(checkpoint: Checkpoint) -> None:
     if digest != checkpoint.digest:
         state = "changed" if digest else "missing"
         raise Refusal(
-            f"{checkpoint} is not as it was registered: its manifest is {state}."
-            " Put the files back from a copy, or choose another checkpoint."
+            "checkpoint_damaged",
+            _(
+                "%(checkpoint)s is not as it was registered: its manifest is %(state)s. Put the "
+                "files back from a copy, or choose another checkpoint."
+            ),
+            checkpoint=checkpoint,
+            state=state,
         )
 
 

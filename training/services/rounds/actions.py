@@ -79,7 +79,7 @@ def _retry(round_: Round, user: User, answers: Answers) -> None:
 def _roll_back(round_: Round, user: User, answers: Answers) -> None:
     checkpoint = Checkpoint.objects.filter(name=answers.get("checkpoint", "")).first()
     if checkpoint is None:
-        raise Refusal(_("Choose the checkpoint that the round goes back to."))
+        raise Refusal("checkpoint_not_chosen", _("Choose the checkpoint that the round goes back to."))
     rounds.roll_back(round_=round_, checkpoint=checkpoint, actor=user)
 
 
@@ -88,7 +88,7 @@ def step_named(name: str) -> StepKind:
     try:
         return StepKind(name)
     except ValueError:
-        raise Refusal(_("%(name)r is no step of a round.") % {"name": name}) from None
+        raise Refusal("unknown_round_step", _("%(name)r is no step of a round."), name=name) from None
 
 
 def _in(*states: RoundState) -> Callable[[RoundView], bool]:

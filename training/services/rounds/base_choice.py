@@ -41,12 +41,15 @@ def choose_base(*, project: Project, base: BaseModel, chosen_by: User) -> None:
     nothing can be trained.
     """
     if not access.may(chosen_by, project, Role.MANAGER):
-        raise NotAllowed(_("Only a manager of the project chooses its base model."))
+        raise NotAllowed(
+            "manager_chooses_base_model", _("Only a manager of the project chooses its base model.")
+        )
     if not base.has_files:
         raise Refusal(
-            _("%(name)s is on another server: nothing can be trained from it. Choose one with files here.")
-            % {"name": base},
+            "base_model_not_trainable",
+            _("%(name)s is on another server: nothing can be trained from it. Choose one with files here."),
             field="base_model",
+            name=base,
         )
     with transaction.atomic():
         before = base_of(project)
@@ -90,19 +93,16 @@ def unknown_reward_base(round_: Round) -> Iterator[str]:
     ) % {"name": name}
 
 
-def other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> Iterator[str]:
-    """Yield why a checkpoint cannot take part in a run: it stands on another base than the run trains.
-
-    role: of the checkpoint, in words.
-    """
+def other_base(checkpoint: Checkpoint, base_model: str) -> Iterator[str]:
+    """Yield why a checkpoint cannot be the reference of a run: it stands on another base model."""
     if checkpoint.base_model != base_model:
         yield _(
-            "%(name)s stands on %(other)s and cannot be the %(role)s of a run on %(base)s: choose a "
+            "%(name)s stands on %(other)s and cannot be the reference of a run on %(base)s: choose a "
             "checkpoint of that base."
-        ) % {"name": checkpoint, "other": checkpoint.base_model, "role": role, "base": base_model}
+        ) % {"name": checkpoint, "other": checkpoint.base_model, "base": base_model}
 
 
-def refuse_other_base(checkpoint: Checkpoint, base_model: str, *, role: str) -> None:
+def refuse_other_base(checkpoint: Checkpoint, base_model: str) -> None:
     """Refuse a checkpoint that stands on another base than the one that is trained."""
-    for problem in other_base(checkpoint, base_model, role=role):
-        raise Refusal(problem, field="recipe")
+    for problem in other_base(checkpoint, base_model):
+        raise Refusal("recipe_invalid", problem, field="recipe")

@@ -35,7 +35,9 @@ def pause_round(*, round_: Round, actor: User) -> None:
     """
     with transaction.atomic():
         if not Round.objects.filter(pk=round_.pk, state__in=IN_PROGRESS).update(pause_requested=True):
-            raise Refusal(_("%(round)s is not running: there is nothing to pause.") % {"round": round_})
+            raise Refusal(
+                "round_not_running", _("%(round)s is not running: there is nothing to pause."), round=round_
+            )
         _write_down("round.pause", round_, actor)
         if not is_being_done(round_):
             settle_pause(round_)
@@ -47,7 +49,9 @@ def resume_round(*, round_: Round, actor: User) -> None:
     with alone_in_training(round_):
         place = place_of(round_)
         if not move(round_, place, sources=(RoundState.PAUSED,), pause_requested=False):
-            raise Refusal(_("%(round)s is not paused: there is nothing to resume.") % {"round": round_})
+            raise Refusal(
+                "round_not_paused", _("%(round)s is not paused: there is nothing to resume."), round=round_
+            )
         _write_down("round.resume", round_, actor, goes_on=str(place))
         send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
@@ -62,7 +66,9 @@ def cancel_round(*, round_: Round, actor: User) -> None:
         updated = Round.objects.filter(pk=round_.pk, state__in=CAN_CANCEL).update(cancel_requested=True)
         if not updated:
             raise Refusal(
-                _("Nothing of %(round)s is going on: there is nothing to cancel.") % {"round": round_}
+                "nothing_to_cancel",
+                _("Nothing of %(round)s is going on: there is nothing to cancel."),
+                round=round_,
             )
         _write_down("round.cancel", round_, actor)
         if not is_being_done(round_):
@@ -87,8 +93,9 @@ def start_again(*, round_: Round, actor: User) -> None:
         labelling = Round.objects.filter(pk=round_.pk, state=RoundState.LABELLING).exists()
         if not moved and not (labelling and taken_up):
             raise Refusal(
-                _("Nothing of %(round)s failed or was cancelled: there is nothing to start again.")
-                % {"round": round_}
+                "nothing_to_restart",
+                _("Nothing of %(round)s failed or was cancelled: there is nothing to start again."),
+                round=round_,
             )
         steps.update(seconds_worked=0.0)
         _write_down("round.again", round_, actor, goes_on=str(place))
@@ -120,7 +127,9 @@ def reopen_round(*, round_: Round, actor: User) -> None:
             starts_by_itself=False,
         ):
             raise Refusal(
-                _("%(round)s neither failed nor was cancelled: it stays as it is.") % {"round": round_}
+                "round_not_failed",
+                _("%(round)s neither failed nor was cancelled: it stays as it is."),
+                round=round_,
             )
         RoundStep.objects.filter(round=round_, position__gt=0).delete()
         _write_down("round.reopen", round_, actor, runs=gone)
@@ -139,8 +148,10 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
         step = RoundStep.objects.filter(round=round_, kind=kind).order_by("position").first()
         if step is None or is_being_done(round_):
             raise Refusal(
-                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first.")
-                % {"step": kind.label.capitalize(), "round": round_}
+                "step_not_repeatable",
+                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first."),
+                step=kind.label.capitalize(),
+                round=round_,
             )
         gone = _runs_of(round_, from_position=max(step.position, 1))
         values: dict[str, object] = {"reasons": [], "verdict": ""}
@@ -159,8 +170,10 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
         waiting = Round.objects.filter(pk=round_.pk, state=RoundState.DECIDING)
         if not moved and not (kind == StepKind.DECIDE and waiting.update(reasons=[], verdict="")):
             raise Refusal(
-                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first.")
-                % {"step": kind.label.capitalize(), "round": round_}
+                "step_not_repeatable",
+                _("%(step)s of %(round)s cannot be repeated now: pause or cancel the round first."),
+                step=kind.label.capitalize(),
+                round=round_,
             )
         _begin_anew(round_, step)
         _write_down("round.retry", round_, actor, step=str(kind), runs=gone)
@@ -221,7 +234,9 @@ def _evaluate_anew(round_: Round) -> None:
 def _refuse_if_followed(round_: Round) -> None:
     if Round.objects.filter(project=round_.project, number=round_.number + 1).exists():
         raise Refusal(
-            _("The round after %(round)s is open already: continue with that one.") % {"round": round_}
+            "next_round_open",
+            _("The round after %(round)s is open already: continue with that one."),
+            round=round_,
         )
 
 

@@ -140,7 +140,11 @@ def _refuse_without_note(round_: Round, actor: User | None, note: str, requested
     verdict = Round.objects.values_list("verdict", flat=True).get(pk=round_.pk)
     if actor is None or note.strip() or verdict == requested or not can_decide(round_):
         return
-    raise Refusal(_("The evidence does not decide this: write down why you do."), field="reason")
+    raise Refusal(
+        "decision_reason_missing",
+        _("The evidence does not decide this: write down why you do."),
+        field="reason",
+    )
 
 
 def rollback_choices(round_: Round) -> Sequence[Checkpoint]:
@@ -158,16 +162,19 @@ def roll_back(*, round_: Round, checkpoint: Checkpoint, actor: User) -> None:
     with transaction.atomic():
         if checkpoint.kind not in WRITES_TEXT or checkpoint not in rollback_choices(round_):
             raise Refusal(
-                _("%(name)s cannot respond in %(round)s: choose another checkpoint of the project.")
-                % {"name": checkpoint, "round": round_}
+                "checkpoint_cannot_respond",
+                _("%(name)s cannot respond in %(round)s: choose another checkpoint of the project."),
+                name=checkpoint,
+                round=round_,
             )
         locked = Round.objects.select_for_update().get(pk=round_.pk)
         recipe = _with_fresh_seed(locked.recipe, round_, checkpoint)
         changed = Round.objects.filter(pk=round_.pk, state__in=CAN_ROLL_BACK)
         if not changed.update(policy=checkpoint, recipe=recipe):
             raise Refusal(
-                _("%(round)s trains or has trained: take it back to labelling first, or roll back the next.")
-                % {"round": round_}
+                "next_round_trains",
+                _("%(round)s trains or has trained: take it back to labelling first, or roll back the next."),
+                round=round_,
             )
         audit.record(
             action="round.rollback",
@@ -199,8 +206,10 @@ def _close(round_: Round, end: RoundState, note: str) -> bool:
 def _not_deciding(round_: Round) -> Refusal:
     round_.refresh_from_db()
     return Refusal(
-        _("%(round)s does not wait for a decision: it is %(state)s.")
-        % {"round": round_, "state": round_.get_state_display()}
+        "round_not_deciding",
+        _("%(round)s does not wait for a decision: it is %(state)s."),
+        round=round_,
+        state=round_.get_state_display(),
     )
 
 
@@ -231,8 +240,9 @@ def _go_on(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> None
     still_open = Round.objects.filter(pk=following.pk, state__in=CAN_ROLL_BACK)
     if not still_open.update(policy=policy):
         raise Refusal(
-            _("%(round)s trains or has trained: take it back to labelling first, or roll back the next.")
-            % {"round": following}
+            "next_round_trains",
+            _("%(round)s trains or has trained: take it back to labelling first, or roll back the next."),
+            round=following,
         )
 
 

@@ -140,7 +140,7 @@ def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[s
     lacking = memory_problems(stored)
     problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored), *launch_plan(stored).problems]
     for problem in problems if despite_memory else [*problems, *lacking]:
-        raise Refusal(problem, field="recipe")
+        raise Refusal("recipe_invalid", problem, field="recipe")
     return lacking
 
 

@@ -81,8 +81,8 @@ def _trl_problems(round_: Round, *, is_local: bool) -> Iterator[str]:
             "program": program
         }
     for name, problem in trl_refusals(recipe.policy, parent=round_.policy.kind == CheckpointKind.POLICY):
-        yield _("The recipe has TRL train the policy: %(field)s: %(problem)s.") % {
-            "field": f"policy, {name}",
+        yield _("The recipe has TRL train the policy: policy, %(field)s: %(problem)s.") % {
+            "field": name,
             "problem": problem,
         }
 

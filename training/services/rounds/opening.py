@@ -54,10 +54,12 @@ def open_round(*, round_: Round, opened_by: User | None) -> None:
     could be judged and not trained on.
     """
     for problem in untrainable_template(round_.policy):
-        raise Refusal(problem, field="recipe")
+        raise Refusal("recipe_invalid", problem, field="recipe")
     with transaction.atomic():
         if not move(round_, RoundState.SAMPLING, sources=(RoundState.DRAFT,)):
-            raise Refusal(_("%(round)s is no draft any more: it was opened already.") % {"round": round_})
+            raise Refusal(
+                "round_not_draft", _("%(round)s is no draft any more: it was opened already."), round=round_
+            )
         RoundStep.objects.get_or_create(round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
         audit.record(action="round.open", subject=round_, actor=opened_by, project=round_.project)
         send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
@@ -97,7 +99,10 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         first_passes=round_.parsed_recipe.first_passes,
     )
     if despite_memory and not (started_by and started_by.is_superuser):
-        raise Refusal(_("Only an administrator may start training that does not fit into memory."))
+        raise Refusal(
+            "administrator_starts_large_training",
+            _("Only an administrator may start training that does not fit into memory."),
+        )
     overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
     with alone_in_training(round_):
         has_moved = move(
@@ -111,7 +116,9 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         )
         if not has_moved:
             raise Refusal(
-                _("%(round)s is not in labelling any more: look at where it is now.") % {"round": round_}
+                "round_not_labelling",
+                _("%(round)s is not in labelling any more: look at where it is now."),
+                round=round_,
             )
         unfinished(round_).filter(position=0).update(
             state=StepState.CANCELLED,

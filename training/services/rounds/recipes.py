@@ -28,11 +28,16 @@ def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
         locked = Round.objects.select_for_update().get(pk=round_.pk)
         if locked.state not in CAN_CHANGE:
             raise Refusal(
-                _("%(round)s is %(state)s: its recipe cannot change any more. Change that of the next round.")
-                % {"round": round_, "state": locked.get_state_display()}
+                "recipe_fixed",
+                _(
+                    "%(round)s is %(state)s: its recipe cannot change any more. Change that of "
+                    "the next round."
+                ),
+                round=round_,
+                state=locked.get_state_display(),
             )
         for problem in served_groups(locked, recipe.policy):
-            raise Refusal(problem, field="recipe")
+            raise Refusal("recipe_invalid", problem, field="recipe")
         before, after = locked.parsed_recipe.to_json(), recipe.to_json()
         changed = sorted(_differences(before, after))
         if changed:

@@ -57,7 +57,7 @@ def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:
         return
     reference = checkpoints_of(round_.project, writing=True).filter(name=name).first()
     if reference is not None:
-        yield from other_base(reference, round_.policy.base_model, role=_("reference"))
+        yield from other_base(reference, round_.policy.base_model)
     else:
         yield _(
             "The recipe’s reference names %(name)s, which is no policy of the project: write parent, base, "
@@ -92,9 +92,9 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     if policy.reference in (PARENT, BASE):
         return policy
     for problem in unknown_reference(round_, policy):
-        raise Refusal(problem, field="recipe")
+        raise Refusal("recipe_invalid", problem, field="recipe")
     reference = checkpoints_of(round_.project, writing=True).get(name=policy.reference)
-    refuse_other_base(reference, round_.policy.base_model, role=_("reference"))
+    refuse_other_base(reference, round_.policy.base_model)
     if reference.kind != CheckpointKind.POLICY:
         # A starter model is its base.
         return dataclasses.replace(policy, reference=BASE)
@@ -137,8 +137,13 @@ def _reward_model(round_: Round, name: str, part: str) -> Run | Checkpoint:
         ).first()
         if run is None:
             raise Refusal(
-                f"The reward {part!r} is the reward model of {round_}, which is not trained yet. Start the "
-                "round again."
+                "reward_model_not_trained",
+                _(
+                    "The reward %(part)r is the reward model of %(round)s, which is not trained "
+                    "yet. Start the round again."
+                ),
+                part=part,
+                round=round_,
             )
         return run
     checkpoint = (
@@ -147,8 +152,16 @@ def _reward_model(round_: Round, name: str, part: str) -> Run | Checkpoint:
     if checkpoint is None:
         names = ", ".join(_names(round_)) or "none"
         raise Refusal(
-            f"The reward {part!r} names {name!r}, which is no reward model of {round_.project}: take "
-            f"{ROUND_REWARD_MODEL!r}, the one that the round trains, or one of these: {names}."
+            "unknown_reward_model",
+            _(
+                "The reward %(part)r names %(name)r, which is no reward model of %(project)s: "
+                "take %(own)r, the one that the round trains, or one of these: %(names)s."
+            ),
+            part=part,
+            name=name,
+            project=round_.project,
+            own=ROUND_REWARD_MODEL,
+            names=names,
         )
     require_registered(checkpoint)
     return checkpoint

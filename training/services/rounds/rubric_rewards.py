@@ -28,7 +28,7 @@ def with_rubric(project: Project, part: RewardPart) -> RewardPart:
     if part.kind != "rubric":
         return part
     for problem in unknown_rubric(project, part):
-        raise Refusal(problem, field="recipe")
+        raise Refusal("recipe_invalid", problem, field="recipe")
     options: dict[str, Any] = dict(part.options)
     version = _version(project, options["rubric"])
     if version is not None:

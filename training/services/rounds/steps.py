@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Literal
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 from annotation.services.jobs.claims import still_held
 from training.choices import CheckpointKind, RoundState, StepKind, Verdict
@@ -185,5 +187,9 @@ def _runs(round_: Round) -> list[Run]:
 
 def _snapshot(round_: Round) -> Snapshot:
     if round_.snapshot is None:
-        raise Refusal(f"{round_} has no snapshot. Take it back to labelling and start it anew.")
+        raise Refusal(
+            "snapshot_missing",
+            _("%(round)s has no snapshot. Take it back to labelling and start it again."),
+            round=round_,
+        )
     return round_.snapshot

@@ -103,8 +103,9 @@ def alone_in_training(round_: Round) -> Iterator[None]:
             yield
     except IntegrityError as error:
         raise Refusal(
-            _("Another round of %(project)s is training: wait for it, or cancel it.")
-            % {"project": round_.project}
+            "another_round_trains",
+            _("Another round of %(project)s is training: wait for it, or cancel it."),
+            project=round_.project,
         ) from error
 
 

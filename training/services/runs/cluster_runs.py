@@ -104,9 +104,9 @@ def launcher_errors() -> Iterator[None]:
     try:
         yield
     except LauncherUnreachableError as error:
-        raise Unavailable(str(error)) from error
+        raise Unavailable("launcher_not_answering", str(error)) from error
     except LauncherError as error:
-        raise Refusal(str(error)) from error
+        raise Refusal("launcher_refused", str(error)) from error
 
 
 def _live(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch | None:
@@ -160,10 +160,10 @@ def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
     except LauncherUnreachableError as error:
         # It may have arrived all the same: the next try looks for it first.
         Launch.objects.filter(pk=launch.pk).update(reason=str(error))
-        raise Unavailable(str(error)) from error
+        raise Unavailable("launcher_not_answering", str(error)) from error
     except LauncherError as error:
         _end(launch, LaunchState.REFUSED, str(error))
-        raise Refusal(str(error)) from error
+        raise Refusal("launcher_refused", str(error)) from error
     Launch.objects.filter(pk=launch.pk).update(handle=handle, state=LaunchState.WAITING)
     launch.refresh_from_db()
     return launch

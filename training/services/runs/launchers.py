@@ -48,12 +48,14 @@ def launcher_of(compute: ComputeSettings) -> str:
         return names[0]
     if compute.launcher not in names:
         raise Refusal(
+            "unknown_launcher",
             _(
                 "The recipe asks for the launcher %(name)s, and this installation has %(names)s: change "
                 "compute, launcher, or add it to RONDO_LAUNCHER."
-            )
-            % {"name": compute.launcher, "names": ", ".join(names)},
+            ),
             field="recipe",
+            name=compute.launcher,
+            names=", ".join(names),
         )
     return compute.launcher
 
@@ -63,9 +65,10 @@ def resources_of(compute: ComputeSettings) -> dict[str, Any]:
     name = launcher_of(compute)
     if name == LOCAL and compute.nodes > 1:
         raise Refusal(
-            _("The recipe asks for %(nodes)d machines, and local has one: choose a cluster as launcher.")
-            % {"nodes": compute.nodes},
+            "launcher_too_small",
+            _("The recipe asks for %(nodes)d machines, and local has one: choose a cluster as launcher."),
             field="recipe",
+            nodes=compute.nodes,
         )
     if compute.rollout_servers:
         _check_servers(name)
@@ -85,15 +88,17 @@ def _check_servers(launcher: str) -> None:
     """Refuse rollout servers that nobody would start, or that could not read the adapters."""
     if launcher != "ray":
         raise Refusal(
+            "rollout_servers_need_ray",
             _(
                 "Rollout servers are started on Ray, and this round trains on %(name)s: set rollout_servers "
                 "under compute to 0, or launcher to ray."
-            )
-            % {"name": launcher},
+            ),
             field="recipe",
+            name=launcher,
         )
     if not cluster_place().shares_files:
         raise Refusal(
+            "rollout_servers_need_shared_folder",
             _(
                 "Rollout servers read adapters from a folder that all nodes share, and RONDO_STORE_URL says "
                 "that they share none: set rollout_servers under compute to 0, or share RONDO_CLUSTER_HOME."
@@ -153,7 +158,9 @@ def cluster(name: str) -> Launcher:
             authority=settings.RONDO_KUBERNETES_CA,
         )
     raise Refusal(
-        _("No launcher is called %(name)s: change compute, launcher in the recipe.") % {"name": name}
+        "unknown_launcher",
+        _("No launcher is called %(name)s: change compute, launcher in the recipe."),
+        name=name,
     )
 
 

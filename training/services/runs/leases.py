@@ -93,8 +93,12 @@ def _take_one(run: Run, host: str, gpu: int) -> bool:
 def _all_in_use(host: str, count: int, free: int) -> Unavailable:
     holders = GpuLease.objects.filter(host=host).values_list("run__name", flat=True)
     return Unavailable(
-        _("waiting for GPUs of %(host)s: %(count)d needed, %(free)d free; the others train %(runs)s")
-        % {"count": count, "host": host, "free": free, "runs": ", ".join(sorted(set(holders))) or "–"}
+        "waiting_for_gpus",
+        _("waiting for GPUs of %(host)s: %(count)d needed, %(free)d free; the others train %(runs)s"),
+        count=count,
+        host=host,
+        free=free,
+        runs=", ".join(sorted(set(holders))) or "–",
     )
 
 
@@ -104,13 +108,17 @@ def _too_few(count: int, here: int) -> Refusal:
     most = max((len(worker.machine.get("gpus") or ()) for worker in live), default=0)
     if most >= count:
         return Unavailable(
-            _("waiting for a worker with %(count)d GPUs: this one has %(here)d")
-            % {"count": count, "here": here}
+            "waiting_for_gpus",
+            _("waiting for a worker with %(count)d GPUs: this one has %(here)d"),
+            count=count,
+            here=here,
         )
     return Refusal(
+        "too_few_gpus",
         _(
             "The recipe asks for %(count)d GPUs on one machine, one for each process, and the largest has "
             "%(most)d: lower processes or gpus under compute, or choose a cluster as launcher."
-        )
-        % {"count": count, "most": max(here, most)}
+        ),
+        count=count,
+        most=max(here, most),
     )

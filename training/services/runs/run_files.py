@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
+from django.utils.translation import gettext as _
 
 from annotation.services.jobs.running import call_with_heartbeat, result_with_heartbeat
 from training.contract import CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
@@ -143,7 +144,9 @@ class Sender:
 
     def _refuse_when_over(self) -> None:
         if self._is_over:
-            raise shared_files.StoreAway(f"{self._run}: this worker no longer holds it.")
+            raise shared_files.StoreAway(
+                "run_held_elsewhere", _("%(run)s: this worker no longer holds it."), run=self._run
+            )
 
     def _note_how_it_went(self) -> None:
         """Log a failed upload; the next save sends it, because training does not wait for a store."""

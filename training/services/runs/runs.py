@@ -10,6 +10,7 @@ from typing import Literal
 from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Coalesce, Now
+from django.utils.translation import gettext as _
 
 from annotation.choices import WebhookEvent
 from annotation.errors import Refusal, Unavailable
@@ -50,8 +51,14 @@ def create_run(
     """
     if parent is not None and parent.base_model != base_model:
         raise Refusal(
-            f"{parent} stands on {parent.base_model}: training on {base_model} cannot continue it. Begin the "
-            "round from a checkpoint of that base."
+            "base_model_differs",
+            _(
+                "%(parent)s stands on %(other)s: training on %(base_model)s cannot continue it. "
+                "Begin the round from a checkpoint of that base."
+            ),
+            parent=parent,
+            other=parent.base_model,
+            base_model=base_model,
         )
     compute = compute or ComputeSettings()
     folder = Path(settings.RONDO_RUNS) / name
@@ -177,7 +184,7 @@ def _conclude(run: Run, heartbeat: StepHeartbeat, ending: launcher.TrainerExit) 
         raise InterruptedStepError("the trainer was told to stop, but not from here")
     else:
         _settle(run, RunState.FAILED, error=ending.message)
-        raise Refusal(ending.message)
+        raise Refusal("run_failed", ending.message)
 
 
 def _watch(

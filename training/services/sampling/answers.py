@@ -1,6 +1,7 @@
 """A checkpoint answers a project's prompts, and the answers become comparisons as they come.
 
 Which answers a round needs follows from its prompts and its recipe, and each answer's seed
+from django.utils.translation import gettext as _
 from prompt, checkpoint and index: asking twice gives the same rows, and what is there
 already is not asked for again.
 """
@@ -10,6 +11,8 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+
+from django.utils.translation import gettext as _
 
 from annotation.choices import Split
 from annotation.errors import Refusal
@@ -93,9 +96,14 @@ def _samplers_of(round_: Round, rival: Checkpoint | None) -> list[_Share]:
             checkpoint = checkpoints_of(round_.project, writing=True).filter(name=sampler.checkpoint).first()
         if checkpoint is None:
             raise Refusal(
-                f"The recipe's sampler {sampler.checkpoint!r} is no checkpoint of {round_.project} that "
-                "writes text: name another in the recipe, then start again.",
+                "unknown_sampler",
+                _(
+                    "The recipe's sampler %(name)r is no checkpoint of %(project)s that writes "
+                    "text: name another in the recipe, then start again."
+                ),
                 field="samplers",
+                name=sampler.checkpoint,
+                project=round_.project,
             )
         shares.append((checkpoint, sampler.completions, sampler.sampling))
     return shares
@@ -176,7 +184,11 @@ def answer_prompts(
     """
     questions = list(questions_of(round_, rival))[:first]
     if not questions:
-        raise Refusal(f"{round_.project} has no prompts: import some, then start again.")
+        raise Refusal(
+            "prompts_missing",
+            _("%(project)s has no prompts: import some, then start again."),
+            project=round_.project,
+        )
     repeated = 0
 
     def put_before_annotators(question: Question) -> None:

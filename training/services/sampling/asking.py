@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import FinishReason
 from annotation.errors import Refusal
 from annotation.models import Completion, Prompt
@@ -182,7 +184,7 @@ class Asking:
 
     def _land(self) -> None:
         """Record what came back; after a failure that may pass, wait and ask again."""
-        landed, _ = wait(self._flying, timeout=0.5, return_when=FIRST_COMPLETED)
+        landed, _flying = wait(self._flying, timeout=0.5, return_when=FIRST_COMPLETED)
         trouble: EngineError | None = None
         for future in landed:
             question, draws = self._flying.pop(future)
@@ -192,7 +194,12 @@ class Asking:
                 trouble = error
                 self._waiting.appendleft((question, draws))
             except EngineError as error:
-                raise Refusal(f"The model server refused to answer {question.prompt!s}: {error}") from error
+                raise Refusal(
+                    "model_server_refused",
+                    _("The model server refused to answer %(prompt)s: %(error)s"),
+                    prompt=question.prompt,
+                    error=error,
+                ) from error
             else:
                 self._patience.reset()
                 self._record(question, draws, answers)

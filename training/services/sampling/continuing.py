@@ -82,4 +82,6 @@ def _sampling_of(completion: Completion) -> Sampling:
 
 
 def _unavailable() -> Unavailable:
-    return Unavailable(_("The model could not continue. Try again, or write the rest yourself."))
+    return Unavailable(
+        "model_not_answering", _("The model could not continue. Try again, or write the rest yourself.")
+    )

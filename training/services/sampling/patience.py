@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from django.utils.translation import gettext as _
+
 from annotation.errors import Refusal
 from annotation.services.jobs.running import call_with_heartbeat
 from training.engine import EngineError, EngineUnavailableError, EngineUnknownModelError
@@ -36,8 +38,12 @@ class Patience:
             self._unknown_since = self._unknown_since or now
             if now - self._unknown_since > _KNOWN_WITHIN_SECONDS:
                 raise Refusal(
-                    f"The model server does not know the checkpoint: {trouble} Look into its log, then "
-                    "start again."
+                    "model_server_lacks_checkpoint",
+                    _(
+                        "The model server does not know the checkpoint: %(trouble)s Look into "
+                        "its log, then start again."
+                    ),
+                    trouble=trouble,
                 )
         message = f"waiting for the model server: {trouble}"
         self._tell(message)

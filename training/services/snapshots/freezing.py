@@ -9,6 +9,8 @@ from pathlib import Path
 
 from django.conf import settings
 from django.db import transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from annotation.choices import Split
 from annotation.errors import Refusal
@@ -42,12 +44,18 @@ def refuse_unless_learnable(
     count = judgments_current(project, rounds, machines=ai_feedback).count()
     if not count:
         raise Refusal(
-            f"{project} has no judgments yet: label some comparisons, then start the training round."
+            "no_judgments",
+            _("%(project)s has no judgments yet: label some comparisons, then start the training round."),
+            project=project,
         )
-    raise Refusal(
-        f"{project} has {count} judgment{'s' if count > 1 else ''}, but none prefers one answer to another "
-        "on a training prompt (held-out prompts only measure). Label more comparisons, then start again."
+    message = ngettext(
+        "%(project)s has %(count)d judgment, but it prefers no response on a training prompt "
+        "(held-out prompts only measure). Label more comparisons, then start again.",
+        "%(project)s has %(count)d judgments, but none prefers one response to another on a training prompt "
+        "(held-out prompts only measure). Label more comparisons, then start again.",
+        count,
     )
+    raise Refusal("no_preferences", message, project=project, count=count)
 
 
 @dataclass(slots=True)

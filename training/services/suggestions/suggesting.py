@@ -67,7 +67,7 @@ def set_suggestions(
     nothing here, and a template without a place for what is reviewed.
     """
     if checkpoint.project_id not in (None, project.pk):
-        raise Refusal(_("Choose a checkpoint of this project."), field="checkpoint")
+        raise Refusal("unknown_checkpoint", _("Choose a checkpoint of this project."), field="checkpoint")
     _check_template(template)
     with transaction.atomic():
         set_help(project=project, is_active=is_active, by=by, **settings)
@@ -258,7 +258,7 @@ def _check_template(template: str) -> None:
     try:
         asking.check_template(template)
     except ValueError as error:
-        raise Refusal(str(error), field="template") from error
+        raise Refusal("invalid_suggestion_template", str(error), field="template") from error
 
 
 SOURCES = (*WRITES_TEXT, CheckpointKind.REWARD)

@@ -91,7 +91,7 @@ def arena_talk_write(request: Request, link: ArenaLink, conversation: Conversati
     key = f"arena-writes:{conversation.annotator_id}"
     cache.add(key, 0, 60)
     if cache.incr(key) > _WRITES_A_MINUTE:
-        return too_fast(request, link, TooFast(_("Too many requests. Try again in a minute.")))
+        return too_fast(request, link, TooFast("too_fast", _("Too many requests. Try again in a minute.")))
     return written(request, conversation, _addresses(link, conversation))
 
 

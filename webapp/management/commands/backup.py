@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.store import StoreError
@@ -33,7 +34,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["keep"] is not None and options["keep"] < 1:
-            raise CommandError("--keep takes a number from 1.")
+            raise CommandError(_("--keep takes a number from 1."))
         try:
             target = Target(options["target"])
             if options["list"]:
@@ -59,7 +60,7 @@ class Command(BaseCommand):
     def _verify(self, target: Target, name: str) -> None:
         manifest = target.manifest(name)
         if damaged := target.damaged(manifest):
-            raise CommandError(f"Damaged: {', '.join(damaged)}.")
+            raise CommandError(_("Damaged: %(names)s.") % {"names": ", ".join(damaged)})
         self.stdout.write(f"The back-up of {manifest.time} is intact: {_megabytes(manifest.size)}.")
 
 

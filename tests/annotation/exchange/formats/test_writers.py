@@ -19,6 +19,7 @@ from annotation.exchange.formats.spans import tokens_of, words
 from annotation.exchange.formats.writers import Dropped, Scene, Writer
 from annotation.models import Project, User
 from tests import factories
+from tests.refusals import refused
 
 SCENE = Scene(slug="tea", polarities={"vague": "error", "witty": "merit"}, criteria=())
 ASKED = [{"role": "user", "content": "What is tea?"}]
@@ -300,7 +301,7 @@ def test_the_folder_is_read_by_datasets_and_its_card_counts(project: Project, al
     whole = datasets.load_dataset(str(folder), "judgments", cache_dir=cache)
     assert whole["train"][0]["verdict"] == "ranked"
     assert "| preference | train | 1 | 1 | nothing |" in (folder / "README.md").read_text()
-    with pytest.raises(CommandError, match="is there already"):
+    with refused("output_exists", CommandError):
         call_command(*arguments, stderr=StringIO())
 
 
