@@ -82,6 +82,18 @@ class DryRun:
         """Return the estimated duration of sampling."""
         return None if self.answering_seconds is None else timedelta(seconds=round(self.answering_seconds))
 
+    @property
+    def training_seconds(self) -> float | None:
+        """Return the estimated duration of all runs; None unless each is known."""
+        seconds = [run.seconds for run in self.runs if run.seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.runs) else None
+
+    @property
+    def most_bytes(self) -> int | None:
+        """Return the memory of the largest run; None unless each is known."""
+        sizes = [size for run in self.runs if (size := run.bytes_on(self.machine)) is not None]
+        return max(sizes) if len(sizes) == len(self.runs) else None
+
 
 def dry_run(*, round_: Round) -> DryRun:
     """Reckon what a round would do by its recipe, with what is in the database now. Writes nothing."""
