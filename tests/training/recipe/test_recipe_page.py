@@ -123,7 +123,7 @@ def test_the_page_says_that_starting_cancels_the_sampling(browser: Client, round
         round=round_, position=0, kind=StepKind.ANSWER_PROMPTS, state=StepState.WAITING, current=3, total=8
     )
     assert browser.get(ADDRESS).context["sampling"] == step
-    RoundStep.objects.update(state=StepState.DONE)
+    RoundStep.objects.update(state=StepState.FINISHED)
     answer = browser.get(ADDRESS)
     assert answer.context["sampling"] is None
     assert 'id="confirm" form="recipe-form" name="start"' in answer.content.decode()
