@@ -352,7 +352,7 @@ def cost_of(project: Project, report: Report) -> Decimal | None:
 
 
 def expected_cost_of(project: Project, report: Report | None, annotations: int) -> Decimal | None:
-    """Return the cost of so many annotations at the median time of those measured; None without wage or time."""
+    """Return the cost of so many annotations at the median time measured; None without wage or time."""
     median = report.cost.median_seconds if report else None
     if project.hourly_wage is None or median is None:
         return None
