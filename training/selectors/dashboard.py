@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Completion, Project
+from annotation.selectors.access import judgments_current
 from annotation.selectors.cached_counts import cached, is_cached
 from annotation.statistics.cached import is_large
 from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind, RoundState, StepKind
@@ -33,8 +34,6 @@ class Station:
     count: int
     address: str
     icon: str
-    total: int | None = None
-    """The target, where there is one."""
     name: str = ""
     """Stands in place of the count where it says more."""
 
@@ -80,7 +79,7 @@ def dashboard_of(project: Project) -> Dashboard:
     return Dashboard(
         stations=tuple(_stations(project, rounds[0].round if rounds else None)),
         annotations=annotations,
-        burn_up=burn_up(annotations.days, done=counts["annotations"], target=counts["wanted"]),
+        burn_up=burn_up(annotations.days, done=counts["done"], target=counts["wanted"]),
         next_step=next_step_of(project, rounds[0].round if rounds else None),
         rounds=tuple(_with_reward_models(rounds)),
         help=next(filter(None, (help_of(row.round) for row in rounds if row.round.verdict)), None),
@@ -114,7 +113,8 @@ def _count(project: Project) -> dict[str, int]:
         "comparisons": totals["comparisons"],
         # What is quarantined or closed is asked of nobody.
         "wanted": (totals["open"] or 0) + slots["submitted"] + slots["leased"],
-        "annotations": slots["submitted"],
+        "done": slots["submitted"],
+        "annotations": judgments_current(project).count(),
         "snapshots": project.snapshots.count(),
         **kinds,
     }
@@ -133,8 +133,7 @@ def _stations(project: Project, newest: Round | None) -> Iterator[Station]:
     yield Station(
         label=_("Annotations"),
         count=counts["annotations"],
-        total=counts["wanted"],
-        address=annotations,
+        address=f"{annotations}?kind=work",
         icon="pencil-line",
     )
     yield Station(
@@ -169,7 +168,7 @@ def next_step_of(project: Project, newest: Round | None) -> NextStep:
     address = newest.get_absolute_url()
     counts = _counts(project)
     state = RoundState(newest.state)
-    figures = {"done": counts["annotations"], "wanted": counts["wanted"]}
+    figures = {"done": counts["done"], "wanted": counts["wanted"]}
     if state in (RoundState.SAMPLING, RoundState.LABELLING):
         text = _outlook_text(newest, figures)
         return NextStep(

@@ -107,9 +107,15 @@ def sampling_of(round_: Round) -> RoundStep | None:
 
 
 def material_of(round_: Round) -> Material:
-    """Return the current training data of a round."""
+    """Return the current training data of a round: what its snapshot would hold now."""
+    recipe = round_.parsed_recipe
     rounds = range(1, round_.number + 1)
+    first_passes = recipe.first_passes
     return Material(
-        judgments=judgments_current(round_.project, rounds).count(),
-        decided=decided_judgments(round_.project, rounds).count(),
+        judgments=judgments_current(
+            round_.project, rounds, machines=recipe.ai_feedback, first_passes=first_passes
+        ).count(),
+        decided=decided_judgments(
+            round_.project, rounds, ai_feedback=recipe.ai_feedback, first_passes=first_passes
+        ).count(),
     )

@@ -44,7 +44,9 @@ from annotation.selectors.tables.filters import (
     calling,
     categories,
     in_state,
+    kinds,
     lookup,
+    of_kind,
     reserved_for,
     round_filter,
     sources,
@@ -356,6 +358,10 @@ ANNOTATIONS = Table(
     name="annotations",
     title=gettext_lazy("Annotations"),
     empty=gettext_lazy("No annotations yet. Invite annotators, or label yourself."),
+    about=gettext_lazy(
+        "All current annotations. Rounds and the overview count the kind “work of people”; statistics count "
+        "gold items, qualification and retests too."
+    ),
     rows=_annotation_rows,
     search=lambda rows, text: matching(rows, text, column="comment"),
     columns=(
@@ -422,6 +428,7 @@ ANNOTATIONS = Table(
             choices=lambda project: list(Verdict.choices),
             apply=lookup("verdict"),
         ),
+        Filter(name="kind", label=gettext_lazy("Kind"), choices=kinds, apply=of_kind),
         Filter(name="category", label=gettext_lazy("Span category"), choices=categories, apply=with_category),
         split_filter("comparison__prompt__split"),
         tag_filter("comparison__prompt"),

@@ -94,6 +94,8 @@ class Table:
     search: Callable[[QuerySet[Any], str], tuple[QuerySet[Any], bool]] | None = None
     """The rows with a text, and True where their keys are collected as for `Filter.collects`."""
     actions: tuple[Action, ...] = ()
+    about: str | Promise = ""
+    """Which rows are in it, where other pages count others."""
 
 
 @dataclass(frozen=True, slots=True)
