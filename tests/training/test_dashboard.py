@@ -84,6 +84,7 @@ def test_pages_that_count_the_same_annotations_show_one_number(
     comparisons = [factories.make_comparison(project, round_number=1) for _ in range(2)]
     for comparison in comparisons:
         factories.make_judgment(comparison, alice)
+
     def vote(comparison: Comparison, voter: User, *, blind: bool = True) -> None:
         shown = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
         answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
@@ -127,6 +128,24 @@ def test_pages_that_count_the_same_annotations_show_one_number(
     assert listed("") == sum(kinds.values())
     # Those of people for the project, gold items too.
     assert annotation_days(project).count == report_of(project, Selection()).judgments == 7
+
+
+def test_the_overview_of_a_second_round_keeps_the_projects_figures_and_names_the_rounds_own(
+    labelled: Round, alice: User
+):
+    before = {station.label: station.count for station in dashboard_of(labelled.project).stations}
+    Round.objects.update(state=RoundState.PROMOTED)
+    second = Round.objects.get()
+    second.pk, second.number, second.state = None, 2, RoundState.LABELLING
+    second.save()
+    comparisons = [factories.make_comparison(labelled.project, round_number=2) for _ in range(2)]
+    factories.make_judgment(comparisons[0], alice)
+    overview = dashboard_of(labelled.project)
+    stations = {station.label: station.count for station in overview.stations}
+    assert stations["Annotations"] == before["Annotations"] + 1
+    assert stations["Comparisons"] == before["Comparisons"] + 2
+    assert overview.burn_up.done == before["Annotations"] + 1
+    assert overview.next_step.text.startswith("1 of 2 annotations of this round.")
 
 
 def test_the_quality_part_tells_the_cost_where_a_wage_is_set(

@@ -179,15 +179,15 @@ def test_the_next_step_tells_how_long_training_would_take(
     Round.objects.update(state=RoundState.LABELLING)
     round_.refresh_from_db()
     comparisons = [factories.make_comparison(project, ["a", "b"], prompt=prompt) for prompt in prompts[:3]]
-    assert next_step_of(project, round_).text == ("0 of 3 annotations. Start training when there are enough.")
+    assert next_step_of(project, round_).text.startswith("0 of 3 annotations of this round.")
     for comparison in comparisons:
         factories.make_judgment(comparison, alice)
-    assert next_step_of(project, round_).text == "3 of 3 annotations. Training is possible."
+    assert next_step_of(project, round_).text == "3 of 3 annotations of this round. Training is possible."
     # A second an example: reward model two steps of two, policy two passes of one step of four.
     pace = Pace(run="earlier", seconds_per_example=1.0, tokens_per_second=None)
     monkeypatch.setattr("training.selectors.training_time.pace_of", lambda round_, method: pace)
     assert next_step_of(project, round_).text == (
-        "3 of 3 annotations. Training is possible and takes about 12 s."
+        "3 of 3 annotations of this round. Training is possible and takes about 12 s."
     )
 
 
