@@ -111,7 +111,7 @@ def test_a_manager_starts_watches_and_cancels(labelled: Round, carol: User, clie
     assert "Start training round" in page
     assert 'hx-trigger="every' not in page  # nothing goes on, so nothing is asked for
     question = client.get(reverse("round-start", args=["tea", 1]), follow=True).content.decode()
-    assert "The snapshot will hold 4 annotations" in question
+    assert "The snapshot will hold 4 annotations of this round and those before" in question
     labelled.refresh_from_db()
     assert labelled.state == RoundState.LABELLING
 
