@@ -57,7 +57,8 @@ def test_pages_sorted_by_any_column_hold_every_row_once_in_both_directions(
             factories.make_judgment(comparison, who, ranks, comment=f"Comment {number}"[: 5 * number])
 
     def walk(order: str) -> list[int]:
-        seen, query = [], f"order={order}"
+        seen: list[int] = []
+        query = f"order={order}"
         while query and len(seen) < 20:
             view = View(TABLES[table], project, QueryDict(query))
             assert len(view.lines) <= 2
