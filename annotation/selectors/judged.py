@@ -92,13 +92,18 @@ def judged_in(
     ]
 
 
-def current_in(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
-    """Return the current judgments of people. AI annotators are measured against them."""
-    judgments = (
+def current_of_people() -> QuerySet[Judgment]:
+    """Return the current judgments of people for a project, in arenas aside."""
+    return (
         Judgment.objects.current()
-        .filter(comparison__project=project, annotator__is_machine=False)
+        .filter(annotator__is_machine=False)
         .exclude(comparison__purpose=Purpose.ARENA)
     )
+
+
+def current_in(project: Project, rounds: Sequence[int] | None) -> QuerySet[Judgment]:
+    """Return the current judgments of people. AI annotators are measured against them."""
+    judgments = current_of_people().filter(comparison__project=project)
     return judgments if rounds is None else judgments.filter(comparison__round_number__in=rounds)
 
 

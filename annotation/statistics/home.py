@@ -14,6 +14,7 @@ from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to, closed_rules, not_reserved_for_others
 from annotation.selectors.cached_counts import cached
+from annotation.selectors.judged import current_of_people
 from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
 
@@ -111,7 +112,7 @@ def _annotations_today(projects: Sequence[Project], user: User) -> dict[int, int
 def _annotations_by_day(projects: Sequence[Project]) -> dict[int, list[int]]:
     first = timezone.localdate() - timedelta(days=_DAYS - 1)
     counted = (
-        Judgment.objects.current()
+        current_of_people()
         .filter(
             comparison__project__in=projects,
             created_at__gte=timezone.now() - timedelta(days=_DAYS),

@@ -351,6 +351,15 @@ def cost_of(project: Project, report: Report) -> Decimal | None:
     return (project.hourly_wage * report.cost.total_seconds / 3600).quantize(Decimal("0.01"))
 
 
+def expected_cost_of(project: Project, report: Report | None, annotations: int) -> Decimal | None:
+    """Return the cost of so many annotations at the median time measured; None without wage or time."""
+    median = report.cost.median_seconds if report else None
+    if project.hourly_wage is None or median is None:
+        return None
+    hours = Decimal(annotations * median) / 3600
+    return (project.hourly_wage * hours).quantize(Decimal("0.01"))
+
+
 def pace_by_day(days: Sequence[tuple[date, int]]) -> Pace | None:
     """Return judgments a day as bars; None without days."""
     if not days:

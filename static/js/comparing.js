@@ -56,16 +56,24 @@ const post = (form, position) => {
   return fetch(form.action, { method: "POST", body, headers: { "X-Requested-With": "fetch" } });
 };
 
+/* Where the response would stand, which keeps room for it: nothing else moves. */
+function showReason(reason, places) {
+  for (const place of places) {
+    const trouble = document.createElement("span");
+    trouble.className = "message message--error";
+    trouble.textContent = reason;
+    place.replaceChildren(trouble);
+  }
+  say(reason);
+}
+
 async function write(form, place) {
   const response = await post(form, place.dataset.position);
   if (!response.ok) throw new Error(String(response.status));
   for await (const data of eventsOf(response)) {
     if (data.text) place.append(data.text);
     if (data.error) {
-      const trouble = document.createElement("span");
-      trouble.className = "message message--error";
-      trouble.textContent = data.error;
-      place.replaceChildren(trouble);
+      showReason(data.error, [place]);
       return false;
     }
     if (data.done) return true;
@@ -82,15 +90,9 @@ async function showAll() {
 }
 
 /* The page to which a request was sent on says why a response is missing. */
-async function showReason(response) {
+async function reasonIn(response) {
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
-  const reason = page.querySelector(".messages");
-  if (!reason) return true;
-  const place = document.createElement("div");
-  place.setAttribute("role", "status");
-  place.append(document.importNode(reason, true));
-  document.querySelector("#answers").prepend(place);
-  return false;
+  return page.querySelector(".messages")?.textContent.trim() ?? "";
 }
 
 async function writeMissing() {
@@ -98,22 +100,26 @@ async function writeMissing() {
   const form = answers?.querySelector("form[data-write]");
   if (!form) return;
   form.classList.add("is-writing");
+  const places = [...answers.querySelectorAll("[data-position]")];
   let written = [];
   try {
     if (answers.dataset.hidden) {
       // All at once: the speed of each would identify its model.
       const response = await post(form, "");
-      written = [response.ok && await showReason(response)];
+      const reason = response.ok ? await reasonIn(response) : "";
+      if (reason) showReason(reason, places);
+      written = [response.ok && !reason];
     } else {
-      const places = [...answers.querySelectorAll("[data-position]")];
       written = await Promise.all(places.map((place) => write(form, place)));
     }
   } catch {
     written = [false];
   }
   form.classList.remove("is-writing");
-  if (written.every(Boolean)) await showAll();
-  say("");
+  if (written.every(Boolean)) {
+    await showAll();
+    say("");
+  }
 }
 
 if (document.querySelector("#answers")) writeMissing();

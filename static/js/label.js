@@ -113,9 +113,12 @@ class Screen {
     if ($("[data-step]", element)) this.loadSteps();
     this.prompt = new PinnedPrompt(element);
     this.doubts = new Doubts(element, this.form);
-    this.dock = new ResizeObserver(([entry]) => {
-      // What gets the focus is not to lie under the dock.
-      document.documentElement.style.setProperty("--dock", `${Math.ceil(entry.target.offsetHeight)}px`);
+    this.dock = new ResizeObserver((entries) => {
+      // What gets the focus is not to lie under the dock, nor the dock under the outbox.
+      for (const { target } of entries) {
+        const name = target.id === "outbox" ? "--outbox" : "--dock";
+        document.documentElement.style.setProperty(name, `${Math.ceil(target.offsetHeight)}px`);
+      }
     });
     this.help = null;
     if ($("#help", element)) this.loadHelp();
@@ -150,6 +153,8 @@ class Screen {
     this.marks?.listen();
     this.prompt.watch();
     this.dock.observe($(".dock", this.element));
+    const outbox = $("#outbox", document);
+    if (outbox) this.dock.observe(outbox);
     this.tick(0);
   }
 

@@ -193,14 +193,15 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "round-recipe": ("GET", MANAGERS),
     "round-draft": ("GET", MANAGERS),
     # Each asks first; what it does, and for whom, is tested in tests/training.
-    "round-open": ("GET", MANAGERS),
+    # Opening and starting are asked on the page of the recipe.
+    "round-open": ("GET", (302, 404, 403, 403, 302, 302)),
     "round-rollback": ("GET", MANAGERS),
     "round-cancel": ("GET", MANAGERS),
     "round-pause": ("GET", MANAGERS),
     "round-reopen": ("GET", MANAGERS),
     "round-again": ("GET", MANAGERS),
     "round-resume": ("GET", MANAGERS),
-    "round-start": ("GET", MANAGERS),
+    "round-start": ("GET", (302, 404, 403, 403, 302, 302)),
     "round-retry": ("GET", MANAGERS),
     "round-reject": ("GET", MANAGERS),
     "round-promote": ("GET", MANAGERS),

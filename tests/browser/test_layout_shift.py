@@ -30,6 +30,8 @@ new PerformanceObserver((list) => {
 def shifts_of(page: Page, path: str) -> tuple[float, list[object]]:
     """Open a page and return the sum of its shifts, with what moved."""
     page.goto("/".join(page.url.split("/")[:3]) + path)
+    # A page that has responses generated says why one is missing once that is known.
+    until(page, "() => !document.querySelector('.is-writing')")
     # The observer hears of a frame after it was drawn.
     until_loaded(page)
     shifts = page.evaluate("window.shifts")
@@ -57,6 +59,20 @@ def test_nothing_on_a_page_moves_once_it_was_drawn(
         path: shifts_of(page, path) for path in (*PAGES, *(row.get_absolute_url() for row in further))
     }
     assert {path: shifts for path, shifts in shifts_by_path.items() if shifts[0] > _MOST} == {}
+
+
+@pytest.mark.parametrize("blind", [True, False])
+@pytest.mark.parametrize("width", [1400, 360])
+def test_the_reason_why_a_response_is_missing_moves_nothing(
+    project: Project, alice: User, carol: User, open_as: Open, width: int, blind: bool
+):
+    unanswered = make_scene(project, alice, carol).side_by_side
+    SideBySide.objects.filter(pk=unanswered.pk).update(blind=blind)
+    page = open_as(carol, "/guide/design/", viewport={"width": width, "height": 900})
+    page.add_init_script(_OBSERVE)
+    moved, what = shifts_of(page, unanswered.get_absolute_url())
+    expect(page.locator("#answers .message--error")).to_have_count(2)
+    assert moved == 0, what
 
 
 @pytest.mark.parametrize("width", [1400, 360])

@@ -181,7 +181,7 @@ def long_prompt(project: Project):
     return factories.make_comparison(project, ANSWERS[:2], question=LONG)
 
 
-@pytest.mark.parametrize(("width", "height"), [(1400, 900), (768, 900)])
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), (768, 900), (360, 740)])
 def test_a_long_prompt_leaves_responses_and_dock_on_the_screen(
     long_prompt, alice: User, open_as: Open, width: int, height: int
 ):
@@ -194,6 +194,40 @@ def test_a_long_prompt_leaves_responses_and_dock_on_the_screen(
         assert 0 < box["y"] < height
     dock = page.locator(".dock").bounding_box()
     assert dock["y"] + dock["height"] <= height
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_dock_of_a_phone_sticks_and_covers_nothing_for_good(
+    project: Project, alice: User, open_as: Open, size: int
+):
+    for key in ("helpful", "safe"):
+        Criterion.objects.create(project=project, key=key, label=key.title(), position=1)
+    answers = [f"{LONG} {letter}" for letter in "abcd"[:size]]
+    factories.make_comparison(project, answers, question="Why is tea bitter?")
+    page = open_as(alice, LABEL, viewport={"width": 360, "height": 740})
+    dock = page.locator(".dock")
+    for place in (0, 900, 10**6):
+        page.evaluate("top => scrollTo(0, top)", place)
+        box = dock.bounding_box()
+        assert box["y"] + box["height"] <= 740, place
+        assert box["height"] <= 740 * 0.4
+        expect(page.get_by_role("button", name="Submit")).to_be_in_viewport()
+    # The last response, with its ratings, ends above the dock at the end of the page.
+    last = page.locator(".candidate").last.bounding_box()
+    assert last["y"] + last["height"] <= dock.bounding_box()["y"]
+    # Whatever gets the focus stands clear of the dock.
+    covered = page.evaluate(
+        """() => [...document.querySelectorAll("#judgment :is(button, input, select, textarea, [tabindex])")]
+        .filter((element) => !element.closest(".dock") && element.checkVisibility() && !element.disabled)
+        .filter((element) => {
+          scrollTo(0, 0);
+          element.focus();
+          const box = element.getBoundingClientRect();
+          const dock = document.querySelector(".dock").getBoundingClientRect();
+          return document.activeElement === element && box.height < 300 && box.bottom > dock.top + 1;
+        }).map((element) => element.outerHTML.slice(0, 120))"""
+    )
+    assert covered == []
 
 
 def test_a_long_prompt_is_read_by_keyboard(long_prompt, alice: User, open_as: Open):

@@ -6,13 +6,20 @@ from typing import Any
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 from playwright.sync_api import expect
 
-from annotation.models import Comparison, Project, User
+from annotation.choices import Role
+from annotation.models import Comparison, Membership, Project, User
+from annotation.statistics import annotators
+from annotation.statistics.annotators import MOST_IN_MAP
 from annotation.tasks import compute_report
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project
 from tests.browser.conftest import Axe, Open, until, until_loaded
+from training.choices import RoundState
+from training.models import Checkpoint, Round
+from training.services.registry.checkpoints import register_starter
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -117,6 +124,43 @@ def test_a_manager_goes_from_the_heat_map_to_a_person_and_their_annotation_with_
     expect(page.locator(".switch [aria-current]")).to_have_text("alice")
 
 
+def test_tables_of_rounds_and_annotators_fit_into_a_page_of_1400_px(
+    project: Project, carol: User, open_as: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(annotators, "FEWEST_SHARED", 1)
+    project.overlap = MOST_IN_MAP
+    project.save()
+    people = [factories.make_user(f"annotator-of-team-{number:02}") for number in range(MOST_IN_MAP)]
+    for person in people:
+        Membership.objects.create(project=project, user=person, role=Role.ANNOTATOR)
+    comparison = factories.make_comparison(project)
+    for number, person in enumerate(people):
+        factories.make_judgment(comparison, person, (1, 2) if number % 3 else (2, 1))
+    policy = register_starter()
+    Checkpoint.objects.filter(pk=policy.pk).update(name="tea-for-customers-round-12-policy")
+    started = timezone.now()
+    for number in range(1, 4):
+        Round.objects.create(
+            project=project,
+            number=number,
+            policy=policy,
+            state=RoundState.NOT_ENOUGH_EVIDENCE,
+            started_at=started,
+            finished_at=started,
+        )
+    page = open_as(carol, "/projects/tea/annotators/")
+    expect(page.locator(".heat tbody tr")).to_have_count(MOST_IN_MAP)
+    for path in ("/projects/tea/annotators/", "/projects/tea/rounds/", "/projects/tea/"):
+        page.goto("/".join(page.url.split("/")[:3]) + path)
+        until_loaded(page)
+        wider = page.evaluate(
+            """() => [document.documentElement, ...document.querySelectorAll(".table-scroll, .scroll-x")]
+            .filter((element) => element.scrollWidth > element.clientWidth)
+            .map((element) => `${element.className}: ${element.scrollWidth - element.clientWidth} px`)"""
+        )
+        assert wider == [], path
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_own_work_leads_to_the_labelling_screen_with_the_keyboard(
     width: int, busy: Project, alice: User, open_as: Open, axe: Axe
@@ -189,3 +233,37 @@ def test_all_rows_of_a_page_are_selected_at_once_and_the_actions_stay_in_sight(
     page.locator("#filter-state").select_option(index=1)
     until_loaded(page)
     assert barriers(page) == []
+
+
+@pytest.mark.parametrize("table", ["prompts", "comparisons", "annotations", "responses"])
+def test_filters_swaps_and_bulk_actions_of_the_data_browser_write_no_error_to_the_console(
+    busy: Project, carol: User, open_as: Open, table: str
+):
+    # The page's fixture fails on any error there; a violation of the policy is one.
+    page = open_as(carol, f"/projects/{busy.slug}/data/{table}/")
+    rows = page.locator("#rows tbody tr")
+    expect(rows.first).to_be_visible()
+    page.locator("#filters > summary").click()
+    for field in page.locator("#filters select").all():
+        if field.locator("option").count() > 1:
+            with page.expect_response(f"**/data/{table}/?*"):
+                field.select_option(index=1)
+            with page.expect_response(f"**/data/{table}/?*"):
+                field.select_option(index=0)
+    with page.expect_response(f"**/data/{table}/?*text=tea*"):
+        page.locator("#text").fill("tea")
+    with page.expect_response(f"**/data/{table}/?*"):
+        page.locator("#text").fill("")
+    expect(rows.first).to_be_visible()
+    page.locator("summary", has_text="Columns").click()
+    with page.expect_response(f"**/data/{table}/?*columns=*"):
+        page.locator("input[name=columns]").last.click()
+    until_loaded(page)
+    page.locator(".table__sort").last.click()
+    expect(page.locator("th[aria-sort]")).to_have_count(1)
+    for action in page.locator("button[name=action]:not([value=export])").all()[:1]:
+        page.locator("[data-selects-all]").check()
+        action.click()
+        until_loaded(page)
+        page.go_back()
+    until_loaded(page)

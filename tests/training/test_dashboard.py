@@ -1,21 +1,34 @@
 """The overview of a project and the home page: figures over time, cost, reward models, the next step."""
 
+import uuid
 from collections.abc import Callable
 from datetime import date, timedelta
 from decimal import Decimal
 
 import pytest
+from django.db import transaction
+from django.http import QueryDict
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from annotation.agreement.estimate import Estimate
-from annotation.models import Project, User
+from annotation.agreement.selection import Selection
+from annotation.choices import Purpose, Verdict
+from annotation.models import Comparison, Project, User
+from annotation.selectors.tables import TABLES, View
+from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
+from annotation.services.judgments.votes import record_vote
+from annotation.statistics.cached import report_of
 from annotation.statistics.plots import Bar
 from tests import factories
 from training.choices import RoundState
 from training.models import Checkpoint, Evaluation, Round
 from training.selectors.annotation_days import DAYS, Day, annotation_days, burn_up
+from training.selectors.dashboard import dashboard_of
+from training.selectors.lists import rounds_of_project
+from training.selectors.rounds import material_of
 from training.services.rounds import open_first_round
 from webapp.navigation.sections import entries
 
@@ -62,6 +75,79 @@ def test_annotations_are_counted_by_day_and_by_annotator_most_first(
     assert activity.further_annotators == 0
 
 
+def test_pages_that_count_the_same_annotations_show_one_number(
+    project: Project, alice: User, bob: User, carol: User
+):
+    project.overlap = 2
+    project.save()
+    round_ = open_first_round(project=project, started_by=carol)
+    comparisons = [factories.make_comparison(project, round_number=1) for _ in range(2)]
+    for comparison in comparisons:
+        factories.make_judgment(comparison, alice)
+
+    def vote(comparison: Comparison, voter: User, *, blind: bool = True) -> None:
+        shown = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
+        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
+        with transaction.atomic():
+            record_vote(
+                comparison=comparison,
+                voter=voter,
+                shown=shown,
+                answer=answer,
+                idempotency_key=uuid.uuid4(),
+                blind=blind,
+            )
+
+    full = factories.make_comparison(project, round_number=1)
+    for annotator in (alice, bob):
+        factories.make_judgment(full, annotator)
+    # One more than was asked for: no place is free.
+    vote(full, carol)
+    vote(comparisons[1], bob, blind=False)
+    gold, voted = (factories.make_comparison(project, round_number=1) for _ in range(2))
+    factories.make_judgment(gold, alice)
+    Comparison.objects.filter(pk=gold.pk).update(purpose=Purpose.GOLD, open_slots=0)
+    Comparison.objects.filter(pk=voted.pk).update(purpose=Purpose.ARENA, open_slots=0)
+    vote(Comparison.objects.get(pk=voted.pk), bob)
+    machine = create_machine(name="Judge")
+    leased = lease_to_machine(project=project, machine=machine, round_number=1)
+    ranks = dict(zip(leased.display_order, (1, 2), strict=True))
+    judged = JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks)
+    judge_as_machine(assignment=leased, machine=machine, answer=judged, guideline=None)
+
+    def listed(kind: str) -> int:
+        return View(TABLES["annotations"], project, QueryDict(f"kind={kind}")).count
+
+    stations = {station.icon: station for station in dashboard_of(project).stations}
+    assert stations["pencil-line"].count == 5
+    assert stations["pencil-line"].address.endswith("?kind=work")
+    assert [row.annotations for row in rounds_of_project(project)] == [5]
+    assert material_of(round_).judgments == 5
+    kinds = {kind: listed(kind) for kind in ("work", "measuring", "ai", "arena", "unblinded")}
+    assert kinds == {"work": 5, "measuring": 1, "ai": 1, "arena": 1, "unblinded": 1}
+    assert listed("") == sum(kinds.values())
+    # Those of people for the project, gold items too.
+    assert annotation_days(project).count == report_of(project, Selection()).judgments == 7
+
+
+def test_the_overview_of_a_second_round_keeps_the_projects_figures_and_names_the_rounds_own(
+    labelled: Round, alice: User
+):
+    before = {station.label: station.count for station in dashboard_of(labelled.project).stations}
+    Round.objects.update(state=RoundState.PROMOTED)
+    second = Round.objects.get()
+    second.pk, second.number, second.state = None, 2, RoundState.LABELLING
+    second.save()
+    comparisons = [factories.make_comparison(labelled.project, round_number=2) for _ in range(2)]
+    factories.make_judgment(comparisons[0], alice)
+    overview = dashboard_of(labelled.project)
+    stations = {station.label: station.count for station in overview.stations}
+    assert stations["Annotations"] == before["Annotations"] + 1
+    assert stations["Comparisons"] == before["Comparisons"] + 2
+    assert overview.burn_up.done == before["Annotations"] + 1
+    assert overview.next_step.text.startswith("1 of 2 annotations of this round.")
+
+
 def test_the_quality_part_tells_the_cost_where_a_wage_is_set(
     project: Project, alice: User, carol: User, client_of: SignIn
 ):
@@ -77,8 +163,6 @@ def test_the_quality_part_tells_the_cost_where_a_wage_is_set(
 
 @pytest.mark.usefixtures("quick_trainer")
 def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: User, monkeypatch):
-    from annotation.agreement.selection import Selection
-    from annotation.statistics.cached import report_of
     from training.figures.held_out import Figure
     from training.selectors import reward_accuracy
     from training.selectors.lists import RunRow
@@ -106,8 +190,6 @@ def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: Us
 def test_the_ceiling_is_where_people_agree(project: Project, alice: User, bob: User):
     project.overlap = 2
     project.save()
-    from annotation.agreement.selection import Selection
-    from annotation.statistics.cached import report_of
     from training.selectors.reward_accuracy import reward_accuracy
 
     for ranks in ((1, 2), (1, 2), (1, 2), (2, 1)):

@@ -11,8 +11,9 @@ from django.db.models.functions import TruncDate
 from django.urls import reverse
 from django.utils import timezone
 
-from annotation.models import Judgment, Project, User
+from annotation.models import Project, User
 from annotation.selectors.cached_counts import cached
+from annotation.selectors.judged import current_in
 from annotation.statistics.plots import Bar, bars
 
 DAYS = 30
@@ -104,8 +105,8 @@ def annotation_days(project: Project) -> AnnotationDays:
 def _counted(project: Project) -> tuple[Mapping[date, int], Mapping[int, Mapping[date, int]]]:
     since = timezone.now() - timedelta(days=DAYS)
     rows = (
-        Judgment.objects.current()
-        .filter(comparison__project=project, created_at__gte=since)
+        current_in(project, None)
+        .filter(created_at__gte=since)
         .annotate(day=TruncDate("created_at"))
         .values_list("annotator", "day")
         .annotate(Count("pk"))

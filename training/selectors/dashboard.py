@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Completion, Project
+from annotation.selectors.access import judgments_current
 from annotation.selectors.cached_counts import cached, is_cached
 from annotation.statistics.cached import is_large
 from training.choices import CAN_DECIDE, CAN_START_AGAIN, TRAINS, CheckpointKind, RoundState, StepKind
@@ -33,8 +34,6 @@ class Station:
     count: int
     address: str
     icon: str
-    total: int | None = None
-    """The target, where there is one."""
     name: str = ""
     """Stands in place of the count where it says more."""
 
@@ -80,7 +79,7 @@ def dashboard_of(project: Project) -> Dashboard:
     return Dashboard(
         stations=tuple(_stations(project, rounds[0].round if rounds else None)),
         annotations=annotations,
-        burn_up=burn_up(annotations.days, done=counts["annotations"], target=counts["wanted"]),
+        burn_up=burn_up(annotations.days, done=counts["done"], target=counts["wanted"]),
         next_step=next_step_of(project, rounds[0].round if rounds else None),
         rounds=tuple(_with_reward_models(rounds)),
         help=next(filter(None, (help_of(row.round) for row in rounds if row.round.verdict)), None),
@@ -99,24 +98,45 @@ def _counts(project: Project) -> dict[str, int]:
 
 def _count(project: Project) -> dict[str, int]:
     work = Comparison.objects.filter(project=project, purpose=Purpose.WORK)
-    totals = work.aggregate(comparisons=Count("pk"), open=Sum("open_slots"))
     kinds = Checkpoint.objects.filter(project=project).aggregate(
         reward=Count("pk", filter=Q(kind=CheckpointKind.REWARD)),
         policy=Count("pk", filter=Q(kind=CheckpointKind.POLICY)),
     )
-    slots = Assignment.objects.filter(comparison__in=work, slot__isnull=False).aggregate(
-        submitted=Count("pk", filter=Q(state=AssignmentState.SUBMITTED)),
-        leased=Count("pk", filter=Q(state=AssignmentState.LEASED)),
-    )
+    progress = _progress(project).values()
     return {
         "prompts": project.prompts.count(),
         "completions": Completion.objects.filter(prompt__project=project).count(),
-        "comparisons": totals["comparisons"],
-        # What is quarantined or closed is asked of nobody.
-        "wanted": (totals["open"] or 0) + slots["submitted"] + slots["leased"],
-        "annotations": slots["submitted"],
+        "comparisons": work.count(),
+        "wanted": sum(wanted for _done, wanted in progress),
+        "done": sum(done for done, _wanted in progress),
+        "annotations": judgments_current(project).count(),
         "snapshots": project.snapshots.count(),
         **kinds,
+    }
+
+
+def _progress(project: Project) -> dict[int, tuple[int, int]]:
+    """Return by round how many annotations that it asked for are done, and how many it asked for."""
+    return cached(lambda: _measure_progress(project), "progress by round", project.pk)
+
+
+def _measure_progress(project: Project) -> dict[int, tuple[int, int]]:
+    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK).order_by()
+    slots = (
+        Assignment.objects.filter(comparison__in=work, slot__isnull=False)
+        .order_by()
+        .values_list("comparison__round_number")
+        .annotate(
+            done=Count("pk", filter=Q(state=AssignmentState.SUBMITTED)),
+            held=Count("pk", filter=Q(state__in=[AssignmentState.SUBMITTED, AssignmentState.LEASED])),
+        )
+    )
+    places = {number: (done, held) for number, done, held in slots}
+    # What is quarantined or closed is asked of nobody.
+    remaining = dict(work.values_list("round_number").annotate(open=Sum("open_slots")))
+    return {
+        number: (places.get(number, (0, 0))[0], places.get(number, (0, 0))[1] + open_slots)
+        for number, open_slots in remaining.items()
     }
 
 
@@ -133,8 +153,7 @@ def _stations(project: Project, newest: Round | None) -> Iterator[Station]:
     yield Station(
         label=_("Annotations"),
         count=counts["annotations"],
-        total=counts["wanted"],
-        address=annotations,
+        address=f"{annotations}?kind=work",
         icon="pencil-line",
     )
     yield Station(
@@ -167,9 +186,9 @@ def next_step_of(project: Project, newest: Round | None) -> NextStep:
         )
     name = _("Round %(number)s") % {"number": newest.number}
     address = newest.get_absolute_url()
-    counts = _counts(project)
     state = RoundState(newest.state)
-    figures = {"done": counts["annotations"], "wanted": counts["wanted"]}
+    done, wanted = _progress(project).get(newest.number, (0, 0))
+    figures = {"done": done, "wanted": wanted}
     if state in (RoundState.SAMPLING, RoundState.LABELLING):
         text = _outlook_text(newest, figures)
         return NextStep(
@@ -198,13 +217,14 @@ def _outlook_text(round_: Round, figures: Mapping[str, int]) -> str:
     """Say how far labelling is, and how long training would take now."""
     outlook = cached(lambda: training_outlook(round_), "training outlook", round_.pk)
     if not outlook.judgments:
-        return _("%(done)s of %(wanted)s annotations. Start training when there are enough.") % figures
-    if outlook.seconds is None:
-        return _("%(done)s of %(wanted)s annotations. Training is possible.") % figures
-    return _("%(done)s of %(wanted)s annotations. Training is possible and takes about %(time)s.") % {
-        **figures,
-        "time": duration(outlook.seconds),
-    }
+        text = _("%(done)s of %(wanted)s annotations of this round. Start training when there are enough.")
+    elif outlook.seconds is None:
+        text = _("%(done)s of %(wanted)s annotations of this round. Training is possible.")
+    else:
+        text = _(
+            "%(done)s of %(wanted)s annotations of this round. Training is possible and takes about %(time)s."
+        )
+    return text % {**figures, "time": duration(outlook.seconds)}
 
 
 def _with_reward_models(rows: list[RoundRow]) -> Iterator[RoundFigures]:

@@ -122,7 +122,7 @@ def _learned(evaluation: Evaluation) -> Iterator[Fact]:
     if round_.snapshot is not None:
         yield Fact(
             number=str(round_.snapshot.counts["judgments"]),
-            text=_("annotations it learned from"),
+            text=_("annotations in its snapshot"),
             address=round_.snapshot.get_absolute_url(),
         )
     model = evaluation.reward_model

@@ -31,9 +31,9 @@ class RoundView:
     """True if a worker is on it, or will be without any action."""
     can_answer_again: bool
     can_decide: bool
+    """True where its new policy may be promoted or rejected now."""
     is_decided: bool
     """True where a verdict ended it; its training is then a link, not a chart."""
-    """True where its new policy may be promoted or rejected now."""
     life: list[tuple[str, str]]
     """Every state up to the verdict, in words, with its mark: done, running or waiting."""
 
@@ -100,10 +100,22 @@ class Material:
     """Judgments on training prompts that prefer some answer."""
 
 
+def sampling_of(round_: Round) -> RoundStep | None:
+    """Return the sampling that starting the training would cancel; None where it has ended."""
+    waits = (StepState.WAITING, StepState.RUNNING)
+    return round_.steps.filter(position=0, state__in=waits).first()
+
+
 def material_of(round_: Round) -> Material:
-    """Return the current training data of a round."""
+    """Return the current training data of a round: what its snapshot would hold now."""
+    recipe = round_.parsed_recipe
     rounds = range(1, round_.number + 1)
+    first_passes = recipe.first_passes
     return Material(
-        judgments=judgments_current(round_.project, rounds).count(),
-        decided=decided_judgments(round_.project, rounds).count(),
+        judgments=judgments_current(
+            round_.project, rounds, machines=recipe.ai_feedback, first_passes=first_passes
+        ).count(),
+        decided=decided_judgments(
+            round_.project, rounds, ai_feedback=recipe.ai_feedback, first_passes=first_passes
+        ).count(),
     )

@@ -1,4 +1,4 @@
-"""A round's recipe as a form, as JSON, and beside it what would happen."""
+"""A round's recipe as a form, as JSON, with the estimate, and the button that opens or starts the round."""
 
 import json
 from typing import Any
@@ -20,8 +20,11 @@ from training.recipe.form import Group, RecipeForm, flattened, with_policy
 from training.recipe.presets import PRESETS
 from training.selectors.base_models import trainable_bases
 from training.selectors.projects import checkpoints_of
+from training.selectors.rounds import round_view
+from training.services.rounds.actions import ACTIONS, RoundAction, facts_of, offered_actions
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
+from training.views.rounds import address_of
 
 SECTIONS = (
     (
@@ -41,7 +44,7 @@ SECTIONS = (
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def recipe(request: Request, project: Project, number: int) -> HttpResponse:
-    """Show a round's recipe with what would happen, and save another one. For managers."""
+    """Show a round's recipe with its estimate, save another one, open or start the round. For managers."""
     round_ = get_object_or_404(
         Round.objects.select_related("project", "policy"), project=project, number=number
     )
@@ -62,7 +65,28 @@ def recipe(request: Request, project: Project, number: int) -> HttpResponse:
     form = RecipeForm(data)
     if form.recipe is None:
         return _page(request, round_, form, status=422)
+    action = next(
+        (action for action in ACTIONS.values() if action.on_recipe_page and action.name in data), None
+    )
+    if action is not None:
+        return _begin(request, round_, form.recipe, action) or _page(request, round_, form, status=422)
     return _save(request, round_, form.recipe) or _page(request, round_, form, status=422)
+
+
+def _begin(request: Request, round_: Round, sent_recipe: Recipe, action: RoundAction) -> HttpResponse | None:
+    """Open or start the round if its recipe is the one that was sent; else save that, for its estimate."""
+    try:
+        if change_recipe(round_=round_, recipe=sent_recipe, actor=request.user):
+            messages.warning(
+                request,
+                _("The changed recipe is saved; nothing has started. Check its estimate, then press again."),
+            )
+            return redirect(address_of(action, round_))
+        action.perform(round_, request.user, request.POST)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return None
+    return redirect(round_)
 
 
 def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
@@ -117,6 +141,8 @@ def _page(
         "bases": trainable_bases().values_list("name", flat=True),
         "dry_run": dry_run(round_=round_),
     }
+    if action := next((a for a in offered_actions(round_view(round_)) if a.on_recipe_page), None):
+        context |= {"action": action, **facts_of(action, round_)}
     return render(request, "training/recipe.html", context, status=status)
 
 

@@ -21,7 +21,13 @@ from training.selectors.round_help import help_in
 from training.selectors.rounds import audit_of, material_of, round_view
 from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
-from training.services.rounds.actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.services.rounds.actions import (
+    ACTIONS,
+    RoundAction,
+    can_retry_steps,
+    facts_of,
+    offered_actions,
+)
 from training.services.rounds.base_choice import reward_base_of
 
 
@@ -65,7 +71,10 @@ def draft(request: Request, project: Project) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def act(request: Request, project: Project, number: int, action: str) -> HttpResponse:
-    """Ask for confirmation, then do it; what is refused is said on the round's page. For managers."""
+    """Ask for confirmation, then do it; what is refused is said on the round's page. For managers.
+
+    Opening and starting are asked on the page of the recipe.
+    """
     round_ = _round(project, number)
     round_action = ACTIONS[action]
     if request.method == "POST":
@@ -74,6 +83,8 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
         except Refusal as refusal:
             messages.error(request, refusal.message)
         return redirect(round_)
+    if round_action.on_recipe_page:
+        return redirect(address_of(round_action, round_))
     context = {
         "project": project,
         "round": round_,
@@ -97,10 +108,18 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
         "evaluation": evaluation,
         "help": None if view.is_going_on else help_in(evaluation),
         "summary": summary_of(evaluation),
-        "buttons": [(action, reverse(f"round-{action.name}", args=address)) for action in offered],
+        "buttons": [(action, address_of(action, round_)) for action in offered],
         "progress_url": reverse("round-progress", args=address),
         "retry_url": reverse("round-retry", args=address) if can_retry_steps(view) else "",
     }
+
+
+def address_of(action: RoundAction, round_: Round) -> str:
+    """Return the address of the page that asks whether to do it."""
+    args = [round_.project.slug, round_.number]
+    if action.on_recipe_page:
+        return reverse("round-recipe", args=args) + "#begin"
+    return reverse(f"round-{action.name}", args=args)
 
 
 def _round(project: Project, number: int) -> Round:

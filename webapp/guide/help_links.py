@@ -44,7 +44,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/train-on-several-gpus": ("scaling",),
     "how-to/use-ai-annotators": ("judges", "judge", "suggestions"),
     "how-to/use-rubrics": ("rubrics", "rubric", "rubric-new", "rubric-edit", "rubric-drafts", "rubric-draft"),
-    "how-to/train-a-round": ("rounds", "round", "round-draft", "round-promote", "round-open", "round-start"),
+    "how-to/train-a-round": ("rounds", "round", "round-draft", "round-promote"),
     "reference/recipe": ("round-recipe",),
     "explanation/rounds": ("evaluation",),
     "how-to/follow-runs": (

@@ -108,7 +108,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(
                 url="rounds",
                 label=_("Rounds"),
-                inner=("round", "round-draft", "round-recipe", "round-promote", "round-open"),
+                inner=("round", "round-draft", "round-recipe", "round-promote"),
             ),
         ),
     ),

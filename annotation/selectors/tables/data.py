@@ -2,8 +2,23 @@
 
 from typing import Any
 
-from django.db.models import Count, OuterRef, Prefetch, QuerySet, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import (
+    Case,
+    Count,
+    F,
+    Func,
+    IntegerField,
+    Min,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    Value,
+    When,
+)
+from django.db.models.functions import Cast, Coalesce, Concat, Left, Lower
 from django.urls import reverse
 from django.utils.formats import date_format
 from django.utils.text import Truncator
@@ -29,7 +44,9 @@ from annotation.selectors.tables.filters import (
     calling,
     categories,
     in_state,
+    kinds,
     lookup,
+    of_kind,
     reserved_for,
     round_filter,
     sources,
@@ -44,6 +61,25 @@ from annotation.selectors.tables.search import matching
 from annotation.selectors.tables.table import Action, Cell, Column, Filter, Table
 
 _TEXT_LENGTH = 120
+
+
+class _LastTurn(Func):
+    """The text of a chat's last turn."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(
+            compiler, connection, template="JSON_EXTRACT(%(expressions)s, '$[#-1].content')", **context
+        )
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="(%(expressions)s #>> '{-1,content}')", **context)
+
+
+def _letters(text: str | Func) -> Lower:
+    """Return the beginning of a text, to sort by."""
+    return Lower(Left(Coalesce(text, Value(""), output_field=TextField()), _TEXT_LENGTH))
 
 
 def _short(text: str) -> str:
@@ -99,27 +135,41 @@ PROMPTS = Table(
     rows=_prompt_rows,
     search=lambda rows, text: matching(rows, text, column="messages"),
     columns=(
-        Column(name="prompt", label=gettext_lazy("Prompt"), cell=_prompt_cell),
+        Column(
+            name="prompt",
+            sort=_letters(_LastTurn("messages")),
+            label=gettext_lazy("Prompt"),
+            cell=_prompt_cell,
+        ),
         Column(
             name="tags",
+            sort=Cast("tags", TextField()),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.tags)) or "—"),
         ),
-        Column(name="split", label=gettext_lazy("Split"), cell=lambda row: Cell(row.get_split_display())),
+        Column(
+            name="split",
+            sort=F("split"),
+            label=gettext_lazy("Split"),
+            cell=lambda row: Cell(row.get_split_display()),
+        ),
         Column(
             name="responses",
+            sort=F("responses"),
             label=gettext_lazy("Responses"),
             number=True,
             cell=lambda row: Cell(row.responses),
         ),
         Column(
             name="comparisons",
+            sort=F("asked"),
             label=gettext_lazy("Comparisons"),
             number=True,
             cell=lambda row: Cell(row.asked),
         ),
         Column(
             name="created",
+            sort=F("created_at"),
             label=gettext_lazy("Created"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATE_FORMAT")),
             shown=False,
@@ -150,6 +200,21 @@ def _state(comparison: Comparison) -> Cell:
     return Cell(_("open"), tone="") if comparison.open_slots else Cell(_("closed"), tone="good")
 
 
+_STATE = Case(
+    When(~Q(withholding__state=WithholdingState.RELEASED), withholding__isnull=False, then=Value(2)),
+    When(open_slots__gt=0, then=Value(0)),
+    default=Value(1),
+)
+_RESERVED: QuerySet[Any] = Comparison.reserved_for.through.objects.filter(comparison=OuterRef("pk"))
+_ASSIGNED = Coalesce(
+    Subquery(
+        _RESERVED.values("comparison").annotate(first_name_=Min("user__username")).values("first_name_")
+    ),
+    Value(""),
+)
+"""The first of the names that a comparison is reserved for."""
+
+
 COMPARISONS = Table(
     name="comparisons",
     title=gettext_lazy("Comparisons"),
@@ -159,49 +224,64 @@ COMPARISONS = Table(
     columns=(
         Column(
             name="prompt",
+            sort=_letters(_LastTurn("prompt__messages")),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.prompt.last_question), _comparison_address(row.project.slug, row.pk)
             ),
         ),
         Column(
-            name="round", label=gettext_lazy("Round"), number=True, cell=lambda row: Cell(row.round_number)
+            name="round",
+            sort=F("round_number"),
+            label=gettext_lazy("Round"),
+            number=True,
+            cell=lambda row: Cell(row.round_number),
         ),
         Column(
-            name="responses", label=gettext_lazy("Responses"), number=True, cell=lambda row: Cell(row.size)
+            name="responses",
+            sort=F("size"),
+            label=gettext_lazy("Responses"),
+            number=True,
+            cell=lambda row: Cell(row.size),
         ),
         Column(
             name="annotations",
+            sort=F("annotations"),
             label=gettext_lazy("Annotations"),
             number=True,
             cell=lambda row: Cell(f"{row.annotations} / {row.overlap}"),
         ),
         Column(
             name="agreement",
+            sort=Coalesce("agreement", Value(-1.0)),
             label=gettext_lazy("Agreement"),
             number=True,
             cell=lambda row: Cell("—" if row.agreement is None else f"{row.agreement:.0%}"),
         ),
         Column(
             name="state",
+            sort=_STATE,
             label=gettext_lazy("State"),
             cell=_state,
         ),
-        Column(name="purpose", label=gettext_lazy("Purpose"), cell=_purpose, shown=False),
+        Column(name="purpose", sort=F("purpose"), label=gettext_lazy("Purpose"), cell=_purpose, shown=False),
         Column(
             name="assigned",
+            sort=_ASSIGNED,
             label=gettext_lazy("Assigned to"),
             cell=lambda row: Cell(", ".join(str(user) for user in row.reserved_for.all()) or _("everybody")),
             shown=False,
         ),
         Column(
             name="split",
+            sort=F("prompt__split"),
             label=gettext_lazy("Split"),
             cell=lambda row: Cell(row.prompt.get_split_display()),
             shown=False,
         ),
         Column(
             name="tags",
+            sort=Cast("prompt__tags", TextField()),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.prompt.tags)) or "—"),
             shown=False,
@@ -278,11 +358,16 @@ ANNOTATIONS = Table(
     name="annotations",
     title=gettext_lazy("Annotations"),
     empty=gettext_lazy("No annotations yet. Invite annotators, or label yourself."),
+    about=gettext_lazy(
+        "All current annotations. Rounds and the overview count the kind “work of people”; statistics count "
+        "gold items, qualification and retests too."
+    ),
     rows=_annotation_rows,
     search=lambda rows, text: matching(rows, text, column="comment"),
     columns=(
         Column(
             name="prompt",
+            sort=_letters(_LastTurn("comparison__prompt__messages")),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.comparison.prompt.last_question),
@@ -290,28 +375,40 @@ ANNOTATIONS = Table(
             ),
         ),
         Column(
-            name="annotator", label=gettext_lazy("Annotator"), cell=lambda row: Cell(row.annotator.username)
+            name="annotator",
+            sort=F("annotator__username"),
+            label=gettext_lazy("Annotator"),
+            cell=lambda row: Cell(row.annotator.username),
         ),
-        Column(name="preference", label=gettext_lazy("Preference"), cell=_decision),
+        Column(
+            name="preference",
+            sort=Concat("verdict", Value(" "), Cast("strength", TextField()), output_field=TextField()),
+            label=gettext_lazy("Preference"),
+            cell=_decision,
+        ),
         Column(
             name="round",
+            sort=F("comparison__round_number"),
             label=gettext_lazy("Round"),
             number=True,
             cell=lambda row: Cell(row.comparison.round_number),
         ),
         Column(
             name="seconds",
+            sort=Coalesce("active_seconds", Value(-1), output_field=IntegerField()),
             label=gettext_lazy("Active seconds"),
             number=True,
             cell=lambda row: Cell("—" if row.active_seconds is None else row.active_seconds),
         ),
         Column(
             name="submitted",
+            sort=F("created_at"),
             label=gettext_lazy("Submitted"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATETIME_FORMAT")),
         ),
         Column(
             name="comment",
+            sort=_letters("comment"),
             label=gettext_lazy("Comment"),
             cell=lambda row: Cell(_short(row.comment) if row.comment else "—"),
             shown=False,
@@ -331,6 +428,7 @@ ANNOTATIONS = Table(
             choices=lambda project: list(Verdict.choices),
             apply=lookup("verdict"),
         ),
+        Filter(name="kind", label=gettext_lazy("Kind"), choices=kinds, apply=of_kind),
         Filter(name="category", label=gettext_lazy("Span category"), choices=categories, apply=with_category),
         split_filter("comparison__prompt__split"),
         tag_filter("comparison__prompt"),
@@ -360,22 +458,30 @@ RESPONSES = Table(
     rows=_response_rows,
     search=lambda rows, text: matching(rows, text, column="text"),
     columns=(
-        Column(name="response", label=gettext_lazy("Response"), cell=_response_text),
-        Column(name="source", label=gettext_lazy("Model"), cell=lambda row: Cell(row.source.name)),
+        Column(name="response", sort=_letters("text"), label=gettext_lazy("Response"), cell=_response_text),
+        Column(
+            name="source",
+            sort=F("source__name"),
+            label=gettext_lazy("Model"),
+            cell=lambda row: Cell(row.source.name),
+        ),
         Column(
             name="prompt",
+            sort=_letters(_LastTurn("prompt__messages")),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(_short(row.prompt.last_question)),
             shown=False,
         ),
         Column(
             name="tokens",
+            sort=Coalesce("token_count", Value(-1), output_field=IntegerField()),
             label=gettext_lazy("Tokens"),
             number=True,
             cell=lambda row: Cell("—" if row.token_count is None else row.token_count),
         ),
         Column(
             name="ended",
+            sort=F("finish_reason"),
             label=gettext_lazy("Ended by"),
             cell=lambda row: Cell(row.get_finish_reason_display() or _("unknown")),
         ),

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import connection
-from django.db.models import Exists, Max, Min, OuterRef, QuerySet
+from django.db.models import Exists, Max, Min, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from annotation.choices import Split, WithholdingState
+from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import (
     Assignment,
     Candidate,
@@ -151,6 +151,31 @@ def calling(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]
     """Keep comparisons with a trace in which a tool was called."""
     called = TraceStep.objects.filter(tool=value, completion__candidacies__comparison=OuterRef("pk"))
     return rows.filter(Exists(called))
+
+
+def kinds(_project: Project) -> Sequence[Choice]:
+    """Return what annotations are for; other pages count one or several of these."""
+    return [
+        ("work", _("work of people")),
+        ("measuring", _("gold items, qualification and retests")),
+        ("ai", _("AI annotators")),
+        ("arena", _("votes in arenas")),
+        ("unblinded", _("unblinded votes")),
+    ]
+
+
+def of_kind(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
+    """Return the annotations of a kind; each has one."""
+    work = Q(comparison__purpose=Purpose.WORK, assignment__retest_of__isnull=True)
+    arena, machine = Q(comparison__purpose=Purpose.ARENA), Q(annotator__is_machine=True)
+    conditions = {
+        "work": work & ~machine & Q(blind=True),
+        "measuring": ~work & ~arena & ~machine,
+        "ai": machine & ~arena,
+        "arena": arena,
+        "unblinded": work & ~machine & Q(blind=False),
+    }
+    return rows.filter(conditions[value])
 
 
 def with_category(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:

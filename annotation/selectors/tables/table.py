@@ -1,7 +1,8 @@
 """A table of rows with filters, search, chosen columns and pages, all of it in the address.
 
-Pages begin after the last row of the page before, by primary key, so the millionth row costs as much as the
-first, and rows that arrive meanwhile are neither shown twice nor left out.
+Pages begin after the last row of the page before: by primary key, so the millionth row costs as much as the
+first, and rows that arrive meanwhile are neither shown twice nor left out. Sorted by a column, every matching
+row is read for a page.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,8 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import F, QuerySet
+from django.db.models import F, Q, QuerySet
+from django.db.models.expressions import Combinable
 from django.http import QueryDict
 from django.utils.functional import Promise
 
@@ -41,6 +43,8 @@ class Column:
     name: str
     label: str | Promise
     cell: Callable[[Any], Cell]
+    sort: Combinable
+    """The value that rows are sorted by; never null."""
     number: bool = False
     shown: bool = True
     """Part of the table unless columns are chosen."""
@@ -90,6 +94,8 @@ class Table:
     search: Callable[[QuerySet[Any], str], tuple[QuerySet[Any], bool]] | None = None
     """The rows with a text, and True where their keys are collected as for `Filter.collects`."""
     actions: tuple[Action, ...] = ()
+    about: str | Promise = ""
+    """Which rows are in it, where other pages count others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,39 @@ class View:
         return self.query.get("order") == "oldest"
 
     @cached_property
+    def sorted_by(self) -> Column | None:
+        """Return the column that the address sorts by; None where rows come by age."""
+        name = str(self.query.get("order", "")).removeprefix("-")
+        return next((column for column in self.table.columns if column.name == name), None)
+
+    @property
+    def descends(self) -> bool:
+        """Return True where the largest values of the sorted column come first."""
+        return str(self.query.get("order", "")).startswith("-")
+
+    @property
+    def order(self) -> str:
+        """Return the order as the address names it; empty for the newest first."""
+        if self.sorted_by is not None:
+            return f"-{self.sorted_by.name}" if self.descends else self.sorted_by.name
+        return "oldest" if self.oldest_first else ""
+
+    @property
+    def headings(self) -> list[tuple[Column, str, str]]:
+        """Return each shown column with the query that sorts by it and its direction as `aria-sort` names it.
+
+        A column is sorted upwards first, one of numbers downwards; the link of the sorted one turns it round.
+        """
+        headings = []
+        for column in self.columns:
+            is_sorted = column is self.sorted_by
+            downwards = not self.descends if is_sorted else column.number
+            direction = ("descending" if self.descends else "ascending") if is_sorted else ""
+            order = f"-{column.name}" if downwards else column.name
+            headings.append((column, self._query_with(order), direction))
+        return headings
+
+    @cached_property
     def _matching(self) -> tuple[QuerySet[Any], bool]:
         rows, collects = self.table.rows(self.project), False
         for table_filter, shown in zip(self.table.filters, self.fields, strict=True):
@@ -185,24 +224,41 @@ class View:
     def _collected(self) -> list[int]:
         return self._keys_of(self.matching, COUNTED + 1)
 
-    def _keys_of(self, rows: QuerySet[Any], most: int) -> list[int]:
-        # By a sum, as PostgreSQL would walk the table for an order that an index has.
-        order = F("pk") + 0 if self._collects else F("pk")
-        ordered = rows.order_by(order if self.oldest_first else order.desc())
+    def _keys_of(self, rows: QuerySet[Any], most: int, *, after: int | None = None) -> list[int]:
+        rows = self._with_value(rows)
+        if after is not None:
+            rows = rows.filter(self._follows(after))
+        if self.sorted_by is not None:
+            ordered = rows.order_by(*(("-sort_value", "-pk") if self.descends else ("sort_value", "pk")))
+        else:
+            # By a sum, as PostgreSQL would walk the table for an order that an index has.
+            order = F("pk") + 0 if self._collects else F("pk")
+            ordered = rows.order_by(order if self.oldest_first else order.desc())
         return list(ordered.values_list("pk", flat=True)[:most])
 
     @cached_property
     def _page(self) -> tuple[list[Any], bool]:
-        after = str(self.query.get("after", ""))
-        rows, is_first = self.matching, True
-        if after.isdecimal() and len(after) < 19:
-            rows = rows.filter(pk__gt=int(after)) if self.oldest_first else rows.filter(pk__lt=int(after))
-            is_first = False
+        text = str(self.query.get("after", ""))
+        after = int(text) if text.isdecimal() and len(text) < 19 else None
         # Keys alone are sorted: databases sort whole rows of many matches, with what is counted for each.
-        shared = self._collects and is_first
-        keys = self._collected if shared else self._keys_of(rows, ROWS_ON_A_PAGE + 1)
-        page = self.table.rows(self.project).filter(pk__in=keys[:ROWS_ON_A_PAGE])
-        return list(page.order_by("pk" if self.oldest_first else "-pk")), len(keys) > ROWS_ON_A_PAGE
+        shared = self._collects and after is None
+        keys = self._collected if shared else self._keys_of(self.matching, ROWS_ON_A_PAGE + 1, after=after)
+        page = {row.pk: row for row in self.table.rows(self.project).filter(pk__in=keys[:ROWS_ON_A_PAGE])}
+        return [page[key] for key in keys if key in page], len(keys) > ROWS_ON_A_PAGE
+
+    def _with_value(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.annotate(sort_value=self.sorted_by.sort) if self.sorted_by else rows
+
+    def _follows(self, key: int) -> Q:
+        """Return the condition of the rows after that of a key; of none where that row is gone."""
+        if self.sorted_by is None:
+            return Q(pk__gt=key) if self.oldest_first else Q(pk__lt=key)
+        last = self._with_value(self.table.rows(self.project).filter(pk=key))
+        value = last.values_list("sort_value", flat=True).first()
+        if value is None:
+            return Q(pk__in=[])
+        side = "lt" if self.descends else "gt"
+        return Q(**{f"sort_value__{side}": value}) | Q(**{"sort_value": value, f"pk__{side}": key})
 
     @cached_property
     def lines(self) -> list[tuple[int, list[tuple[Column, Cell]]]]:
@@ -217,11 +273,14 @@ class View:
     @cached_property
     def address_query(self) -> str:
         """Return what names this view in an address, without the page."""
+        return self._query_with(self.order)
+
+    def _query_with(self, order: str) -> str:
         pairs: list[tuple[str, str]] = [(shown.name, shown.value) for shown in self.fields if shown.value]
         if self.text:
             pairs.append(("text", self.text))
-        if self.oldest_first:
-            pairs.append(("order", "oldest"))
+        if order:
+            pairs.append(("order", order))
         if getattr(self.query, "getlist", None) and self.query.get("columns"):
             pairs += [("columns", column.name) for column in self.columns]
         return urlencode(pairs)

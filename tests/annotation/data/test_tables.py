@@ -41,6 +41,70 @@ def test_the_oldest_come_first_where_the_address_says_so(project: Project):
     assert rows(project, "prompts") == [second.pk, first.pk]
 
 
+@pytest.mark.parametrize(
+    ("table", "column"), [(table.name, column.name) for table in TABLES.values() for column in table.columns]
+)
+def test_pages_sorted_by_any_column_hold_every_row_once_in_both_directions(
+    table: str, column: str, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tables, "ROWS_ON_A_PAGE", 2)
+    project.overlap = 2
+    project.save()
+    for number in range(3):
+        prompt = factories.make_prompt(project, f"Question {number}", tags=["hard"] if number else [])
+        comparison = factories.make_comparison(project, prompt=prompt, round_number=1 + number % 2)
+        for who, ranks in ((alice, (1, 2)), (bob, (2, 1)))[: 1 + number % 2]:
+            factories.make_judgment(comparison, who, ranks, comment=f"Comment {number}"[: 5 * number])
+
+    def walk(order: str) -> list[int]:
+        seen: list[int] = []
+        query = f"order={order}"
+        while query and len(seen) < 20:
+            view = View(TABLES[table], project, QueryDict(query))
+            assert len(view.lines) <= 2
+            seen += [pk for pk, _ in view.lines]
+            query = view.next_query
+        return seen
+
+    upwards = walk(column)
+    assert walk(f"-{column}") == upwards[::-1]
+    assert sorted(upwards) == sorted(TABLES[table].rows(project).values_list("pk", flat=True))
+
+
+def test_a_sorted_column_orders_by_what_it_shows(project: Project, alice: User, bob: User):
+    project.overlap = 2
+    project.save()
+    once, never, twice = (
+        factories.make_comparison(project, prompt=factories.make_prompt(project, text))
+        for text in ("green tea?", "Black tea?", "white tea?")
+    )
+    factories.make_judgment(once, alice)
+    for who, ranks in ((alice, (1, 2)), (bob, (2, 1))):
+        factories.make_judgment(twice, who, ranks)
+    assert rows(project, "comparisons", "order=annotations") == [never.pk, once.pk, twice.pk]
+    assert rows(project, "comparisons", "order=-annotations") == [twice.pk, once.pk, never.pk]
+    assert rows(project, "comparisons", "order=prompt") == [never.pk, once.pk, twice.pk]
+    assert rows(project, "comparisons", "order=state") == [once.pk, never.pk, twice.pk]
+    # Only one has two annotations, which do not agree.
+    assert rows(project, "comparisons", "order=-agreement")[0] == twice.pk
+    assert rows(project, "comparisons", "order=-annotations&state=open") == [once.pk, never.pk]
+    assert rows(project, "comparisons", "text=tea&order=prompt") == [never.pk, once.pk, twice.pk]
+    assert rows(project, "comparisons", "order=nothing") == [twice.pk, never.pk, once.pk]
+
+
+def test_headings_sort_and_keep_filters_and_search(project: Project, carol: User, client_of: ClientOf):
+    view = View(TABLES["comparisons"], project, QueryDict("text=tea&order=-annotations"))
+    headings = {column.name: (query, direction) for column, query, direction in view.headings}
+    assert headings["annotations"] == ("text=tea&order=annotations", "descending")
+    assert headings["round"] == ("text=tea&order=-round", "")
+    assert headings["prompt"] == ("text=tea&order=prompt", "")
+    factories.make_comparison(project)
+    address = reverse("data-comparisons", args=[project.slug])
+    page = client_of(carol).get(address, {"order": "-annotations"}).content.decode()
+    assert 'aria-sort="descending"' in page
+    assert '<option value="-annotations" selected>' in page
+
+
 def test_every_word_of_a_search_begins_a_word_of_the_text(project: Project):
     green = factories.make_prompt(project, "How long does green tea steep?")
     black = factories.make_prompt(project, "How long does black tea steep? Größe")

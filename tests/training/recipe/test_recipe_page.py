@@ -8,9 +8,9 @@ from django.test import Client
 
 from annotation.models import AuditEntry, Project, User
 from tests import factories
-from training.choices import RoundState
+from training.choices import RoundState, StepKind, StepState
 from training.contract import PolicyGradientSettings
-from training.models import Round
+from training.models import Round, RoundStep
 from training.recipe import Recipe
 from training.recipe.form import flattened, with_policy
 from training.services.registry.checkpoints import register_starter
@@ -105,6 +105,54 @@ def test_what_a_round_trained_with_stays_as_it_was(browser: Client, round_: Roun
         assert button not in answer.content.decode()
     round_.refresh_from_db()
     assert round_.parsed_recipe.seed == 0
+
+
+def test_a_draft_is_opened_on_the_page_of_its_recipe(browser: Client, round_: Round):
+    page = browser.get("/projects/tea/rounds/1/open/", follow=True).content.decode()
+    assert 'id="confirm" form="recipe-form" name="open"' in page
+    assert (
+        browser.post(ADDRESS, {**flattened(Recipe()), "open": "1"})["Location"] == "/projects/tea/rounds/1/"
+    )
+    round_.refresh_from_db()
+    assert round_.state == RoundState.SAMPLING
+
+
+def test_the_page_says_that_starting_cancels_the_sampling(browser: Client, round_: Round):
+    Round.objects.update(state=RoundState.LABELLING)
+    step = RoundStep.objects.create(
+        round=round_, position=0, kind=StepKind.ANSWER_PROMPTS, state=StepState.WAITING, current=3, total=8
+    )
+    assert browser.get(ADDRESS).context["sampling"] == step
+    RoundStep.objects.update(state=StepState.FINISHED)
+    answer = browser.get(ADDRESS)
+    assert answer.context["sampling"] is None
+    assert 'id="confirm" form="recipe-form" name="start"' in answer.content.decode()
+
+
+def test_changed_settings_are_saved_and_shown_before_anything_starts(browser: Client, round_: Round):
+    sent = {**flattened(Recipe()), "seed": ["7"], "open": "1"}
+    assert browser.post(ADDRESS, sent)["Location"] == f"{ADDRESS}#begin"
+    round_.refresh_from_db()
+    assert (round_.state, round_.parsed_recipe.seed) == (RoundState.DRAFT, 7)
+    browser.post(ADDRESS, sent)
+    round_.refresh_from_db()
+    assert round_.state == RoundState.SAMPLING
+
+
+def test_a_start_that_is_refused_leaves_the_page_with_what_was_typed(browser: Client, round_: Round):
+    Round.objects.update(state=RoundState.LABELLING)
+    answer = browser.post(ADDRESS, {**flattened(Recipe()), "start": "1"})
+    assert answer.status_code == 422
+    assert [str(message) for message in answer.context["messages"]]
+    round_.refresh_from_db()
+    assert round_.state == RoundState.LABELLING
+
+
+def test_a_round_that_trained_offers_no_start(browser: Client, round_: Round):
+    Round.objects.update(state=RoundState.TRAINING_POLICY)
+    answer = browser.get(ADDRESS)
+    assert "action" not in answer.context
+    assert 'id="confirm"' not in answer.content.decode()
 
 
 def test_annotators_neither_see_nor_save_recipes(

@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
+from annotation.agreement.selection import Selection
 from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
+from annotation.statistics.cached import report_of
 from tests import factories
 from tests.chat_templates import template
 from tests.training.evaluation.evaluation_scene import register
@@ -78,6 +81,21 @@ def test_answers_and_judgments_are_counted(project: Project, prompts: list[Promp
     # Four comparisons, each for two people and every second one for a third.
     assert estimate.judgments_expected == 10
     assert (estimate.prompts, estimate.held_out_prompts, estimate.evaluated_prompts) == (4, 1, 1)
+
+
+def test_annotations_cost_what_the_wage_and_the_time_so_far_say(
+    project: Project, prompts: list[Prompt], alice: User
+):
+    Project.objects.update(hourly_wage="18.00")
+    project.refresh_from_db()
+    round_ = a_round(project)
+    assert dry_run(round_=round_).annotation_cost is None
+    factories.make_judgment(factories.make_comparison(project, prompt=prompts[0]), alice, active_seconds=50)
+    report_of(project, Selection())
+    estimate = dry_run(round_=round_)
+    # Four annotations of 50 s at 18 an hour.
+    assert estimate.judgments_expected == 4
+    assert estimate.annotation_cost == Decimal("1.00")
 
 
 def test_samplers_are_counted_by_who_answers(project: Project, prompts: list[Prompt]):
@@ -161,15 +179,15 @@ def test_the_next_step_tells_how_long_training_would_take(
     Round.objects.update(state=RoundState.LABELLING)
     round_.refresh_from_db()
     comparisons = [factories.make_comparison(project, ["a", "b"], prompt=prompt) for prompt in prompts[:3]]
-    assert next_step_of(project, round_).text == ("0 of 3 annotations. Start training when there are enough.")
+    assert next_step_of(project, round_).text.startswith("0 of 3 annotations of this round.")
     for comparison in comparisons:
         factories.make_judgment(comparison, alice)
-    assert next_step_of(project, round_).text == "3 of 3 annotations. Training is possible."
+    assert next_step_of(project, round_).text == "3 of 3 annotations of this round. Training is possible."
     # A second an example: reward model two steps of two, policy two passes of one step of four.
     pace = Pace(run="earlier", seconds_per_example=1.0, tokens_per_second=None)
     monkeypatch.setattr("training.selectors.training_time.pace_of", lambda round_, method: pace)
     assert next_step_of(project, round_).text == (
-        "3 of 3 annotations. Training is possible and takes about 12 s."
+        "3 of 3 annotations of this round. Training is possible and takes about 12 s."
     )
 
 

@@ -12,7 +12,7 @@ from annotation.errors import Refusal
 from annotation.models import User
 from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round
-from training.selectors.rounds import RoundView, material_of
+from training.selectors.rounds import RoundView, material_of, sampling_of
 from training.services import rounds
 from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY
 from training.services.rounds.deciding import rollback_choices
@@ -38,6 +38,8 @@ class RoundAction:
     """Calls one service, which refuses what cannot be done."""
     look: str = ""
     """`primary` or `danger`, as the button's class says."""
+    on_recipe_page: bool = False
+    """Asked on the page of the recipe, next to its estimate, instead of on a page of its own."""
 
 
 def offered_actions(view: RoundView) -> list[RoundAction]:
@@ -48,7 +50,11 @@ def offered_actions(view: RoundView) -> list[RoundAction]:
 def facts_of(action: RoundAction, round_: Round, *, step: str = "") -> dict[str, Any]:
     """Return the context of an action's confirmation page."""
     if action.name == "start":
-        return {"material": material_of(round_), "memory_problems": memory_problems(round_)}
+        return {
+            "material": material_of(round_),
+            "memory_problems": memory_problems(round_),
+            "sampling": sampling_of(round_),
+        }
     if action.name == "rollback":
         return {"choices": rollback_choices(round_)}
     if action.name == "retry":
@@ -106,6 +112,7 @@ _LIST = (
         is_offered=_in(RoundState.DRAFT),
         perform=lambda round_, user, answers: rounds.open_round(round_=round_, opened_by=user),
         look="primary",
+        on_recipe_page=True,
     ),
     RoundAction(
         name="rollback",
@@ -174,6 +181,7 @@ _LIST = (
         is_offered=_in(*CAN_START),
         perform=_start,
         look="primary",
+        on_recipe_page=True,
     ),
     RoundAction(
         name="retry",

@@ -5,16 +5,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 
 from django.conf import settings
 from django.db.models import Sum
 from django.utils.translation import gettext as _
 
+from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, Split, Verdict
 from annotation.errors import Refusal
 from annotation.models import Comparison, Prompt
 from annotation.selectors.access import judgments_current
+from annotation.statistics.cached import last_report_of
+from annotation.statistics.page import expected_cost_of
 from training.choices import CheckpointKind, StepKind
 from training.contract import (
     PolicyGradientSettings,
@@ -64,6 +68,8 @@ class DryRun:
     comparisons: int
     judgments_expected: int
     """That the round's comparisons have places for."""
+    annotation_cost: Decimal | None
+    """Of those expected, at the project's wage and the median time measured so far."""
     answering_seconds: float | None
     material: Mapping[str, int]
     """Current judgments of this round and those before: `learned` from, and what is left out, by reason."""
@@ -81,6 +87,18 @@ class DryRun:
     def answering_time(self) -> timedelta | None:
         """Return the estimated duration of sampling."""
         return None if self.answering_seconds is None else timedelta(seconds=round(self.answering_seconds))
+
+    @property
+    def training_seconds(self) -> float | None:
+        """Return the estimated duration of all runs; None unless each is known."""
+        seconds = [run.seconds for run in self.runs if run.seconds is not None]
+        return sum(seconds) if len(seconds) == len(self.runs) else None
+
+    @property
+    def most_bytes(self) -> int | None:
+        """Return the memory of the largest run; None unless each is known."""
+        sizes = [size for run in self.runs if (size := run.bytes_on(self.machine)) is not None]
+        return max(sizes) if len(sizes) == len(self.runs) else None
 
 
 def dry_run(*, round_: Round) -> DryRun:
@@ -112,6 +130,9 @@ def dry_run(*, round_: Round) -> DryRun:
         answers=dict(draws),
         comparisons=comparisons,
         judgments_expected=expected,
+        annotation_cost=expected_cost_of(
+            round_.project, last_report_of(round_.project, Selection()), expected
+        ),
         answering_seconds=_answering_seconds(round_, sum(draws.values())),
         material=material,
         runs=runs,
