@@ -5,10 +5,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from tests.tiny import tiny_model_folder
+from training.rlhf.starter import ensure
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -23,39 +27,50 @@ QUICK = {
     "pages": "--steps 50 --metrics 2 --points 50 --requests 1",
 }
 """Smallest arguments of commands that `make test` runs."""
+FEEDBACK = "MODEL DATA/qa_feedback/feedback.json"
 LONG = {
+    "conversations": "--turns 1 --starter STARTER",
+    "dense_rewards": f"{FEEDBACK} --folder OUT/dense --seeds 0 --steps 1 --prompts 2 --new-tokens 4 "
+    "--reward-epochs 1 --reward-layers 1",
+    "faults": "--kills 1 --people 1 --steps 2 --pause 1",
+    "fine_grained": f"{FEEDBACK} --heads relevance --max-steps 1 --threshold-on 2",
     "generation": "MODEL --dtype float32",
+    "labelling.files": "--pairs 20",
+    "labelling.page": "",
+    "labelling.storm": "--annotators 2 --seconds 3 --workers 1",
+    "learning_rates": "MODEL DATA --prompts 12 --steps 1 --folds 2 --rates 1e-3 --out OUT/rates.json",
     "long_rows": "--tokens 64",
     "loop.acquisition": "--set autoj --seeds 0 --labels 12 --batch 6",
     "loop.arms": "--study ties --seeds 0 --hours 0.1",
+    "loop.online": "--pairs 300 --judgments 60 --updates 1",
+    "loop.rehearsal": "WRITER --policy dpo --seeds 0 --rounds 1 --pairs 24 --dpo-steps 1",
+    "memory_estimate": "--cases 0",
+    "policy_gradient": "--model MODEL --data DATA/names_reversal/names.json --only Rondo --prompts 2",
     "policy_gradient_memory": "MODEL",
     "ratings": "",
+    "reward_baselines": "--set autoj --starter MODEL --cache OUT/cache --seeds 0 --judgments 20",
+    "reward_stacks": "features OUT/stacks.npz --set autoj --starter STARTER --judgments 8 --longest 96",
+    "serving": "MODEL --tokens 4 --threads 1",
     "traces": "--steps 3 --megabytes 0.01 --requests 1",
-    "training_quality": "MODEL DATA/qa_feedback/feedback.json --steps 1 --seeds 0 --arms bradley-terry "
-    "--train 8 --test 4",
+    "training_quality": f"{FEEDBACK} --steps 1 --seeds 0 --arms bradley-terry --train 8 --test 4",
 }
-"""Those that the long tests run. MODEL is a tiny one, DATA the folder of small sets, OUT a new one."""
+"""Those that the long tests run. MODEL is a tiny one, WRITER one that `loop.writer` trained, STARTER the real
+starter model, DATA the folder of small sets, OUT a new one."""
+ON_POSTGRESQL = {
+    "leaderboard": "POSTGRES --judgments 300 --times 2",
+    "million": "--annotations 200 --times 1",
+}
+"""Long ones that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
 ELSEWHERE = {
     "loop": "tests/loop/test_smoke.py",
     "gpu": "tests/rlhf/test_gpu_benchmark.py",
 }
 """Commands whose smallest form another test runs, which names it."""
 NOT_RUN = {
-    **dict.fromkeys(("fine_grained", "dense_rewards"), "fails on the small sets: they hold too little"),
-    **dict.fromkeys(("reward_baselines", "reward_stacks"), "needs the starter model"),
-    **dict.fromkeys(
-        ("learning_rates", "loop.online", "memory_estimate", "policy_gradient", "serving", "training"),
-        "no smallest form was tried yet",
-    ),
-    **dict.fromkeys(("leaderboard", "million", "deployment"), "needs a PostgreSQL server of its own"),
-    "labelling.files": "has one size, of 10,000 pairs",
-    "labelling.page": "was not seen to end within 100 seconds on a busy machine",
-    "labelling.storm": "tests/annotation/assignments/test_storm.py runs the same code",
-    "loop.rehearsal": "needs a writer that `loop` has trained",
-    "conversations": "no smallest form was tried yet; tests/faults/test_talks.py asks the same",
-    "faults": "tests/faults/test_killed.py kills once each",
+    "deployment": "starts all services of the Compose file on PostgreSQL and Redis, for minutes",
     "first_comparison": "clones and installs: `make bench`",
     "memory": "measures a Rondo that runs",
+    "training": "stands beside TRL, which lives in an environment of its own",
 }
 """Commands that no test runs, and why."""
 
@@ -73,7 +88,7 @@ def places(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_every_command_of_the_pages_is_run_or_says_why_not():
-    known = [*QUICK, *LONG, *ELSEWHERE, *NOT_RUN]
+    known = [*QUICK, *LONG, *ON_POSTGRESQL, *ELSEWHERE, *NOT_RUN]
     assert len(known) == len(set(known))
     assert commands() == set(known)
     for name, file in ELSEWHERE.items():
@@ -86,12 +101,38 @@ def test_every_command_of_the_pages_is_run_or_says_why_not():
     [*QUICK.items(), *(pytest.param(*item, marks=pytest.mark.long) for item in LONG.items())],
 )
 def test_a_command_runs_in_its_smallest_form(name: str, arguments: str, places: dict[str, str]):
-    words = [re.sub("MODEL|DATA|OUT", lambda found: places[found[0]], word) for word in arguments.split()]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RONDO_", "DJANGO_"))}
+    if "STARTER" in arguments:
+        places = {**places, "STARTER": str(ensure(Path(places["OUT"], "starter")))}
+    if "WRITER" in arguments:
+        places = {**places, "WRITER": f"{places['OUT']}/writer"}
+        run("loop.writer", "WRITER --steps 5", places)
+    run(name, arguments, places)
+
+
+@pytest.mark.long
+@pytest.mark.postgres
+@pytest.mark.parametrize(("name", "arguments"), ON_POSTGRESQL.items())
+def test_a_command_on_postgresql_runs_in_its_smallest_form(name: str, arguments: str, places: dict[str, str]):
+    server = os.environ["DATABASE_URL"]
+    database = f"benchmark_{name}_{os.getpid()}"
+    with psycopg.connect(server, dbname="postgres", autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
+        try:
+            url = urlsplit(server)._replace(path=f"/{database}").geturl()
+            run(name, arguments, {**places, "POSTGRES": url}, DATABASE_URL=url)
+        finally:
+            connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(database)))
+
+
+def run(name: str, arguments: str, places: dict[str, str], **variables: str) -> None:
+    """Run a command to its end; it must print something."""
+    words = [re.sub("|".join(places), lambda found: places[found[0]], word) for word in arguments.split()]
+    left_out = ("RONDO_", "DJANGO_", "DATABASE_URL")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
     done = subprocess.run(
         [sys.executable, "-m", f"tests.benchmarks.{name}", *words],
         cwd=ROOT,
-        env={**kept, "OMP_NUM_THREADS": "1", "RONDO_TEST_DATA": places["DATA"]},
+        env={**inherited, "OMP_NUM_THREADS": "1", "RONDO_TEST_DATA": places["DATA"], **variables},
         capture_output=True,
         text=True,
         check=False,

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from django.template.loader import render_to_string
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from annotation.choices import SCALE_VALUES, FinishReason, RatingScale
+from annotation.choices import SCALE_VALUES, FinishReason, RatingScale, Verdict
 from annotation.forms import Entered, MissingRow, rating_field
 from annotation.models import Completion, Criterion
 from annotation.services.people.shortcuts import shown_key
@@ -29,6 +30,25 @@ class Choice:
     strength: int = 0
     letter_key: str = ""
     """A second key: the letter of the response, where no category has it."""
+
+    @property
+    def title(self) -> str:
+        """The label with its keys."""
+        keys = f"{self.key}, {self.letter_key}" if self.letter_key else self.key
+        return f"{self.label} ({keys})"
+
+    @property
+    def attributes(self) -> SafeString:
+        """Attributes of the radio button."""
+        letter = format_html(' data-letter="{}"', self.letter_key) if self.letter_key else ""
+        return format_html(
+            'value="{}" data-key="{}"{} data-label="{}"', self.value, self.key, letter, self.label
+        )
+
+    @property
+    def sign(self) -> str:
+        """What stands on its step of the scale."""
+        return "=" if self.value == Verdict.EQUAL else self.key if self.strength else self.short
 
 
 class CandidateOnScreen:

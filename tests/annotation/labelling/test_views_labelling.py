@@ -342,7 +342,7 @@ def test_submit_and_next_keeps_to_its_budget_of_statements(
         fields = {"idempotency_key": key[1], "guideline": "1", "active_seconds": "1", "choice": choice[1]}
         answer = browser.post(action[1], fields, headers=HTMX)
         assert answer.status_code == 200
-        return answer.content.decode()
+        return str(answer.content.decode())
 
     # What a person's pace and the round's total hang on is looked up now and then, more often at first.
     for _ in range(12):
