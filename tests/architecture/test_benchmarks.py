@@ -32,7 +32,6 @@ LONG = {
     "conversations": "--turns 1 --starter STARTER",
     "dense_rewards": f"{FEEDBACK} --folder OUT/dense --seeds 0 --steps 1 --prompts 2 --new-tokens 4 "
     "--reward-epochs 1 --reward-layers 1",
-    "faults": "--kills 1 --people 1 --steps 2 --pause 1",
     "fine_grained": f"{FEEDBACK} --heads relevance --max-steps 1 --threshold-on 2",
     "generation": "MODEL --dtype float32",
     "labelling.files": "--pairs 20",
@@ -67,6 +66,7 @@ ELSEWHERE = {
 }
 """Commands whose smallest form another test runs, which names it."""
 NOT_RUN = {
+    "faults": "goes on until a round has ended between its kills; tests/faults/test_killed.py kills once each",
     "deployment": "starts all services of the Compose file on PostgreSQL and Redis, for minutes",
     "first_comparison": "clones and installs: `make bench`",
     "memory": "measures a Rondo that runs",
