@@ -5,7 +5,7 @@ Grammars are those of llguidance: a variant of Lark with JSON schemas in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,8 +79,9 @@ class Grammars:
         constraint.allowed()
         return constraint
 
-    def problem(self, grammar: str) -> str:
-        """Return what is wrong with a grammar, in its first line; empty where nothing is."""
+    def schema_problem(self, schema: Mapping[str, Any]) -> str:
+        """Return what is wrong with a JSON schema, in one line; empty where nothing is."""
+        grammar = LLMatcher.grammar_from_json_schema(dict(schema))
         failed, messages = LLMatcher.validate_grammar_with_warnings(grammar, self._tokenizer, limits=_LIMITS)
         return _first_line(messages[0]) if failed else ""
 

@@ -278,7 +278,7 @@ class Engine:
                     self._leave(row)
 
     def _constrained(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
-        """Return the logits without the tokens that a row's grammar forbids; those of other rows as they are."""
+        """Return the logits without the tokens that a row's grammar forbids; other rows as they are."""
         numbers, masks = [], []
         for number, row in enumerate(rows):
             if row.constraint is None or not row.alive:
