@@ -11,26 +11,29 @@ import pytest
 
 from tests.serving.conftest import BASE
 from tests.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from training.serving.requests import ChatMessage, Function
+from training.rlhf.rollout.constraint import Grammars
+from training.serving.requests import ChatMessage, ChatRequest, Function
+from training.serving.structures import grammar_of
 from training.serving.tool_calls import CallReader, ToolPrompts
 
 CHAT: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 6}, "unit": {"enum": ["C", "F"]}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
 WEATHER = {
     "type": "function",
     "function": {
         "name": "weather",
         "description": "Tell the weather.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 6}, "unit": {"enum": ["C", "F"]}},
-            "required": ["city", "unit"],
-            "additionalProperties": False,
-        },
+        "parameters": PARAMETERS,
     },
 }
 CLOCK = {"type": "function", "function": {"name": "clock"}}
 SCHEMAS = {
-    "weather": WEATHER["function"]["parameters"],
+    "weather": PARAMETERS,
     "clock": {"type": "object", "additionalProperties": False},
 }
 
@@ -213,6 +216,60 @@ def test_a_score_is_asked_for_without_tools(client: openai.OpenAI):
     assert refusal.value.param == "messages[0].role"
 
 
+# ── Grammars ──────────────────────────────────────────────────────────────────────────
+
+ONE_CALL = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+def may_end(text: str, *, added: bool = False, **fields: Any) -> bool | None:
+    """Whether an answer of this text may end here; None where it cannot be written. added: its tags are
+    tokens of the tokenizer, as in Qwen's."""
+    tokenizer = tiny_tokenizer()
+    if added:
+        tokenizer.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])
+    request = ChatRequest.model_validate_json(
+        json.dumps({"model": BASE, "messages": CHAT, "tools": [WEATHER, CLOCK], **fields})
+    )
+    end = tokenizer.eos_token_id
+    grammars = Grammars(tokenizer, vocabulary=len(tokenizer), ends=[end])
+    constraint = grammars.compile(grammar_of(request, grammars.named_tokens))
+    for id in tokenizer(text, add_special_tokens=False)["input_ids"]:
+        if not constraint.allowed()[id]:
+            return None
+        constraint.advance(id)
+    return bool(constraint.allowed()[end])
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_an_answer_is_text_calls_or_text_and_then_calls(added: bool):
+    for text in (
+        "",
+        "It is a warm < day.\n",
+        ONE_CALL,
+        f"Let me see.\n{ONE_CALL}",
+        f"{ONE_CALL}\n{ONE_CALL}",
+    ):
+        assert may_end(text, added=added) is True, text
+    assert may_end("<tool_call>", added=added) is False
+    for text in ("<tool_call> a", f"Let me see.{ONE_CALL} And so on.", ONE_CALL.replace("clock", "watch")):
+        assert may_end(text, added=added) is None, text
+
+
+def test_one_call_at_most_where_calls_are_not_made_together():
+    assert may_end(ONE_CALL, parallel_tool_calls=False) is True
+    assert may_end(f"{ONE_CALL}\n{ONE_CALL}", parallel_tool_calls=False) is None
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_an_answer_in_a_format_may_still_be_a_call(added: bool):
+    form = {"type": "json_object"}
+    assert may_end('{"a": 1}', response_format=form) is True
+    assert may_end(ONE_CALL, response_format=form, added=added) is True
+    assert may_end("Let me see.", response_format=form) is None
+    assert may_end("{}", tool_choice="required", added=added) is None
+    assert may_end(ONE_CALL, tool_choice="required", added=added) is True
+
+
 # ── Prompts ───────────────────────────────────────────────────────────────────────────
 
 TALK = [
@@ -268,7 +325,8 @@ def test_instructions_follow_the_system_message_of_the_chat():
 def test_calls_are_read_from_pieces_of_any_size(size: int):
     call = '<tool_call>\n{"name": "f", "arguments": {"a": "}\\n</tool_call>"}}\n</tool_call>'
     text = f"I look < it up. \n{call}\n" + call.replace('"f"', '"g"')
-    reader, content, calls = CallReader(), "", {}
+    reader, content = CallReader(), ""
+    calls: dict[int, dict[str, str]] = {}
     for start in range(0, len(text), size):
         delta = reader.push(text[start : start + size], ended=start + size >= len(text))
         content += delta.get("content", "")
@@ -278,6 +336,17 @@ def test_calls_are_read_from_pieces_of_any_size(size: int):
     assert content == "I look < it up."
     arguments = '{"a": "}\\n</tool_call>"}'
     assert calls == {0: {"name": "f", "arguments": arguments}, 1: {"name": "g", "arguments": arguments}}
+
+
+def test_a_text_that_holds_the_tag_is_told_as_text():
+    reader = CallReader()
+    assert reader.push("Models write <tool_call> and\n", ended=False)["content"].startswith("Models write")
+    assert reader.push("so on.", ended=True) == {"content": "\nso on."}
+
+
+def test_a_call_that_is_cut_off_before_its_name_is_no_text():
+    reader = CallReader()
+    assert reader.push('Well.\n<tool_call>\n{"na', ended=True) == {"content": "Well."}
 
 
 def test_a_text_without_calls_is_told_whole_at_its_end():

@@ -13,7 +13,7 @@ from training.rlhf.rollout.constraint import Constraint, ConstraintError, Gramma
 from training.rlhf.rollout.limits import end_tokens
 from training.serving.errors import RequestError
 from training.serving.requests import ChatRequest
-from training.serving.tool_calls import OPENING, TAIL, head_of
+from training.serving.tool_calls import BEFORE_CLOSING, CLOSING, OPENING, head_of
 
 _OPTIONS = {
     # A space, or a line break and what indents the next: a model can get lost in white space without a bound.
@@ -45,7 +45,7 @@ class Structures:
         for place, schema in _schemas(request):
             self._check(schema, place)
         try:
-            return self._compiler.compile(_grammar(request))
+            return self._compiler.compile(grammar_of(request, self._compiler.named_tokens))
         except ConstraintError as error:
             raise _refusal(f"{error}", request.constraining_field) from error
 
@@ -124,32 +124,48 @@ def _with_definitions(part: Mapping[str, Any], schema: Mapping[str, Any]) -> dic
 # ── Grammars ──────────────────────────────────────────────────────────────────────────
 
 
+def grammar_of(request: ChatRequest, named_tokens: Mapping[str, int]) -> str:
+    """Return the grammar of a request that has a response format or may call tools.
+
+    named_tokens: see `Grammars.named_tokens`.
+    """
+    form = request.response_format
+    functions = request.callable_tools
+    if form is not None and not functions:
+        return f"start: {_json(form.json_schema_of_response)}"
+    rules = [
+        # Lazy: the first opening in a text begins a call.
+        f"written_after_text[lazy]: TEXT {json.dumps(OPENING)}",
+        r"TEXT: /(.|\n)*/",
+        f"opening: {_tag(OPENING, named_tokens)}",
+        f"closing: {json.dumps(BEFORE_CLOSING)} ({_tag(CLOSING, named_tokens)})",
+        "call: " + " | ".join(f"call_{number}" for number in range(len(functions))),
+    ]
+    for number, function in enumerate(functions):
+        head, schema = json.dumps(head_of(function.name)), _json(function.arguments_schema)
+        rules.append(f"call_{number}: {head} {schema} closing")
+    calls = "call" if request.parallel_tool_calls is False else r'call ("\n" opening call)*'
+    if request.must_call:
+        return "\n".join([*rules, f"start: opening {calls}"])
+    if form is not None:
+        return "\n".join([*rules, f"start: {_json(form.json_schema_of_response)} | opening {calls}"])
+    others = [f"<[{id}]>" for token, id in named_tokens.items() if token not in (OPENING, CLOSING)]
+    before = f"(TEXT ({' | '.join(others)}))* " if others else ""
+    after = [f"written_after_text {calls}"]
+    if OPENING in named_tokens:
+        after.append(f"TEXT <[{named_tokens[OPENING]}]> {calls}")
+    return "\n".join([*rules, f"start: {before}(TEXT | {' | '.join(after)})"])
+
+
+def _tag(tag: str, named_tokens: Mapping[str, int]) -> str:
+    """Return a tag by its letters, and by its token where it is one."""
+    by_token = f" | <[{named_tokens[tag]}]>" if tag in named_tokens else ""
+    return f"{json.dumps(tag)}{by_token}"
+
+
 def _json(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps(_with_options(schema))}"
 
 
 def _with_options(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "x-guidance": _OPTIONS}
-
-
-def _grammar(request: ChatRequest) -> str:
-    form = request.response_format
-    answer = "TEXT" if form is None else _json(form.json_schema_of_response)
-    functions = request.callable_tools
-    if not functions:
-        return f"start: {answer}"
-    # Lazy: the first opening in a text begins a call.
-    text = "TEXT " if form is None and not request.must_call else ""
-    more = "" if request.parallel_tool_calls is False else " (again call)*"
-    rules = [
-        *(["start: calls"] if request.must_call else ["start: answer | calls", f"answer: {answer}"]),
-        f"calls: opening call{more}",
-        f"opening[lazy]: {text}{json.dumps(OPENING)}",
-        f"again: {json.dumps(chr(10) + OPENING)}",
-        "call: " + " | ".join(f"call_{number}" for number in range(len(functions))),
-        r"TEXT: /(.|\n)*/",
-    ]
-    for number, function in enumerate(functions):
-        head, schema = json.dumps(head_of(function.name)), _json(function.arguments_schema)
-        rules.append(f"call_{number}: {head} {schema} {json.dumps(TAIL)}")
-    return "\n".join(rules)

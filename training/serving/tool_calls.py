@@ -14,13 +14,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import regex
+
 from training.contract import ContractError, Message
 from training.rlhf.model.templates import renderer
 from training.serving.requests import ChatMessage, Function
 
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
-_HEAD = re.compile(r'\n\{"name": "([A-Za-z0-9_-]+)", "arguments": ')
-TAIL = "}\n" + CLOSING
+BEFORE_CLOSING = "}\n"
+_HEAD = regex.compile(r'\n\{"name": "([A-Za-z0-9_-]+)", "arguments": ')
+_TAIL = BEFORE_CLOSING + CLOSING
 """End of a call: no JSON text holds it, for a line break within a string is written as an escape."""
 
 _INSTRUCTIONS = """# Tools
@@ -68,7 +71,7 @@ class ToolPrompts:
         except (ContractError, TypeError, AttributeError, KeyError):
             return False
         # White space aside, the call is written as the grammar has it.
-        written = re.sub(r"\s", "", f'{OPENING}{head_of("probe_call")}{{"probe_key": 1}}{TAIL}')
+        written = re.sub(r"\s", "", f'{OPENING}{head_of("probe_call")}{{"probe_key": 1}}{_TAIL}')
         return all(part in re.sub(r"\s", "", text) for part in (written, "probe_tool", "probe_result"))
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Function], *, thinks: bool) -> str:
@@ -127,7 +130,7 @@ def _as_plain(message: ChatMessage) -> Message:
     if message.role == "tool":
         return Message(role="user", content=f"<tool_response>\n{content}\n</tool_response>")
     calls = [
-        f"{OPENING}{head_of(call.function.name)}{call.function.arguments}{TAIL}"
+        f"{OPENING}{head_of(call.function.name)}{call.function.arguments}{_TAIL}"
         for call in message.tool_calls or ()
     ]
     text = "\n".join([*filter(None, [content]), *calls])
@@ -173,12 +176,15 @@ class CallReader:
 
     def _read(self, ended: bool) -> None:
         content, opening, rest = self.text.partition(OPENING)
+        if opening and not _HEAD.match(rest, partial=True):
+            # Text that happens to hold the tag.
+            content, opening = self.text, ""
         self.content = content.rstrip() if opening else content[: _certain(content, OPENING, ended)]
         self.calls = []
         while opening and (head := _HEAD.match(rest)):
-            arguments, closing, after = rest[head.end() :].partition(TAIL)
+            arguments, closing, after = rest[head.end() :].partition(_TAIL)
             if not closing:
-                arguments = arguments[: _certain(arguments, TAIL, ended)]
+                arguments = arguments[: _certain(arguments, _TAIL, ended)]
             self.calls.append(ReadCall(head.group(1), arguments))
             _, opening, rest = after.partition(OPENING) if closing else ("", "", "")
 

@@ -5,7 +5,7 @@ Grammars are those of llguidance: a variant of Lark with JSON schemas in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ import torch
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from llguidance.hf import from_tokenizer
 from torch import Tensor
+
+from training.rlhf.model.templates import hidden_ids
 
 _LIMITS = LLParserLimits(verbose_errors=False)
 """llguidance's own bounds on the time and memory of a grammar. Its verbose errors quote the grammar."""
@@ -58,7 +60,7 @@ class Constraint:
 class Grammars:
     """Compiles grammars for the tokens of one model."""
 
-    def __init__(self, tokenizer: Any, *, vocabulary: int, ends: Iterable[int]) -> None:
+    def __init__(self, tokenizer: Any, *, vocabulary: int, ends: Collection[int]) -> None:
         """vocabulary: ids that logits are for. ends: tokens that end a sample.
 
         Takes a second with a large vocabulary. Raises `ConstraintError` for a tokenizer without byte tokens.
@@ -70,6 +72,15 @@ class Grammars:
             )
         except ValueError as error:
             raise ConstraintError(_first_line(str(error))) from error
+        hidden = hidden_ids(tokenizer)
+        self.named_tokens: dict[str, int] = {
+            str(token): id
+            for id, token in tokenizer.added_tokens_decoder.items()
+            if self._tokenizer.is_special_token(id)
+            and id not in ends
+            and (id not in hidden if hidden is not None else not token.special)
+        }
+        """Added tokens that texts show and that no letters of a grammar stand for: it names them by id."""
 
     def compile(self, grammar: str) -> Constraint:
         """Return the constraint of a sample that begins. Raises `ConstraintError` for a bad grammar."""
