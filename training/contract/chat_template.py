@@ -17,8 +17,8 @@ from training.contract.record import ContractError
 from training.contract.snapshot import Message
 
 Thinking = Literal["train", "mask", "strip"]
-Chat = list[dict[str, str]]
-Render = Callable[[Chat, bool, Mapping[str, bool]], str]
+Chat = Sequence[Mapping[str, Any]]
+Render = Callable[[Chat, bool, Mapping[str, Any]], str]
 """A chat, add_generation_prompt and further variables to text. Raises `ContractError`."""
 
 _THINKS = {"enable_thinking": True, "thinking": True}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jinja2 import TemplateError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -46,7 +47,7 @@ def _renderer(source: str, special: Mapping[str, str]) -> Render:
     environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
     environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: "2026-01-01"}
 
-    def render(chat: Chat, generation_prompt: bool, variables: Mapping[str, bool]) -> str:
+    def render(chat: Chat, generation_prompt: bool, variables: Mapping[str, Any]) -> str:
         try:
             return _joined(
                 environment.from_string(source).generate(

@@ -17,6 +17,7 @@ from training.rlhf.rollout import Delta, Sample, TokenLogProb
 from training.serving.model import GenerationStarted
 from training.serving.prompt_log_probabilities import PromptToken
 from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest
+from training.serving.tool_calls import CallReader
 
 DONE = b"data: [DONE]\n\n"
 _Token = TokenLogProb | PromptToken
@@ -38,6 +39,8 @@ class Answer:
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters of text already told, by choice: where `text_offset` goes on from."""
     id: str = ""
+    readers: dict[int, CallReader] = field(default_factory=dict)
+    """What was read of each choice's calls, where it may call tools."""
 
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}"
@@ -60,14 +63,16 @@ class Answer:
     def piece(self, delta: Delta) -> dict[str, Any]:
         """Return a chunk with the text that has become certain; the last of a choice says how it ended."""
         choice: dict[str, Any] = {"index": delta.prompt * self.request.samples + delta.sample}
-        if self.is_chat:
+        if self._calls_tools:
+            choice["delta"] = self._read(choice["index"], delta.text, ended=delta.finished is not None)
+        elif self.is_chat:
             choice["delta"] = {"content": delta.text} if delta.text else {}
         else:
             choice["text"] = delta.text
         choice["logprobs"] = self._log_probs(delta.tokens, choice["index"])
         choice["finish_reason"] = None
         if delta.finished is not None:
-            choice |= _ending(delta.finished)
+            choice |= self._ending(choice["index"], delta.finished)
         return self._chunk(choice)
 
     def usage_piece(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -88,7 +93,34 @@ class Answer:
             choice["message"] = {"role": "assistant", "content": sample.text, "refusal": None}
         else:
             choice["text"] = text
-        return choice | _ending(sample)
+        if self._calls_tools:
+            read = self._read(index, sample.text, ended=True)
+            choice["message"]["content"] = read.get("content")
+            if calls := read.get("tool_calls"):
+                choice["message"]["tool_calls"] = [
+                    {name: value for name, value in call.items() if name != "index"} for call in calls
+                ]
+        return choice | self._ending(index, sample)
+
+    @property
+    def _calls_tools(self) -> bool:
+        return isinstance(self.request, ChatRequest) and bool(self.request.callable_tools)
+
+    def _read(self, index: int, text: str, *, ended: bool) -> dict[str, Any]:
+        """Return OpenAI's delta of a choice that may call tools: content, calls, or both."""
+        delta = self.readers.setdefault(index, CallReader()).push(text, ended=ended)
+        for call in delta.get("tool_calls", ()):
+            if "type" in call:
+                call["id"] = f"call_{secrets.token_hex(12)}"
+        return delta
+
+    def _ending(self, index: int, sample: Sample) -> dict[str, Any]:
+        called = index in self.readers and self.readers[index].calls and sample.finish_reason == "stop"
+        return {
+            "finish_reason": "tool_calls" if called else sample.finish_reason,
+            "seed": sample.seed,
+            "token_count": len(sample.tokens),
+        }
 
     @property
     def _chunk_kind(self) -> str:
@@ -158,11 +190,3 @@ class Answer:
     def _text(self, id: int) -> str:
         text: str = self.tokenizer.decode([id], clean_up_tokenization_spaces=False)
         return text
-
-
-def _ending(sample: Sample) -> dict[str, Any]:
-    return {
-        "finish_reason": sample.finish_reason,
-        "seed": sample.seed,
-        "token_count": len(sample.tokens),
-    }

@@ -84,7 +84,9 @@ class Server:
         """POST /v1/chat/completions"""
         body = await self._read(request, ChatRequest)
         model = self.startup.model
-        job = self._submit(request, body, lambda emit: model.chat(body, emit))
+        # Not on the generation thread: a large schema takes as long as many tokens.
+        constraint = await asyncio.to_thread(model.structures.constraint, body)
+        job = self._submit(request, body, lambda emit: model.chat(body, constraint, emit))
         return await self._answer(request, body, model, job)
 
     async def completions(self, request: Request) -> Response:

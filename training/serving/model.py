@@ -21,6 +21,7 @@ from training.rlhf.methods.objectives.segment_scores import SegmentReward, segme
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rollout import Sample, SamplingParameters
+from training.rlhf.rollout.constraint import Constraint, ConstraintError
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.limits import context_length, end_tokens
 from training.rlhf.rollout.rows import SampleRequest
@@ -40,6 +41,7 @@ from training.serving.requests import (
     ScoreRequest,
 )
 from training.serving.shelf import Held, Shelf
+from training.serving.structures import Structures
 from training.serving.texts import Texts
 from training.serving.worker import Emit, NotNowError
 
@@ -137,17 +139,20 @@ class Model:
             steady=True,
             keep_tokens=kept_tokens,
         )
+        self.structures = Structures(backbone)
+        """Makes constraints; not bound to the generation thread."""
         self._texts = Texts(backbone)
         self._scoring = 0
 
     # ── Generating ────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: ChatRequest, emit: Emit) -> Iterator[Engine]:
-        """Answer a chat; emits `GenerationStarted`, deltas if streaming, `Generated`."""
+    def chat(self, request: ChatRequest, constraint: Constraint | None, emit: Emit) -> Iterator[Engine]:
+        """Answer a chat; emits `GenerationStarted`, deltas if streaming, `Generated`. constraint: of this
+        request, by `structures`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
-            prompt = self._texts.chat(request.chat(), prefix=request.prefix)
-            yield from self._generate(request, [prompt], held, emit)
+            prompt = self._texts.chat(request)
+            yield from self._generate(request, [prompt], held, emit, constraint=constraint)
 
     def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine | None]:
         """Continue raw text; emits `GenerationStarted`, deltas if streaming, `Generated`."""
@@ -185,6 +190,7 @@ class Model:
         emit: Emit,
         *,
         echoed: Sequence[EchoedPrompt] = (),
+        constraint: Constraint | None = None,
     ) -> Iterator[Engine]:
         limit = self._token_limit(request, prompts)
         seed = request.seed if request.seed is not None else secrets.randbelow(2**31)
@@ -198,7 +204,7 @@ class Model:
             return
         parameters = request.parameters(seed=seed, max_tokens=limit)
         handle = self.engine.submit(
-            _requested_samples(prompts, parameters, request.samples, held.adapter),
+            _requested_samples(prompts, parameters, request.samples, held.adapter, constraint),
             emit if request.stream else None,
         )
         try:
@@ -206,7 +212,12 @@ class Model:
                 yield self.engine
         finally:
             self.engine.cancel(handle)
-        emit(Generated(samples=handle.samples))
+        try:
+            emit(Generated(samples=handle.samples))
+        except ConstraintError as error:
+            message = f"The answer cannot be held to its format any further: {error}."
+            place = request.constraining_field if isinstance(request, ChatRequest) else None
+            raise RequestError(400, message, code="invalid_schema", param=place) from error
 
     def _token_limit(self, request: SamplingRequest, prompts: list[list[int]]) -> int:
         context = context_length(self.backbone)
@@ -377,7 +388,11 @@ def _nothing_written(count: int, seed: int) -> list[Sample]:
 
 
 def _requested_samples(
-    prompts: Sequence[Sequence[int]], parameters: SamplingParameters, samples: int, adapter: str | None
+    prompts: Sequence[Sequence[int]],
+    parameters: SamplingParameters,
+    samples: int,
+    adapter: str | None,
+    constraint: Constraint | None,
 ) -> Iterator[SampleRequest]:
     """Every choice of the request, each with a seed of its own."""
     for number, prompt in enumerate(prompts):
@@ -389,6 +404,7 @@ def _requested_samples(
                 seed=parameters.seed + number * samples + sample,
                 adapter=adapter,
                 place=(number, sample),
+                constraint=constraint,
             )
 
 

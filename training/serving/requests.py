@@ -6,10 +6,20 @@ for nothing: see `NEUTRAL_FIELDS`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from training.contract import ContractError, Message, Passage, Population
 from training.rlhf.sampling import (
@@ -21,6 +31,7 @@ from training.rlhf.sampling import (
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 16
+MAX_TOOLS = 128
 DEFAULT_CHAT_TOKENS = 512
 """`max_tokens` of a chat that names none; what fits into the context where that is less."""
 DEFAULT_COMPLETION_TOKENS = 16
@@ -57,7 +68,15 @@ NEUTRAL_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "web_search_options": (),
 }
 """Fields of requests that are accepted with values that ask for nothing, these and null, and refused with
-others."""
+others where the request has no field of that name."""
+
+NEUTRAL_CHAT_FIELDS: Mapping[str, tuple[Any, ...]] = {
+    name: values
+    for name, values in NEUTRAL_FIELDS.items()
+    # What these ask for depends on the tools.
+    if name not in {"parallel_tool_calls", "tool_choice"}
+}
+"""The same for chats, which take tools."""
 
 NEUTRAL_MESSAGE_FIELDS: Mapping[str, tuple[Any, ...]] = {
     "annotations": ([],),
@@ -101,6 +120,10 @@ def _as_text(value: Any) -> Any:
     return "".join(texts)
 
 
+FunctionName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+"""Names of functions and of formats."""
+
+
 def _all_integers(values: list[Any]) -> bool:
     return all(type(value) is int for value in values)
 
@@ -132,8 +155,8 @@ class RequestBody(_Body):
     X-Request-Timeout says the same."""
 
 
-class ChatMessage(_Body):
-    """One turn of a chat."""
+class PlainMessage(_Body):
+    """One turn of a chat without tools."""
 
     neutral_fields = NEUTRAL_MESSAGE_FIELDS
 
@@ -144,6 +167,149 @@ class ChatMessage(_Body):
     def as_message(self) -> Message:
         """Return the message as the contract names it."""
         return Message(role="system" if self.role == "developer" else self.role, content=self.content)
+
+
+class CalledFunction(_Body):
+    """Function and arguments of a call."""
+
+    name: FunctionName
+    arguments: str
+    """A JSON object as text."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _is_object(cls, value: str) -> str:
+        try:
+            is_object = isinstance(json.loads(value), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            raise ValueError("the text of a JSON object is expected")
+        return value
+
+
+class ToolCall(_Body):
+    """A call of a function, as the model wrote it."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class ChatMessage(_Body):
+    """One turn of a chat, with the calls of an assistant and the results of tools."""
+
+    neutral_fields = NEUTRAL_MESSAGE_FIELDS
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    content: Annotated[str | None, BeforeValidator(_as_text), Field(validate_default=True)] = None
+
+    @field_validator("content")
+    @classmethod
+    def _has_content(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is None and not info.data.get("tool_calls"):
+            raise ValueError("a text is expected; only a message with 'tool_calls' may have none")
+        return value
+
+    @field_validator("tool_calls")
+    @classmethod
+    def _calls_are_the_assistants(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("role") != "assistant":
+            raise ValueError("only a message of the assistant has them")
+        return value
+
+    @field_validator("tool_call_id")
+    @classmethod
+    def _results_are_the_tools(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("role") != "tool":
+            raise ValueError("only a message of the role 'tool' has one")
+        return value
+
+
+class JsonSchema(_Body):
+    """Schema of a response."""
+
+    name: FunctionName
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+    """Every schema is kept to strictly."""
+
+
+class ResponseFormat(_Body):
+    """Format of a response; that of type "text" asks for nothing."""
+
+    type: Literal["json_object", "json_schema"]
+    json_schema: Annotated[JsonSchema | None, Field(validate_default=True)] = None
+
+    @field_validator("json_schema")
+    @classmethod
+    def _has_its_schema(cls, value: JsonSchema | None, info: ValidationInfo) -> JsonSchema | None:
+        if "type" in info.data and (value is not None) != (info.data["type"] == "json_schema"):
+            raise ValueError("the type 'json_schema' needs one, and no other type has one")
+        return value
+
+    @property
+    def json_schema_of_response(self) -> dict[str, Any]:
+        """Return the schema that the response is of."""
+        return self.json_schema.schema_ if self.json_schema else {"type": "object"}
+
+
+class Function(_Body):
+    """A function that the model may call."""
+
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of its arguments, which are an object; none, and it has no parameters."""
+    strict: bool | None = None
+    """Arguments are always of the schema."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _is_of_objects(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None and value.setdefault("type", "object") != "object":
+            raise ValueError("a schema of the type 'object' is expected")
+        return value
+
+    @property
+    def arguments_schema(self) -> dict[str, Any]:
+        """Return the schema of its arguments."""
+        if self.parameters is None:
+            return {"type": "object", "properties": {}, "additionalProperties": False}
+        return self.parameters
+
+
+class Tool(_Body):
+    """A tool that the model may use."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class _NamedFunction(_Body):
+    name: str
+
+
+class NamedTool(_Body):
+    """The function that must be called."""
+
+    type: Literal["function"]
+    function: _NamedFunction
+
+
+def _as_tool_choice(value: Any) -> Any:
+    # A union's own errors name the branches of the union, not what was sent.
+    if value in ("none", "auto", "required") or value is None:
+        return value
+    try:
+        return NamedTool.model_validate(value)
+    except ValidationError:
+        raise ValueError(
+            '\'none\', \'auto\', \'required\' or {"type": "function", "function": {"name": …}} is expected'
+        ) from None
 
 
 class StreamOptions(_Body):
@@ -215,6 +381,8 @@ class SamplingRequest(RequestBody):
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions"""
 
+    neutral_fields = NEUTRAL_CHAT_FIELDS
+
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
@@ -223,6 +391,29 @@ class ChatRequest(SamplingRequest):
     continue_final_message: bool | None = None
     """Extension, as vLLM has it: with `add_generation_prompt` false, the answer goes on from the text of the
     last message, which is the assistant's, and holds what follows it alone."""
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Annotated[str | NamedTool | None, BeforeValidator(_as_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
+    """False allows one call at most."""
+
+    @field_validator("tools")
+    @classmethod
+    def _names_differ(cls, value: list[Tool] | None) -> list[Tool] | None:
+        names = [tool.function.name for tool in value or ()]
+        if len(set(names)) < len(names):
+            raise ValueError("two functions have the same name")
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _choice_is_a_tool(cls, value: Any, info: ValidationInfo) -> Any:
+        names = [tool.function.name for tool in info.data.get("tools") or ()]
+        if isinstance(value, NamedTool) and value.function.name not in names:
+            raise ValueError(f"'tools' has no function {value.function.name!r}")
+        if value == "required" and not names:
+            raise ValueError("'required' needs 'tools'")
+        return value
 
     @model_validator(mode="after")
     def _continues_an_answer(self) -> Self:
@@ -232,11 +423,14 @@ class ChatRequest(SamplingRequest):
                 "'continue_final_message': true needs 'add_generation_prompt': false, and the reverse"
             )
         last = self.messages[-1]
-        if continues and (len(self.messages) < 2 or last.role != "assistant" or not last.content.strip()):
+        text = last.content or "" if last.role == "assistant" and not last.tool_calls else ""
+        if continues and (len(self.messages) < 2 or not text.strip()):
             raise ValueError(
                 "'continue_final_message', with 'add_generation_prompt': false, needs a last message of the "
                 "assistant with a text"
             )
+        if continues and (self.response_format is not None or self.callable_tools):
+            raise ValueError("'continue_final_message' is not supported with 'response_format' or 'tools'")
         return self
 
     @model_validator(mode="after")
@@ -261,10 +455,28 @@ class ChatRequest(SamplingRequest):
         """Return the text from which the answer goes on; None for one from its beginning."""
         return self.messages[-1].content if self.continue_final_message else None
 
-    def chat(self) -> list[Message]:
-        """Return the messages that are answered, as the contract names them."""
-        answered = self.messages[:-1] if self.continue_final_message else self.messages
-        return [message.as_message() for message in answered]
+    @property
+    def answered(self) -> list[ChatMessage]:
+        """Return the messages that are answered."""
+        return self.messages[:-1] if self.continue_final_message else self.messages
+
+    @property
+    def callable_tools(self) -> list[Function]:
+        """Return the functions that the answer may call."""
+        tools = [tool.function for tool in self.tools or () if self.tool_choice != "none"]
+        if isinstance(self.tool_choice, NamedTool):
+            return [tool for tool in tools if tool.name == self.tool_choice.function.name]
+        return tools
+
+    @property
+    def constraining_field(self) -> str:
+        """Return the field that the answer's grammar comes from."""
+        return "tools" if self.callable_tools else "response_format"
+
+    @property
+    def must_call(self) -> bool:
+        """Return whether the answer is a call."""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
 
 
 class CompletionRequest(SamplingRequest):
@@ -325,7 +537,7 @@ class ContextPassage(_Body):
 class _ChatRead(RequestBody):
     """A chat whose answers are given."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[PlainMessage], Field(min_length=1)]
 
     def chat(self) -> list[Message]:
         """Return the messages as the contract names them."""

@@ -12,6 +12,8 @@ from training.rlhf.model.templates import TurnEnd, any_of
 from training.rlhf.rollout.limits import context_length
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.serving.errors import RequestError
+from training.serving.requests import ChatMessage, ChatRequest
+from training.serving.tool_calls import ToolPrompts
 
 
 class Texts:
@@ -24,25 +26,53 @@ class Texts:
         }
         self._encoder = self._encoders["train"]
         tokenizer = backbone.tokenizer
+        self._tools = ToolPrompts(tokenizer)
         self._control = any_of({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
 
-    def chat(self, messages: Sequence[Message], *, prefix: str | None = None) -> list[int]:
+    def chat(self, request: ChatRequest) -> list[int]:
         """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""
-        answer = [] if prefix is None else [Message(role="assistant", content=prefix)]
-        for index, message in enumerate([*messages, *answer]):
-            if match := self._control.search(self._encoder.undelimited(message)):
-                raise RequestError(
-                    400,
-                    f"The text holds the control token {match.group()!r}. Take it out.",
-                    code="control_token",
-                    param=f"messages[{index}].content",
-                )
+        self._check(request)
+        messages, tools = request.answered, request.callable_tools
+        # What is JSON or a call from its first token on is no thinking.
+        thinks = not request.must_call and (request.response_format is None or bool(tools))
         try:
-            if prefix is not None:
-                return list(self._encoder.begun(messages, prefix))
-            return list(self._encoder.chat(messages))
+            if (tools or _has_calls(messages)) and self._tools.template_knows_tools:
+                text = self._tools.render(messages, tools, thinks=thinks)
+                return list(self._backbone.tokenizer(text, add_special_tokens=False)["input_ids"])
+            plain = self._tools.plain(messages, tools)
+            if request.prefix is not None:
+                return list(self._encoder.begun(plain, request.prefix))
+            return list(self._encoder.chat(plain) if thinks else self._encoder.chat_answered_at_once(plain))
         except ContractError as error:
             raise RequestError(400, f"{error}.", code="invalid_value", param="messages") from error
+
+    def _check(self, request: ChatRequest) -> None:
+        """Raise `RequestError` for a control token in a text, and a result of a tool that was not called."""
+        called: set[str] = set()
+        for index, message in enumerate(request.messages):
+            content = message.content or ""
+            if message.role == "assistant":
+                content = self._encoder.undelimited(Message(role="assistant", content=content))
+            self._refuse_control(content, f"messages[{index}].content")
+            for number, call in enumerate(message.tool_calls or ()):
+                place = f"messages[{index}].tool_calls[{number}].function.arguments"
+                self._refuse_control(call.function.arguments, place)
+                called.add(call.id)
+            if message.role == "tool" and message.tool_call_id not in called:
+                reason = "No call of an earlier message of the assistant has this id."
+                place = f"messages[{index}].tool_call_id"
+                raise RequestError(400, reason, code="invalid_value", param=place)
+        for index, tool in enumerate(request.tools or ()):
+            self._refuse_control(tool.model_dump_json(by_alias=True), f"tools[{index}]")
+
+    def _refuse_control(self, text: str, place: str) -> None:
+        if match := self._control.search(text):
+            raise RequestError(
+                400,
+                f"The text holds the control token {match.group()!r}. Take it out.",
+                code="control_token",
+                param=place,
+            )
 
     def prompt(self, prompt: str | list[int], index: int) -> list[int]:
         """Return token ids of a raw prompt; with ids given, those, if the model knows them."""
@@ -84,3 +114,7 @@ class Texts:
                 param = field.format(index)
                 raise RequestError(400, message, code="context_length_exceeded", param=param)
         return rows
+
+
+def _has_calls(messages: Sequence[ChatMessage]) -> bool:
+    return any(message.tool_calls or message.role == "tool" for message in messages)

@@ -35,19 +35,14 @@ def lasting_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "use_token", use)
 
 
-@pytest.mark.slow
-@pytest.mark.django_db
-@pytest.mark.usefixtures("lasting_tokens")
-def test_revoking_tokens_of_a_list_is_answered_as_the_document_says(
-    scene: Scene, people: dict[str, User], tmp_path: Path
-):
-    description = deepcopy(document())
-    paths = {path: methods for path, methods in description["paths"].items() if "/tokens/" in path}
-    paths[PROJECTS] = {"get": description["paths"][PROJECTS]["get"]}
-    config = configuration(scene, people, tmp_path, who="manager", phase="stateful", operations=labels())
-    schema = schemathesis.openapi.from_dict({**description, "paths": paths}, config=config)
+def run_sequences(
+    scene: Scene, people: dict[str, User], folder: Path, paths: dict[str, Any], *, sequences: int, steps: int
+) -> Counter[tuple[str, str, int]]:
+    """Send sequences of requests to these addresses; the answers by method, address and status."""
+    config = configuration(scene, people, folder, who="manager", phase="stateful", operations=labels())
+    schema = schemathesis.openapi.from_dict({**deepcopy(document()), "paths": paths}, config=config)
     schema.app = get_wsgi_application()
-    answers: Counter[tuple[str, int]] = Counter()
+    answers: Counter[tuple[str, str, int]] = Counter()
 
     class Sequence(schema.as_state_machine()):  # type: ignore[misc]  # made at run time
         def setup(self) -> None:
@@ -60,18 +55,44 @@ def test_revoking_tokens_of_a_list_is_answered_as_the_document_says(
 
         def after_call(self, response: schemathesis.Response, case: schemathesis.Case[Any]) -> None:
             super().after_call(response, case)
-            answers[case.method, response.status_code] += 1
+            answers[case.method, case.operation.path, response.status_code] += 1
 
-    sequences = settings(
-        max_examples=25,
-        stateful_step_count=6,
+    settings_of_run = settings(
+        max_examples=sequences,
+        stateful_step_count=steps,
         derandomize=True,
         database=None,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    Sequence.run(settings=sequences)
+    Sequence.run(settings=settings_of_run)
     print(sorted(answers.items()))
-    assert answers["DELETE", 204]
-    assert not [status for _method, status in answers if status == 401]
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.django_db
+@pytest.mark.usefixtures("lasting_tokens")
+def test_revoking_tokens_of_a_list_is_answered_as_the_document_says(
+    scene: Scene, people: dict[str, User], tmp_path: Path
+):
+    described = deepcopy(document())["paths"]
+    paths = {path: methods for path, methods in described.items() if "/tokens/" in path}
+    paths[PROJECTS] = {"get": described[PROJECTS]["get"]}
+    answers = run_sequences(scene, people, tmp_path, paths, sequences=25, steps=6)
+    assert [path for method, path, status in answers if (method, status) == ("DELETE", 204)]
+    assert not [status for _method, _path, status in answers if status == 401]
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.django_db
+@pytest.mark.usefixtures("lasting_tokens")
+def test_sequences_of_any_operations_are_answered_as_the_document_says(
+    scene: Scene, people: dict[str, User], tmp_path: Path
+):
+    paths = deepcopy(document())["paths"]
+    answers = run_sequences(scene, people, tmp_path, paths, sequences=60, steps=12)
+    assert {status for _method, _path, status in answers} & {201, 204}
+    assert not [status for _method, _path, status in answers if status in (401, 500)]

@@ -87,6 +87,25 @@ def test_an_answer_is_passed_on_as_it_is_under_our_own_key(
     ]
 
 
+def test_formats_and_tools_are_passed_on_and_calls_come_back(
+    upstream: Upstream, starter: Checkpoint, carol: User, client: Client
+):
+    call = {"id": "a", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answer = {**ANSWER, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
+    upstream.answer = lambda _: httpx.Response(200, json=answer)
+    fields = {
+        "tools": [{"type": "function", "function": {"name": "clock"}}],
+        "tool_choice": "required",
+        "response_format": {"type": "json_object"},
+        "messages": [*CHAT, message, {"role": "tool", "tool_call_id": "a", "content": "noon"}],
+    }
+    response = ask(client, bearer(carol), **fields)
+    assert (response.status_code, response.json()) == (200, answer)
+    [(_, _, body)] = upstream.asked
+    assert fields.items() <= body.items()
+
+
 def test_models_are_those_of_projects_that_one_manages(
     starter: Checkpoint, carol: User, alice: User, admin: User, client: Client
 ):

@@ -184,6 +184,20 @@ def test_a_chat_that_is_no_prompt_is_answered_and_not_stored(application: Applic
     assert FeedbackSettings.objects.get().problem
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_with_tool_calls_comes_and_is_not_stored(application: Application, stream: bool):
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    message = {"role": "assistant", "content": "Let me look.", "tool_calls": [call]}
+    choice = {"index": 0, "delta" if stream else "message": message, "finish_reason": "tool_calls"}
+    body = json.dumps({"id": "a", "choices": [choice]})
+    answer = httpx.Response(200, text=f"data: {body}\n\ndata: [DONE]\n\n" if stream else body)
+    application.upstream.answer = lambda _: answer
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    assert application.ask(tools=tools, stream=stream).status_code == 200
+    assert not ApplicationRequest.objects.exists()
+    assert "tool calls" in FeedbackSettings.objects.get().problem
+
+
 def test_content_in_parts_and_the_role_of_a_developer_are_read(application: Application):
     application.answers("Hot.")
     parts = [{"type": "text", "text": "Why "}, {"type": "text", "text": "so?"}]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from training.contract import STATE_FOLDER
-from training.rlhf.loop.tensor_files import read_tensors, write_tensors
+from training.contract import STATE_FOLDER, ContractError
+from training.rlhf.loop.tensor_files import damage, read_tensors, write_tensors
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 
@@ -58,8 +58,14 @@ class BestState:
         return True
 
     def put_back(self, backbone: Backbone, adapter: str) -> None:
-        """Make it the adapter's state again. All processes call it."""
+        """Make it the adapter's state again. All processes call it. Raises `ContractError` where it is
+        damaged."""
         self._processes.wait()
+        if problem := self.damage(self.step):
+            raise ContractError(
+                f"{self._folder}: the best state is damaged ({problem}); delete {self._states} to train "
+                "from the beginning"
+            )
         tensors = read_tensors(self._folder, tensors_of(backbone, adapter))
         backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
 
@@ -74,10 +80,16 @@ class BestState:
         if older := under(tensors, "best."):
             self._write(older)
 
-    def forget_others(self) -> None:
-        """Delete the weights of states that were the best before."""
+    def damage(self, step: int) -> str:
+        """Return what is wrong with the weights of the best state of a step; empty where nothing is, and
+        where none were written. All processes call it."""
+        return damage(self._states / f"{_NAME}{step}", self._processes)
+
+    def forget_others(self, *, but: Iterable[int]) -> None:
+        """Delete the weights of states that were the best before; those of the steps `but` stay."""
+        kept = {self._folder, *(self._states / f"{_NAME}{step}" for step in but)}
         for folder in self._states.glob(f"{_NAME}*"):
-            if folder != self._folder:
+            if folder not in kept:
                 shutil.rmtree(folder)
 
     @property

@@ -3,7 +3,8 @@
 A save is written under another name and renamed, so a folder named `step-N` is whole. It
 holds the adapter, the heads and AdamW's moments, bit for bit, and what a method trains and counts beside
 them; the best state so far lies in a folder of its own, `state/best-N/`. Of weights that are cut over
-processes each writes its part. The learning rate, the order of the examples and all random numbers follow
+processes each writes its part. The last two saves stay: a disk that loses bits costs the steps between them,
+not the run. The learning rate, the order of the examples and all random numbers follow
 from the seed and the step, so the step is all there is to save of them.
 """
 
@@ -24,9 +25,10 @@ from torch import Tensor, nn
 
 from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json, settings_from_json
 from training.rlhf.loop.best import BestState, tensors_of, under
-from training.rlhf.loop.tensor_files import read_tensors, sync, write_tensors
+from training.rlhf.loop.tensor_files import damage, read_tensors, sync, write_digest, write_tensors
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import log
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 _HEADER = "state.json"
@@ -100,11 +102,14 @@ class Saved:
 
 
 def save_state(saved: Saved, step: int) -> None:
-    """Save the run after `step` optimiser steps, then remove older saves. All processes call it."""
+    """Save the run after `step` optimiser steps; the save before stays. All processes call it."""
     states = saved.run_folder / STATE_FOLDER
     partial = states / ".partial"
     if saved.processes.first:
         shutil.rmtree(partial, ignore_errors=True)
+        # Before anything is written: there is never room for more than two.
+        for older in _saves(states)[:-1]:
+            shutil.rmtree(older)
         partial.mkdir(parents=True)
     tensors = saved.tensors()
     places = saved.places()
@@ -119,38 +124,43 @@ def save_state(saved: Saved, step: int) -> None:
     if saved.method is not None:
         header["beside"] = saved.method.to_json()
     (partial / _HEADER).write_text(canonical_json(header) + "\n", encoding="utf-8")
-    for path in (partial / _HEADER, partial):
-        sync(path)
+    sync(partial / _HEADER)
+    write_digest(partial / _HEADER)
+    sync(partial)
     final = states / f"step-{step}"
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     sync(states)
-    for older in _saves(states)[:-1]:
-        shutil.rmtree(older)
-    saved.best.forget_others()
+    saved.best.forget_others(but=[best for path in _saves(states) if (best := _best_step(path)) is not None])
 
 
 def load_state(saved: Saved) -> int:
-    """Bring the last saved state back; the step it was saved after, 0 where there is none.
+    """Bring the last saved state that is intact back; the step it was saved after, 0 where there is none.
 
-    Raises `ContractError` where the state is unreadable or belongs to another spec.
+    Later ones that are damaged are named in the log and removed. All processes call it. Raises
+    `ContractError` where none is intact, and where the state belongs to another spec.
     """
     saves = _saves(saved.run_folder / STATE_FOLDER)
     if not saves:
         return 0
-    folder = saves[-1]
-    like = saved.tensors()
-    for place, parameter in enumerate(saved.parameters):
-        like |= {f"optimiser.{place}.{name}": parameter for name in _CUT_MOMENTS}
-    try:
-        header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
-        tensors = read_tensors(folder, like)
-    except (OSError, ValueError, SafetensorError) as error:
+    damaged: dict[Path, str] = {}
+    for folder in reversed(saves):
+        try:
+            header, tensors = _read(folder, saved)
+        except _DamagedError as error:
+            damaged[folder] = str(error)
+        else:
+            break
+    else:
+        folder, problem = next(iter(damaged.items()))
         raise ContractError(
-            f"{folder}: the saved state cannot be read ({error}); delete it to go on from the one before, "
-            "or from the beginning"
-        ) from error
+            f"{folder}: the saved state is damaged ({problem}), and there is no intact one; delete "
+            f"{folder.parent} to train from the beginning"
+        )
     _refuse_another_spec(folder, header["trained"], saved.trained)
+    for path, problem in damaged.items() if saved.processes.first else ():
+        log.warning("%s: the saved state is damaged (%s); it is removed", path, problem)
+        shutil.rmtree(path)
     backbone, method = saved.backbone, saved.method
     backbone.overwrite(saved.adapter, under(tensors, "adapter."), under(tensors, "head."))
     if method is not None:
@@ -166,6 +176,42 @@ def load_state(saved: Saved) -> int:
         moments.setdefault(index_of[int(number)], {})[key] = value
     saved.optimiser.load_state_dict({**saved.optimiser.state_dict(), "state": moments})
     return int(header["step"])
+
+
+class _DamagedError(Exception):
+    """A saved state that is not as it was written."""
+
+
+def _read(folder: Path, saved: Saved) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return header and tensors of a save. Raises `_DamagedError` in all processes, or in none."""
+    problem, processes = damage(folder, saved.processes), saved.processes
+    header: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    best = 0
+    if not problem:
+        like = saved.tensors()
+        for place, parameter in enumerate(saved.parameters):
+            like |= {f"optimiser.{place}.{name}": parameter for name in _CUT_MOMENTS}
+        try:
+            header = json.loads((folder / _HEADER).read_text(encoding="utf-8"))
+            tensors, best = read_tensors(folder, like), header["best"]["step"]
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            problem = f"{type(error).__name__}: {error}"
+        problem = next(filter(None, processes.gather_objects(problem)), "")
+    if not problem:
+        # Put back at the end: damaged, it would cost the run then.
+        problem = saved.best.damage(best)
+    if problem:
+        raise _DamagedError(problem)
+    return header, tensors
+
+
+def _best_step(folder: Path) -> int | None:
+    """Return the step of the best state that a save goes with; None where the save is damaged."""
+    try:
+        return int(json.loads((folder / _HEADER).read_text(encoding="utf-8"))["best"]["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _refuse_another_spec(folder: Path, saved: dict[str, Any], requested: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Tensors of a run in one folder: one file, or of cut tensors a file for each part.
+"""Tensors of a run in one folder: one file, or of cut tensors a file for each part, each with its digest.
 
 A run may be continued by another number of processes: each then reads its rows from the files that have them.
 """
@@ -17,10 +17,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from training.contract import sha256_of_file
 from training.rlhf.model.sharding import local, place_in_copy, rows_of
+from training.rlhf.runtime.processes import Processes
 
 _SINGLE = "state.safetensors"
 _PART = "state-{:05d}.safetensors"
+_DIGEST = ".sha256"
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], *, first: bool) -> None:
@@ -57,6 +60,34 @@ def read_tensors(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: _read(name, some, like.get(name)) for name, some in holders.items()}
 
 
+def damage(folder: Path, processes: Processes) -> str:
+    """Return which file of a folder is not as it was written, by its digest; empty where all are.
+
+    All processes call it, each reads a part of the files, and all get the same. Folders of older versions of
+    Rondo have no digests.
+    """
+    # The digests decide which files there are, not the folder: one may be gone.
+    digests = sorted(folder.glob(f"*{_DIGEST}"))
+    mine = [fault for path in digests[processes.rank :: processes.world] if (fault := _fault(path))]
+    return next((fault for faults in processes.gather_objects(mine) for fault in faults), "")
+
+
+def _fault(digest: Path) -> str:
+    path = digest.with_name(digest.name.removesuffix(_DIGEST))
+    try:
+        intact = sha256_of_file(path) == digest.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        return f"{path.name}: {error}"
+    return "" if intact else f"{path.name} is not as it was written"
+
+
+def write_digest(path: Path) -> None:
+    """Write a file's digest beside it."""
+    digest = path.with_name(path.name + _DIGEST)
+    digest.write_text(sha256_of_file(path) + "\n", encoding="ascii")
+    sync(digest)
+
+
 def _read(name: str, files: list[Any], like: Tensor | None) -> Tensor:
     rows = rows_of(like) if isinstance(like, DTensor) else None
     if rows is None or not isinstance(like, DTensor):
@@ -86,6 +117,7 @@ def _read(name: str, files: list[Any], like: Tensor | None) -> Tensor:
 def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
     save_file({name: local(value).detach().cpu().contiguous() for name, value in tensors.items()}, path)
     sync(path)
+    write_digest(path)
 
 
 def sync(path: Path) -> None:

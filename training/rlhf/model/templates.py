@@ -31,7 +31,7 @@ def hidden_ids(tokenizer: Any) -> frozenset[int] | None:
 def renderer(tokenizer: Any) -> Render:
     """Return the tokenizer's chat template as a function."""
 
-    def render(chat: Chat, generation_prompt: bool, variables: Mapping[str, bool]) -> str:
+    def render(chat: Chat, generation_prompt: bool, variables: Mapping[str, Any]) -> str:
         try:
             text: str = tokenizer.apply_chat_template(
                 chat, tokenize=False, add_generation_prompt=generation_prompt, **variables

@@ -48,7 +48,8 @@ def _draw(logits: Tensor, parameters: SamplingParameters, generators: Sequence[N
     model_log_probs = model.gather(-1, drawn[:, None])[:, 0].tolist()
     values, indices = torch.topk(model, parameters.alternatives, dim=-1)
     best = [
-        tuple(zip(row_ids, row_values, strict=True))
+        # A grammar may allow fewer tokens than were asked for.
+        tuple((id, value) for id, value in zip(row_ids, row_values, strict=True) if value > -torch.inf)
         for row_ids, row_values in zip(indices.tolist(), values.tolist(), strict=True)
     ]
     return [

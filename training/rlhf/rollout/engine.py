@@ -264,7 +264,7 @@ class Engine:
 
     def _append(self, rows: Sequence[Row], logits: Tensor) -> None:
         """Give each row the token that is drawn by its logits."""
-        logits = self._backbone.unknown_tokens.exclude(logits)
+        logits = self._constrained(rows, self._backbone.unknown_tokens.exclude(logits))
         for row, token in zip(rows, draw_tokens(rows, logits), strict=True):
             if not row.alive:
                 continue
@@ -276,6 +276,24 @@ class Engine:
             else:
                 if row.finished is not None:
                     self._leave(row)
+
+    def _constrained(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
+        """Return the logits without the tokens that a row's grammar forbids; other rows as they are."""
+        numbers, masks = [], []
+        for number, row in enumerate(rows):
+            if row.constraint is None or not row.alive:
+                continue
+            try:
+                masks.append(row.constraint.allowed())
+            except Exception as error:
+                self._fail(row.handle, error)
+            else:
+                numbers.append(number)
+        if not numbers:
+            return logits
+        chosen = torch.tensor(numbers, device=logits.device)
+        allowed = torch.stack(masks).to(logits.device)
+        return logits.index_copy(0, chosen, logits[chosen].masked_fill(~allowed, -torch.inf))
 
     def _fail(self, handle: Handle, error: Exception) -> None:
         """End a request without samples."""

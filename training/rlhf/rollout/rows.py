@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.distribution import Noise, noise_of
@@ -13,6 +14,9 @@ from training.rlhf.rollout.prefixes import Known
 from training.rlhf.rollout.samples import Delta, OnDelta, Sample, TokenLogProb
 from training.rlhf.rollout.text import TextStream
 from training.rlhf.sampling import FinishReason, SamplingParameters
+
+if TYPE_CHECKING:
+    from training.rlhf.rollout.constraint import Constraint
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +32,8 @@ class SampleRequest:
     """Adapter that writes it; None is the base."""
     place: tuple[int, int] = (0, 0)
     """The numbers of prompt and sample in its deltas."""
+    constraint: Constraint | None = None
+    """Grammar that the sample is of; None leaves it free."""
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +83,8 @@ class Row:
     text: TextStream
     limit: int
     """Tokens at most."""
+    constraint: Constraint | None = None
+    """Grammar of the sample, and how much of it is written."""
     read: int = 0
     """Number of its tokens in the slot's prompt: those that it had when it had to begin again."""
     tokens: list[TokenLogProb] = field(default_factory=list)
@@ -93,6 +101,7 @@ class Row:
             generator=noise_of(sample.seed, backbone.device),
             text=TextStream(backbone.tokenizer, sample.parameters.stop),
             limit=min(sample.parameters.max_tokens, context_length(backbone) - len(sample.prompt)),
+            constraint=sample.constraint and sample.constraint.begin(),
         )
 
     @property
@@ -106,12 +115,15 @@ class Row:
         return len(self.wanted.prompt) + len(self.tokens) - 1
 
     def append(self, token: TokenLogProb, ends: frozenset[int], tokenizer: object) -> None:
-        """Take the token that was drawn. Raises `FloatingPointError` where that had no probability."""
+        """Take the token that was drawn. Raises `FloatingPointError` where that had no probability, and
+        `ConstraintError` where the grammar has become too complex."""
         if not math.isfinite(token.log_prob):
             self.slot.broken = True
             raise FloatingPointError("the model's probabilities are not finite numbers")
         self.tokens.append(token)
         ended = token.id in ends
+        if self.constraint is not None and not ended:
+            self.constraint.advance(token.id)
         delta = self.text.push(token.id) if self._needs_text and not ended else ""
         if ended or self.text.stopped:
             self.finish("stop", tokenizer, delta, ended=ended)

@@ -16,7 +16,8 @@ class TokenLogProb:
     log_prob: float
     """Log-probability that it was drawn by: after temperature, top-k and top-p."""
     model_log_prob: float | None = None
-    """Log-probability by the model itself; None unless `alternatives` asked for it."""
+    """Log-probability by the model itself, of the tokens that the sample's grammar allows here where it has
+    one; None unless `alternatives` asked for it."""
     alternatives: tuple[tuple[int, float], ...] = ()
     """The model's likeliest tokens here with their log-probabilities, the likeliest first."""
 

@@ -91,6 +91,14 @@ class Encoder:
         # The template writes the beginning-of-text token itself where there is one.
         return tuple(self._tokenizer(self._template.prompt(messages), add_special_tokens=False)["input_ids"])
 
+    def chat_answered_at_once(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """A chat up to where an answer without thinking begins.
+
+        Raises `ContractError` where the template refuses the chat or rewrites answers.
+        """
+        prompt = self._template.place(messages, "{}").prompt
+        return tuple(self._tokenizer(prompt, add_special_tokens=False)["input_ids"])
+
     def begun(self, messages: Sequence[Message], answer: str) -> tuple[int, ...]:
         """A chat with the beginning of its answer, from which the answer goes on.
 

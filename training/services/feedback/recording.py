@@ -204,6 +204,8 @@ def _joined(chunks: Iterable[Mapping[str, Any]]) -> tuple[dict[int, str], dict[i
 def _pieces(chunk: Mapping[str, Any]) -> Iterator[tuple[int, str, dict[str, Any]]]:
     for choice in chunk.get("choices") or ():
         message = choice.get("delta") or choice.get("message") or {}
+        if message.get("tool_calls"):
+            raise NotStorableError("Answers with tool calls are not stored.")
         known = {name: choice[name] for name in ("seed", "token_count") if isinstance(choice.get(name), int)}
         if choice.get("finish_reason"):
             known["finish_reason"] = str(FinishReason(choice["finish_reason"]))
