@@ -66,7 +66,7 @@ ELSEWHERE = {
 }
 """Commands whose smallest form another test runs, which names it."""
 NOT_RUN = {
-    "faults": "goes on until a round has ended between its kills; tests/faults/test_killed.py kills once each",
+    "faults": "goes on until a round has ended; tests/faults/test_killed.py kills once each",
     "deployment": "starts all services of the Compose file on PostgreSQL and Redis, for minutes",
     "first_comparison": "clones and installs: `make bench`",
     "memory": "measures a Rondo that runs",

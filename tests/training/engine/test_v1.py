@@ -94,7 +94,7 @@ def test_formats_and_tools_are_passed_on_and_calls_come_back(
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
     answer = {**ANSWER, "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}
     upstream.answer = lambda _: httpx.Response(200, json=answer)
-    fields = {
+    fields: dict[str, Any] = {
         "tools": [{"type": "function", "function": {"name": "clock"}}],
         "tool_choice": "required",
         "response_format": {"type": "json_object"},
