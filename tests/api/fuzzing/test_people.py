@@ -33,6 +33,7 @@ def test_a_member_meets_each_boundary_of_labelling_where_the_document_names_it(
         ("manager", 2, {200, 201, 422}),
         ("member", 1, {200, 403, 422}),
         ("outsider", 1, {200, 403, 404}),
+        pytest.param("manager", 6, {200, 201, 422}, marks=pytest.mark.long),
     ],
 )
 def test_drawn_requests_of_anyone_get_what_the_document_says(
