@@ -33,19 +33,14 @@ def requeue(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bo
     """
     rows = _locked(project, actor, chosen)
     work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    undecided = work.filter(
-        ~Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=False))
-    )
+    reviewed = Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=False))
     leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    closed = undecided.filter(~Exists(leased), open_slots=0, overlap__lt=MOST_OVERLAP)
-    effect = _effect(
-        rows, undecided, closed, gettext_lazy("in the queue, being labelled, or at the highest overlap")
-    )
-    decided = work.count() - undecided.count()
-    if decided:
-        kept = gettext_lazy("gold, qualification or quarantined")
-        others = effect.skipped.get(kept, 0) - decided
-        skipped = {**effect.skipped, kept: others, gettext_lazy("decided by a review"): decided}
+    closed = work.filter(~reviewed, ~Exists(leased), open_slots=0, overlap__lt=MOST_OVERLAP)
+    why = gettext_lazy("in the queue, being labelled, or at the highest overlap")
+    effect = _effect(rows, work, closed, why)
+    if decided := work.filter(reviewed).count():
+        skipped = {**effect.skipped, why: effect.skipped[why] - decided}
+        skipped[gettext_lazy("decided by a review")] = decided
         effect = Effect(
             changed=effect.changed, skipped={why: count for why, count in skipped.items() if count}
         )

@@ -67,7 +67,7 @@ def scheduler(
     settings.RONDO_CLUSTER_HOME = str(rondo_home)
     settings.RONDO_LAUNCHER_POLL_SECONDS = 0.1
     monkeypatch.setattr(cluster_runs, "_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(cluster_runs, "_SETTLE_SECONDS", 0.5)
+    monkeypatch.setattr(cluster_runs, "_SETTLE_SECONDS", 2.0)
     monkeypatch.setattr("annotation.services.jobs.running._POLL_SECONDS", 0.05)
     fake_scheduler = Scheduler(folder)
     yield fake_scheduler

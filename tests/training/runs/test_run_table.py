@@ -145,7 +145,7 @@ def test_columns_are_chosen_by_the_address_and_stay_with_the_order(manager: Clie
     page = manager.get(reverse("runs", args=["tea"]), {"col": ["seed", "nothing"], "sort": "-seed"})
     head = re.search(r"<thead>.*?</thead>", page.content.decode(), re.S)
     assert head
-    assert re.findall(r'class="runs__sort"[^>]*>([^<]+?) ?<', head[0]) == ["Seed"]
+    assert re.findall(r'class="table__sort"[^>]*>([^<]+?) ?<', head[0]) == ["Seed"]
     assert 'aria-sort="descending"' in head[0]
     assert "?col=seed&amp;sort=seed" in head[0]
 
