@@ -133,8 +133,7 @@ def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
             "judgment_torn",
             _(
                 "The judgment %(judgment)s should have as many rows as answers, %(answers)s, but %(rows)s "
-                "stand "
-                "together. Sort the file by judgment, and export again what was deleted."
+                "stand together. Sort the file by judgment, and export again what was deleted."
             ),
             field="judgment",
             judgment=judgment,
@@ -146,8 +145,7 @@ def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
             "judgment_torn",
             _(
                 "The answers of the judgment %(judgment)s have the positions %(positions)s, which are not "
-                "all. "
-                "Export again what was deleted."
+                "all. Sort the file by judgment, and export again what was deleted."
             ),
             field="judgment",
             judgment=judgment,
@@ -158,8 +156,7 @@ def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
             "judgment_torn",
             _(
                 "The answers of the judgment %(judgment)s have the ranks %(ranks)s, which are not all. "
-                "Export "
-                "again what was deleted."
+                "Sort the file by judgment, and export again what was deleted."
             ),
             field="judgment",
             judgment=judgment,
@@ -169,9 +166,8 @@ def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
         raise FieldError(
             "judgment_torn",
             _(
-                "The judgment %(judgment)s is %(verdict)s, but only one of its answers is there. Export "
-                "again "
-                "what was deleted."
+                "The judgment %(judgment)s is %(verdict)s, but only one of its answers is there. Sort the "
+                "file by judgment, and export again what was deleted."
             ),
             field="judgment",
             judgment=judgment,

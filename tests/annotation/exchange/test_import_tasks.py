@@ -118,7 +118,7 @@ def test_imported_comparisons_are_handed_out_and_rows_can_be_added_after_them(pr
         ([{"text": "Yes.", "sourse": "m"}], "Did you mean source?"),
         (
             [{"text": "Yes.", "source": "m" * 121}],
-            "row 2, field completions[0].source: The text is longer than 120",
+            "row 2, field completions[0].source: The text is longer",
         ),
         (["a\x00"], "row 2, field completions[0]: Character 1 is NUL"),
     ],

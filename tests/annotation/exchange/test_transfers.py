@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
+from django.utils.translation import override
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from annotation import tasks
@@ -90,6 +91,37 @@ def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
     uploads.start_import(record=record, skip_bad=True, user=carol)
     tasks.do_import(record.pk)
     assert Judgment.objects.count() == 2
+
+
+def test_a_worker_writes_the_faults_of_a_file_in_the_language_of_who_uploaded_it(
+    manager: Client, project: Project, carol: User
+):
+    carol.language = "de"
+    carol.save()
+    upload(manager, project, VOTES.replace("asked", "prompt") + "Water?,,No.,A\n")
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    with override("en"):
+        tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.errors == [
+        "Zeile 3, Feld response_a: Der Text ist leer. Schreiben Sie einen Text oder lassen Sie das Feld weg."
+    ]
+
+
+def test_a_worker_says_in_the_language_of_who_uploaded_a_file_why_it_stopped(
+    manager: Client, project: Project, carol: User
+):
+    carol.language = "de"
+    carol.save()
+    upload(manager, project, VOTES.replace("asked", "prompt"))
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    stored_files()[0].write_bytes(b"\n")
+    with override("en"):
+        tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert (record.state, record.errors) == (ImportState.FAILED, ["Die Datei hat keine Zeilen."])
 
 
 @pytest.mark.parametrize(
