@@ -101,7 +101,7 @@ def test_a_named_person_never_overwrites_what_they_said(project: Project, tmp_pa
     record = import_file(project=project, path=written(tmp_path, *rows))
     assert (record.counts["judgments"], record.counts["left_out"]) == (1, 1)
     assert record.errors == [
-        "row 2: ann judged the same answers differently before; judgments are never overwritten"
+        "row 2: ann judged the same answers differently before. Judgments are never overwritten."
     ]
 
 
