@@ -74,7 +74,7 @@ class ItemImport:
 
     def skip(self, items: Iterable[Numbered]) -> None:
         """Pass over what an earlier try has written: its repetitions must be counted all the same."""
-        for _, item in items:
+        for _number, item in items:
             self._keys(item)
 
     def write(self, items: Sequence[Numbered]) -> ItemCounts:

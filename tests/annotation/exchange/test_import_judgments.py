@@ -338,7 +338,7 @@ def test_the_command_tells_what_is_wrong_with_the_file(tmp_path: Path):
     path = tmp_path / "feedback.json"
     for content, message in (
         (b"{", "not JSON"),
-        (b"{}", "prediction 1: is missing"),
+        (b"{}", "prediction 1: This field is missing"),
         (b'["\xff"]', "not UTF-8"),
     ):
         path.write_bytes(content)

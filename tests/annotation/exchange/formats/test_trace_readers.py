@@ -339,12 +339,15 @@ def test_traces_with_the_same_rondo_comparison_are_compared():
     assert [completion.text for completion in item.completions] == [TEXT, "No."]
 
 
+FIRST_SPAN = "resourceSpans[0].scopeSpans[0].spans[0]"
+
+
 @pytest.mark.parametrize(
     ("row", "code", "field"),
     [
         (export(span(1, operation__name="chat")), "messages_missing", "attributes"),
-        (export(span(1, input__messages='[{"role": "us')), "not_json", "gen_ai.input.messages"),
-        (export({"spanId": "1"}), "field_missing", "resourceSpans[0].scopeSpans[0].spans[0].traceId"),
+        (export(span(1, input__messages='[{"role": "us')), "not_json", f"{FIRST_SPAN}.gen_ai.input.messages"),
+        (export({"spanId": "1"}), "field_missing", f"{FIRST_SPAN}.traceId"),
     ],
 )
 def test_spans_that_say_nothing_are_refused_with_their_field(row: dict[str, Any], code: str, field: str):
