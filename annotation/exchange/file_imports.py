@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.choices import AcquisitionStrategy, ImportState, JobState
 from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.formats.bounds import data_files
 from annotation.exchange.formats.columns import LEAVE_OUT, renamed
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, row_error
 from annotation.exchange.formats.items import ImportedItem, Row
 from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers, resolved
 from annotation.exchange.formats.profiles import Profile
@@ -142,7 +143,7 @@ def record_for(
 ) -> FileImport:
     """The record of this content in this project; a new one where it has never come before."""
     digest, size = digest_of(path, split)
-    record, _ = FileImport.objects.get_or_create(
+    record, _created = FileImport.objects.get_or_create(
         project=project,
         digest=digest,
         defaults={"name": name[-255:], "size": size, "created_by": created_by},
@@ -186,7 +187,7 @@ def plan_of(
         return plan_for(profile, name=format_name, **choices)
     columns = resolved(mapping or {}, [], profile)
     parts = Parts()
-    for _, row in read_rows(path, unpack=unpack, split=split):
+    for _number, row in read_rows(path, unpack=unpack, split=split):
         if isinstance(row, FieldError):
             continue
         try:
@@ -227,11 +228,6 @@ def _profile(path: Path, *, name: str, split: str, unpack: bool) -> Profile:
     if errors and not profile.rows:
         raise ImportErrors(name, errors, more=more)
     return profile
-
-
-def row_error(number: int, error: FieldError) -> str:
-    """A bad row as people are told of it."""
-    return f"row {number}, {error}" if error.field else f"row {number}: {error}"
 
 
 def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iterator[Numbered]:
@@ -279,7 +275,7 @@ def _in_their_names(error: FieldError, plan: Plan) -> FieldError:
     theirs = plan.theirs(error.field)
     if theirs == error.field or error.field is None:
         return error
-    return FieldError(theirs, str(error).removeprefix(f"field {error.field}: "))
+    return FieldError(error.code, error.message, field=theirs)
 
 
 def _read(row: Row, plan: Plan) -> list[ImportedItem]:
@@ -291,9 +287,13 @@ def _read(row: Row, plan: Plan) -> list[ImportedItem]:
     except _MISSHAPEN as error:
         logger.warning("A row made the reader %s fail", plan.reader.name, exc_info=error)
         raise FieldError(
-            None,
-            f"does not have the shape of the format {plan.reader.name} ({error}); correct the row, or choose "
-            "another format",
+            "row_misshapen",
+            _(
+                "The row does not have the shape of the format %(format)s (%(error)s). Correct the row, or "
+                "choose another format."
+            ),
+            format=plan.reader.name,
+            error=error,
         ) from None
 
 
@@ -357,7 +357,7 @@ class _Run:
                     self._save()
                 yield number, row
 
-        for _, item in items_of(counted(), self._plan, wrong):
+        for _number, item in items_of(counted(), self._plan, wrong):
             names.add(item)
         self._record.rows_total = total
         if errors:

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, SCALE_VALUES, RatingScale, StepLabel, Verdict
-from annotation.exchange.formats.fields import FieldError, text
+from annotation.exchange.formats.fields import FieldError, excerpt, text, unknown_value
 from annotation.exchange.formats.items import (
     LONGEST_SOURCE,
     ImportedCompletion,
@@ -32,20 +34,34 @@ def checked(item: ImportedItem) -> ImportedItem:
         where = f"completions[{number}]"
         text(completion.text, where)
         if len(completion.source) > LONGEST_SOURCE:
-            raise FieldError(f"{where}.source", f"is longer than {LONGEST_SOURCE} characters")
+            raise FieldError(
+                "text_too_long",
+                _("The text is longer than %(most)s characters."),
+                field=f"{where}.source",
+                most=LONGEST_SOURCE,
+            )
         key = (completion.text, completion.source, completion.seed)
         if key in seen:
             raise FieldError(
-                where,
-                "is the same text by the same source as one before it; a text is not compared with itself",
+                "same_twice",
+                _("The same text by the same source stands before it. A text is not compared with itself."),
+                field=where,
             )
         seen.add(key)
         if completion.seed is not None and not -(2**63) <= completion.seed < 2**63:
-            raise FieldError(f"{where}.seed", "is too large; a seed has 64 bits at most")
+            raise FieldError(
+                "number_too_large",
+                _("The seed is too large. A seed has at most 64 bits."),
+                field=f"{where}.seed",
+            )
         _check_object(completion.sampling, f"{where}.sampling")
         _check_steps(completion, where)
     if item.judgments and not item.completions:
-        raise FieldError("completions", "is empty, and there is a judgment; write what was judged")
+        raise FieldError(
+            "field_missing",
+            _("There is a judgment, but there are no completions. Write what was judged."),
+            field="completions",
+        )
     for judgment in item.judgments:
         _check_judgment(item, judgment)
     return item
@@ -59,24 +75,38 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
         _check_missing(item, missing)
     for rating in judgment.ratings:
         _completion(item, rating.completion, "ratings")
-        if rating.value not in SCALE_VALUES[RatingScale(rating.scale)]:
-            scale = RatingScale(rating.scale).label
-            raise FieldError("ratings", f"{rating.criterion} is rated {scale}, not {rating.value}")
-    for number, _ in (*judgment.corrections, *judgment.critiques):
+        scale = RatingScale(rating.scale)
+        if rating.value not in SCALE_VALUES[scale]:
+            raise FieldError(
+                "rating_unknown",
+                _("%(value)s is no rating of %(criterion)s. Write one of these: %(known)s."),
+                field="ratings",
+                value=excerpt(rating.value),
+                criterion=rating.criterion,
+                known=", ".join(map(str, SCALE_VALUES[scale])),
+            )
+    for number, _text in (*judgment.corrections, *judgment.critiques):
         _completion(item, number, "corrections or critiques")
     _refuse_doubles("ratings", [(entry.completion, entry.criterion) for entry in judgment.ratings])
-    _refuse_doubles("corrections", [number for number, _ in judgment.corrections])
+    _refuse_doubles("corrections", [number for number, _text in judgment.corrections])
     _check_edits(item, judgment)
-    _refuse_doubles("critiques", [number for number, _ in judgment.critiques])
+    _refuse_doubles("critiques", [number for number, _text in judgment.critiques])
     if judgment.display_order and sorted(judgment.display_order) != list(range(len(item.completions))):
-        raise FieldError("display_order", "does not name every answer once")
+        raise FieldError(
+            "order_incomplete", _("The order does not name every answer once."), field="display_order"
+        )
     for name in ("annotator", "comment", "demonstration"):
         text(getattr(judgment, name), name, empty=True)
     _check_object(judgment.more, "more")
     _check_time(judgment.created_at)
     seconds = judgment.active_seconds
     if seconds is not None and not (type(seconds) is int and 0 <= seconds < 2**31):
-        raise FieldError("active_seconds", f"a number of seconds from 0 is expected, not {seconds!r}")
+        raise FieldError(
+            "number_expected",
+            _("A whole number of seconds from 0 on is expected, not %(value)s."),
+            field="active_seconds",
+            value=excerpt(seconds),
+        )
 
 
 def _check_steps(completion: ImportedCompletion, where: str) -> None:
@@ -86,8 +116,11 @@ def _check_steps(completion: ImportedCompletion, where: str) -> None:
             done <= step.start <= step.body <= step.end <= len(completion.text) and step.start < step.end
         ):
             raise FieldError(
-                f"{where}.steps[{number}]",
-                f"{step.start}–{step.end} does not lie in the text, after the step before it",
+                "step_misplaced",
+                _("The step %(start)s–%(end)s does not lie in the text after the step before it."),
+                field=f"{where}.steps[{number}]",
+                start=step.start,
+                end=step.end,
             )
         done = step.end
 
@@ -96,11 +129,15 @@ def _check_step_labels(item: ImportedItem, labels: Sequence[ImportedStepLabel]) 
     for label in labels:
         steps = _completion(item, label.completion, "step_labels").steps
         if not 0 <= label.step < len(steps) or not steps[label.step].is_agents:
-            raise FieldError("step_labels", f"step {label.step} is none of the agent's {len(steps)} steps")
-        if label.label not in StepLabel.values:
             raise FieldError(
-                "step_labels", f"{label.label!r} is not known; known are {', '.join(StepLabel.values)}"
+                "step_not_there",
+                _("Step %(step)s is not one of the agent's. The number of steps is %(count)s."),
+                field="step_labels",
+                step=label.step,
+                count=len(steps),
             )
+        if label.label not in StepLabel.values:
+            raise unknown_value(label.label, StepLabel.values, "step_labels")
     _refuse_doubles("step_labels", [(step_label.completion, step_label.step) for step_label in labels])
 
 
@@ -109,11 +146,25 @@ def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:
         length = len(_completion(item, span.completion, "spans").text)
         if not 0 <= span.start < span.end <= length:
             raise FieldError(
-                "spans",
-                f"{span.start}–{span.end} does not lie in its answer, which has {length} characters",
+                "span_misplaced",
+                _(
+                    "The span %(start)s–%(end)s does not lie in its answer, whose length is %(length)s "
+                    "characters."
+                ),
+                field="spans",
+                start=span.start,
+                end=span.end,
+                length=length,
             )
         if span.severity is not None and not 1 <= span.severity <= 9:
-            raise FieldError("spans", f"the severity {span.severity} is not from 1 to 9")
+            raise FieldError(
+                "number_out_of_range",
+                _("%(value)s is not from %(least)s to %(most)s."),
+                field="spans",
+                value=span.severity,
+                least=1,
+                most=9,
+            )
     _refuse_doubles("spans", [(s.completion, s.category, s.start, s.end) for s in spans])
 
 
@@ -124,39 +175,68 @@ def _check_edits(item: ImportedItem, judgment: ImportedJudgment) -> None:
         original = _completion(item, number, "corrections.edits").text
         edits = as_edits(original, [edit for edit in judgment.edits if edit.completion == number])
         if not is_faithful(original, edits) or applied(original, edits) != corrected.get(number):
-            raise FieldError("corrections.edits", "do not make the corrected text of the answer's")
+            raise FieldError(
+                "edits_differ",
+                _("The edits do not turn the answer into the corrected text."),
+                field="corrections.edits",
+            )
     for edit in judgment.edits:
         if edit.span is not None and (edit.completion, *edit.span) not in spans:
-            raise FieldError("corrections.edits.span", "names a span that the judgment does not have")
+            raise FieldError(
+                "span_not_there", _("The judgment does not have this span."), field="corrections.edits.span"
+            )
         if edit.seed is not None and not -(2**63) <= edit.seed < 2**63:
-            raise FieldError("corrections.edits.seed", "is too large; a seed has 64 bits at most")
+            raise FieldError(
+                "number_too_large",
+                _("The seed is too large. A seed has at most 64 bits."),
+                field="corrections.edits.seed",
+            )
         _check_object(edit.sampling, "corrections.edits.sampling")
 
 
 def _refuse_doubles(where: str, keys: Sequence[Any]) -> None:
     if len(set(keys)) < len(keys):
-        raise FieldError(where, "the same stands there twice; take one away")
+        raise FieldError("same_twice", _("The same stands there twice. Take one away."), field=where)
 
 
 def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
     ranks = judgment.ranks
     if judgment.verdict not in _VERDICTS:
-        raise FieldError(
-            "verdict", f"{judgment.verdict!r} is not known; known are {', '.join(Verdict.values)}"
-        )
+        raise unknown_value(judgment.verdict, Verdict.values, "verdict")
     if judgment.verdict in _NO_ORDER:
         if ranks:
-            raise FieldError("ranks", f"there are ranks, and the verdict {judgment.verdict} gives no order")
+            raise FieldError(
+                "ranks_not_expected",
+                _("There are ranks, but the verdict %(verdict)s gives no order."),
+                field="ranks",
+                verdict=judgment.verdict,
+            )
     elif len(ranks) != answers or not _are_ranks(ranks, is_ranking=judgment.verdict == Verdict.RANKED):
-        raise FieldError("ranks", f"one rank from 1 is expected for each of the {answers} answers")
+        raise FieldError(
+            "ranks_expected",
+            _("A rank from 1 on is expected for each of the answers (%(count)s)."),
+            field="ranks",
+            count=answers,
+        )
     elif judgment.verdict in _NO_WINNER and (len(ranks) < 2 or len(set(ranks)) > 1):
-        raise FieldError("ranks", f"the verdict {judgment.verdict} names no winner, but the ranks do")
+        raise FieldError(
+            "ranks_not_expected",
+            _("The ranks name a winner, but the verdict %(verdict)s names none."),
+            field="ranks",
+            verdict=judgment.verdict,
+        )
     elif judgment.verdict == Verdict.RANKED and len(ranks) == 2 and ranks[0] == ranks[1]:
-        raise FieldError("verdict", "neither wins: write equal, both_good or both_bad")
+        raise FieldError(
+            "winner_missing", _("Neither answer wins. Write equal, both_good or both_bad."), field="verdict"
+        )
     if judgment.strength is not None and not (
         judgment.verdict == Verdict.RANKED and answers == 2 and 1 <= judgment.strength <= 4
     ):
-        raise FieldError("strength", "is 1 to 4, and only of a pair with a winner")
+        raise FieldError(
+            "strength_invalid",
+            _("The strength is from 1 to 4, and only a pair with a winner has one."),
+            field="strength",
+        )
 
 
 def _are_ranks(ranks: Sequence[int], *, is_ranking: bool) -> bool:
@@ -172,9 +252,13 @@ def _check_object(values: Mapping[str, Any], where: str) -> None:
     try:
         spelled = json.dumps(values, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise FieldError(where, f"is no JSON ({error})") from None
+        raise FieldError(
+            "not_json", _("The value cannot be written as JSON (%(error)s)."), field=where, error=error
+        ) from None
     if "\\u0000" in spelled:
-        raise FieldError(where, "holds NUL, which cannot be stored; take it out")
+        raise FieldError(
+            "text_has_nul", _("A text in it has NUL, which cannot be stored. Take it out."), field=where
+        )
     text(spelled, where)
 
 
@@ -186,25 +270,46 @@ def _check_time(timestamp: str) -> None:
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise FieldError("created_at", f"{timestamp[:40]!r} is no time with a time zone (ISO 8601)")
+        raise FieldError(
+            "time_invalid",
+            _("%(value)s is no time with a time zone. Write it as ISO 8601: 2026-01-31T09:30:00Z."),
+            field="created_at",
+            value=excerpt(timestamp),
+        )
 
 
 def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:
     length = len(_completion(item, missing.completion, "missing").text)
     if missing.insert_at is not None and not 0 <= missing.insert_at <= length:
-        raise FieldError("missing", f"belongs at {missing.insert_at} of an answer of {length} characters")
+        raise FieldError(
+            "missing_misplaced",
+            _("Position %(place)s does not lie in the answer, whose length is %(length)s characters."),
+            field="missing",
+            place=missing.insert_at,
+            length=length,
+        )
     if not missing.text.strip() and not missing.evidence:
-        raise FieldError("missing", "says neither what is missing nor where it stands")
+        raise FieldError("missing_empty", _("Write what is missing, or where it stands."), field="missing")
     for passage, sentence in missing.evidence:
         if not 0 <= passage < len(item.context) or not (
             sentence is None or 0 <= sentence < len(item.context[passage]["sentences"])
         ):
             raise FieldError(
-                "missing", f"points at passage {passage}, sentence {sentence}, which is not there"
+                "passage_not_there",
+                _("The context has no passage %(passage)s with a sentence %(sentence)s."),
+                field="missing",
+                passage=passage,
+                sentence=excerpt(sentence),
             )
 
 
 def _completion(item: ImportedItem, number: int, where: str) -> ImportedCompletion:
     if not 0 <= number < len(item.completions):
-        raise FieldError(where, f"speaks of answer {number} of {len(item.completions)}, counted from 0")
+        raise FieldError(
+            "answer_not_there",
+            _("There is no answer %(number)s. Answers count from 0, and their number is %(count)s."),
+            field=where,
+            number=number,
+            count=len(item.completions),
+        )
     return item.completions[number]

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from django.db import transaction
+from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState, Purpose
 from annotation.exchange.accepted import Accepted, ImportScene
+from annotation.exchange.formats.fields import FieldError, row_error
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
 from annotation.exchange.import_conversations import write_turns
 from annotation.exchange.import_people import ImportedPeople
@@ -72,7 +74,7 @@ class ItemImport:
 
     def skip(self, items: Iterable[Numbered]) -> None:
         """Pass over what an earlier try has written: its repetitions must be counted all the same."""
-        for _, item in items:
+        for _number, item in items:
             self._keys(item)
 
     def write(self, items: Sequence[Numbered]) -> ItemCounts:
@@ -138,10 +140,7 @@ class ItemImport:
                     if places.says(comparison, annotator, judgment, ids):
                         counts.already_there += 1
                         continue
-                    counts.left_out.append(
-                        f"row {number}: {judgment.annotator} judged the same answers differently before; "
-                        "judgments are never overwritten"
-                    )
+                    counts.left_out.append(row_error(number, _judged_before(judgment.annotator)))
                     continue
                 accepted.append(
                     Accepted(
@@ -340,3 +339,11 @@ def _without_defaults(part: Any) -> dict[str, Any]:
         defaults = _DEFAULTS[kind] = {f.name: f.default for f in fields(kind)}
     values = {name: getattr(part, name) for name in defaults}
     return {name: value for name, value in values.items() if value != defaults[name] and value != {}}
+
+
+def _judged_before(annotator: str) -> FieldError:
+    return FieldError(
+        "judged_before",
+        _("%(annotator)s judged the same answers differently before. Judgments are never overwritten."),
+        annotator=annotator,
+    )

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from annotation.exchange.file_imports import LISTED_ERRORS, items_of, row_error
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.file_imports import LISTED_ERRORS, items_of
+from annotation.exchange.formats.fields import FieldError, row_error
 from annotation.exchange.formats.plans import ColumnAccount, Plan
 from annotation.exchange.formats.rows import read_rows
 from annotation.models import FileImport

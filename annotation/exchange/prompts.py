@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from annotation.choices import AcquisitionStrategy, Split
 from annotation.errors import ImportErrors
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, row_error
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.prompts_jsonl import parse_line
 from annotation.exchange.ready_made import create_tasks
@@ -94,7 +94,7 @@ def _parsed(lines: Iterable[str], name: str) -> Iterator[ImportedItem]:
         try:
             parsed = parse_line(line.removeprefix("\ufeff") if number == 1 else line)
         except FieldError as error:
-            errors.append(f"line {number}, {error}")
+            errors.append(row_error(number, error))
             continue
         if parsed is not None and not errors:
             yield parsed

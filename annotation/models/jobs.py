@@ -1,12 +1,15 @@
 """Background work: rows that one worker at a time claims."""
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Coalesce, Now
 
 from annotation.choices import Cap, JobState
+
+if TYPE_CHECKING:
+    from annotation.models.people import User
 
 
 class Claimable(models.Model):
@@ -32,6 +35,11 @@ class Claimable(models.Model):
 
     class Meta:
         abstract = True
+
+    @property
+    def requester(self) -> "User | None":
+        """The person who asked for the job; None where nobody did."""
+        return getattr(self, "created_by", None)
 
     @classmethod
     def claim_values(cls) -> dict[str, Any]:

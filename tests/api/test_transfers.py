@@ -117,8 +117,8 @@ def test_bad_rows_are_told_by_their_number(project: Project, as_carol: Asker):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (r'{"prompt": "a\ud800"}', "row 1, field prompt: character 1 is half a surrogate pair (\\ud800)"),
-        ('{"prompt": "a", "n": 1e999}', "row 1, field n: the number is too large"),
+        (r'{"prompt": "a\ud800"}', "row 1, field prompt: Character 1 is half a surrogate pair (\\ud800)"),
+        ('{"prompt": "a", "n": 1e999}', "row 1, field n: The number is too large"),
         ('{"prompt": NaN}', "row 1: NaN is not JSON"),
     ],
 )

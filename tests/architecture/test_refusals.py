@@ -145,6 +145,9 @@ def _inserted(function: ast.FunctionDef) -> Iterator[str]:
     ("source", "count"),
     [
         ('raise Refusal("round_open", _("%(round)s is open."), round=round_)', 0),
+        ('raise FieldError("list_empty", _("The list is empty."), field=f"{where}.name")', 0),
+        ('raise FieldError("text_expected", f"A text is expected, not {value}.", field="x")', 1),
+        ('raise FieldError("text_expected", _("A text is expected, not %(value)s."), value="an object")', 1),
         ('raise Refusal("recipe_invalid", str(error), field="recipe")', 0),
         ('raise Refusal("round_open", _("%(round)s is open."), name=round_)', 1),
         ('raise Refusal("round_open", "The round is open.")', 1),

@@ -1,7 +1,7 @@
 """Rounds, their states, and their steps."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -23,6 +23,9 @@ from training.contract import ContractError
 from training.models.checkpoints import Checkpoint, Run, Snapshot
 from training.models.decision_reasons import reason_text
 from training.recipe import Recipe, default_recipe
+
+if TYPE_CHECKING:
+    from annotation.models import User
 
 
 def validate_recipe(value: Mapping[str, Any]) -> None:
@@ -161,3 +164,8 @@ class RoundStep(Job):
 
     def __str__(self) -> str:
         return f"{self.round}: {self.get_kind_display()}"
+
+    @property
+    def requester(self) -> "User | None":
+        """The person who started the round, or else who created it."""
+        return self.round.started_by or self.round.created_by

@@ -92,7 +92,12 @@ def _own_constructors() -> frozenset[str]:
         for node in ast.walk(module)
         if isinstance(node, ast.ClassDef)
         and node.name in refusal_classes() - {"Refusal"}
-        and any(isinstance(inner, ast.FunctionDef) and inner.name == "__init__" for inner in node.body)
+        and any(
+            isinstance(inner, ast.FunctionDef)
+            and inner.name == "__init__"
+            and "code" not in {argument.arg for argument in inner.args.posonlyargs}
+            for inner in node.body
+        )
     )
 
 

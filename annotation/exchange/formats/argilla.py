@@ -16,6 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, RatingScale
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
@@ -245,7 +247,12 @@ def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, .
     else:
         places = {str(name): rank for rank, name in enumerate(value, start=1)}
     if len(places) < len(value) or not places.keys() <= set(names):
-        raise FieldError(where, f"does not name some of {', '.join(names)}, each once")
+        raise FieldError(
+            "ranking_expected",
+            _("Rank some of these, each once: %(names)s."),
+            field=where,
+            names=", ".join(names),
+        )
     ranks = dict(zip(places, dense(list(places.values())), strict=True))
     return tuple(ranks.get(name, NOT_ORDERED) for name in names)
 

@@ -24,9 +24,11 @@ from datetime import datetime
 from itertools import combinations
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -73,7 +75,7 @@ def _arena(row: Row) -> Iterator[ImportedItem]:
     if winner not in _WINNERS and (without := no_winner(word)) is not None:
         winner = _BY_VERDICT.get(without, winner)
     if winner not in _WINNERS:
-        raise FieldError("winner", f"{winner!r} is not known; known are {', '.join(_WINNERS)}")
+        raise unknown_value(winner, _WINNERS, "winner")
     if winner == "tie" and row.get("verdict") == Verdict.BOTH_GOOD:
         winner = "both_good"
     left = fields.messages(fields.required(row, "conversation_a"), "conversation_a")
@@ -111,7 +113,16 @@ def _arena_55k(row: Row) -> Iterator[ImportedItem]:
     for name in ("response_a", "response_b"):
         answers = _list_in_json(row, name)
         if len(answers) != len(questions):
-            raise FieldError(name, f"has {len(answers)} answers to {len(questions)} questions")
+            raise FieldError(
+                "turns_differ",
+                _(
+                    "The number of answers, %(answers)s, differs from the number of questions, "
+                    "%(questions)s. Write one answer to each question."
+                ),
+                field=name,
+                answers=len(answers),
+                questions=len(questions),
+            )
         chat = []
         for question, answer in zip(questions, answers, strict=True):
             chat += [
@@ -123,7 +134,11 @@ def _arena_55k(row: Row) -> Iterator[ImportedItem]:
         name for name in ("model_a", "model_b", "tie") if row.get(f"winner_{name}") in (1, True, "1", "1.0")
     ]
     if len(chosen) != 1:
-        raise FieldError("winner_model_a", "exactly one of winner_model_a, winner_model_b, winner_tie is 1")
+        raise FieldError(
+            "winner_unclear",
+            _("Exactly one of winner_model_a, winner_model_b and winner_tie must be 1."),
+            field="winner_model_a",
+        )
     yield _battle(row, sides[0], sides[1], chosen[0])
 
 
@@ -133,17 +148,21 @@ def _list_in_json(row: Row, name: str) -> list[Any]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise FieldError(name, "is not a list in JSON") from None
+            raise FieldError("list_expected", _("This is no list in JSON."), field=name) from None
     return fields.items_of(value, name)
 
 
 def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], winner: str) -> ImportedItem:
     for where, chat in (("conversation_a", left), ("conversation_b", right)):
         if chat[-1]["role"] != "assistant":
-            raise FieldError(where, "does not end with an answer of the model")
+            raise FieldError(
+                "answer_missing", _("The chat does not end with an answer of the model."), field=where
+            )
     questions = [message for message in left if message["role"] != "assistant"]
     if questions != [message for message in right if message["role"] != "assistant"]:
-        raise FieldError("conversation_b", "holds other questions than 'conversation_a'")
+        raise FieldError(
+            "questions_differ", _("The questions are not those of conversation_a."), field="conversation_b"
+        )
     if left[:-1] == right[:-1]:
         prompt, texts = left[:-1], [left[-1]["content"], right[-1]["content"]]
     else:

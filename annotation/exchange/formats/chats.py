@@ -12,8 +12,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 
 PARTS = ("system", "history", "prompt", "messages", "input")
 
@@ -32,11 +34,20 @@ def chat_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
     name = "prompt" if row.get("prompt") not in (None, "") else "messages"
     value = row.get(name)
     if value is None:
-        raise FieldError("prompt", "is missing; say which column is the prompt (--map prompt=COLUMN)")
+        raise FieldError(
+            "field_missing",
+            _("The prompt is missing. Say which column is the prompt (--map prompt=COLUMN)."),
+            field="prompt",
+        )
     chat = fields.messages(value, name)
     if more := fields.optional_text(row.get("input"), "input").strip("\n"):
         if not isinstance(value, str) or len(chat) > 1 or chat[0]["role"] != "user":
-            raise FieldError("input", f"stands beside a {name} that is a chat; leave one of them out")
+            raise FieldError(
+                "chat_and_input",
+                _("The row also has a chat in %(name)s. Leave one of the two out."),
+                field="input",
+                name=name,
+            )
         chat = [{"role": "user", "content": f"{chat[0]['content']}\n{more}"}]
     return with_system(row.get("system"), [*_history(row.get("history")), *chat])
 
@@ -79,9 +90,13 @@ def _history(value: Any) -> list[dict[str, str]]:
     value = fields.listed_in_text(value)
     if not isinstance(value, list):
         raise FieldError(
-            "history",
-            f"a list of [question, answer] is expected, not {fields.kind_of(value)}; if it is the whole "
-            "prompt, map it: prompt=history",
+            "pairs_expected",
+            _(
+                "A list of [question, answer] is expected, not %(value)s. If it is the whole prompt, map it: "
+                "prompt=history."
+            ),
+            field="history",
+            value=excerpt(value),
         )
     chat: list[dict[str, str]] = []
     for number, turn in enumerate(value):
@@ -89,7 +104,7 @@ def _history(value: Any) -> list[dict[str, str]]:
         if isinstance(turn, dict):
             return fields.messages(value, "history")
         if not isinstance(turn, list) or len(turn) != 2:
-            raise FieldError(where, "a pair of question and answer is expected")
+            raise FieldError("pairs_expected", _("A pair of question and answer is expected."), field=where)
         question, answer = (fields.text(text, where) for text in turn)
         chat += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return chat

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedConversation,
@@ -35,7 +37,7 @@ def split_of(values: Row) -> str:
     """The side of the split that a line states; "" where it states none."""
     split = fields.optional_text(values.get("split"), "split")
     if split not in ("", "train", "held-out"):
-        raise FieldError("split", f"{split[:40]!r} is neither train nor held-out")
+        raise unknown_value(split, ("train", "held-out"), "split")
     return split
 
 
@@ -76,11 +78,21 @@ def _turn(
     chosen = values.get("continued_with")
     if chosen is not None and str(chosen) not in places:
         raise FieldError(
-            f"{where}.continued_with", f"names the completion {chosen!r}, which the turn does not have"
+            "completion_not_there",
+            _("The turn has no completion %(name)s."),
+            field=f"{where}.continued_with",
+            name=excerpt(chosen),
         )
     text = fields.optional_text(values.get("continued_text"), f"{where}.continued_text")
     if text and chosen is None:
-        raise FieldError(f"{where}.continued_text", "edits no response; write 'continued_with'")
+        raise FieldError(
+            "continuation_unclear",
+            _(
+                "The text is an edited response, but continued_with does not say of which one. Write "
+                "continued_with."
+            ),
+            field=f"{where}.continued_text",
+        )
     return ImportedTurn(
         conversation=conversation,
         index=_number(values.get("turn"), f"{where}.turn", 1, MOST_TURNS),
@@ -94,7 +106,9 @@ def _conversation(values: Mapping[str, Any], where: str) -> ImportedConversation
     try:
         uuid.UUID(name)
     except ValueError:
-        raise FieldError(f"{where}.id", f"{name[:40]!r} is no UUID") from None
+        raise FieldError(
+            "id_invalid", _("%(value)s is no UUID."), field=f"{where}.id", value=excerpt(name)
+        ) from None
     rating, success = values.get("rating"), values.get("attack_success")
     return ImportedConversation(
         id=name,
@@ -113,7 +127,14 @@ def _conversation(values: Mapping[str, Any], where: str) -> ImportedConversation
 def _number(value: Any, where: str, least: int, most: int) -> int:
     number = fields.whole_number(value, where)
     if not least <= number <= most:
-        raise FieldError(where, f"{number} is not from {least} to {most}")
+        raise FieldError(
+            "number_out_of_range",
+            _("%(value)s is not from %(least)s to %(most)s."),
+            field=where,
+            value=number,
+            least=least,
+            most=most,
+        )
     return number
 
 
@@ -123,5 +144,10 @@ def _time(value: Any, where: str) -> str:
         if timestamp and datetime.fromisoformat(timestamp).tzinfo is None:
             raise ValueError
     except ValueError:
-        raise FieldError(where, f"{timestamp[:40]!r} is no time with a time zone (ISO 8601)") from None
+        raise FieldError(
+            "time_invalid",
+            _("%(value)s is no time with a time zone. Write it as ISO 8601: 2026-01-31T09:30:00Z."),
+            field=where,
+            value=excerpt(timestamp),
+        ) from None
     return timestamp

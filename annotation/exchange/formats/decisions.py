@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import READINGS, ImportedRating, Row, verdict_of
@@ -60,7 +62,11 @@ class Decision:
     def rank(self, ranks: tuple[int, ...], where: str, strength: int | None = None) -> None:
         """Take ranks, 1 best. Raises `FieldError` where other ranks were given before."""
         if self._ranks and self._ranks != ranks:
-            raise FieldError(where, "says another preference than a result before it; keep one of them")
+            raise FieldError(
+                "preferences_differ",
+                _("A result before it says another preference. Keep one of them."),
+                field=where,
+            )
         self._ranks, self._strength = ranks, self._strength if strength is None else strength
         # More than two that are all tied are a ranking still; two are called equal.
         self._verdict = verdict_of(ranks) if self.answers == 2 else Verdict.RANKED
@@ -72,7 +78,13 @@ class Decision:
         elif self._tie in (None, reading.verdict):
             self._tie = reading.verdict
         else:
-            raise FieldError(where, f"says {reading.verdict}, and a result before it {self._tie}; keep one")
+            raise FieldError(
+                "preferences_differ",
+                _("This result says %(verdict)s, and a result before it says %(other)s. Keep one of them."),
+                field=where,
+                verdict=reading.verdict,
+                other=self._tie,
+            )
 
     @property
     def verdict(self) -> Verdict:

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
+from django.utils.translation import gettext as _
+
+from annotation.errors import Refusal
 from annotation.text.chat import MOST_TURNS
 
 _LONGEST_WORDS = 1_000
@@ -18,24 +21,61 @@ _LONGEST_WORDS = 1_000
 ROLES = ("system", "user", "assistant")
 _ROLES = {"human": "user", "prompter": "user", "gpt": "assistant", "bot": "assistant", "developer": "system"}
 """Names of roles in other formats → ours."""
-_KINDS = {
-    dict: "an object",
-    list: "a list",
-    str: "a text",
-    bool: "true or false",
-    int: "a number",
-    float: "a number",
-    type(None): "null",
-}
+_LONGEST_EXCERPT = 40
+"""Characters of a value of the file in a message."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, skipkeys=True, default=str)
 
 
-class FieldError(ValueError):
-    """A row that cannot be taken: the field that is wrong, and what to do."""
+class FieldError(Refusal, ValueError):
+    """A row that cannot be taken: the field that is wrong, a code, and a sentence on what to do.
 
-    def __init__(self, field: str | None, remedy: str) -> None:
-        field, remedy = field and _printable(field), _printable(remedy)
-        super().__init__(f"field {field}: {remedy}" if field else remedy)
-        self.field = field
+    A `ValueError`, too, as is what else a decoder or a reader raises for a bad row.
+    """
+
+    def __init__(self, code: str, message: str, /, *, field: str | None = None, **params: object) -> None:
+        super().__init__(code, message, field=field and _printable(field), **params)
+        self.message = _printable(self.message)
+        self.args = (self.message,)
+
+
+def row_error(number: int, error: FieldError) -> str:
+    """Return the fault of a row as a line for people."""
+    if error.field:
+        return _("row %(number)s, field %(field)s: %(fault)s") % {
+            "number": number,
+            "field": error.field,
+            "fault": error.message,
+        }
+    return _("row %(number)s: %(fault)s") % {"number": number, "fault": error.message}
+
+
+def missing_field(where: str) -> FieldError:
+    """Return the refusal of a row without a field."""
+    return FieldError("field_missing", _("This field is missing."), field=where)
+
+
+def unknown_value(value: Any, known: Iterable[object], where: str) -> FieldError:
+    """Return the refusal of a value that is none of those that are known."""
+    return FieldError(
+        "value_unknown",
+        _("%(value)s is not known. Write one of these: %(known)s."),
+        field=where,
+        value=excerpt(value),
+        known=", ".join(map(str, known)),
+    )
+
+
+def excerpt(value: Any) -> str:
+    """Return the beginning of a value as JSON, for a message; no more of it is encoded."""
+    if isinstance(value, str):
+        is_cut = len(value) > _LONGEST_EXCERPT
+        return _ENCODER.encode(f"{value[:_LONGEST_EXCERPT]}…" if is_cut else value)
+    start = ""
+    for part in _ENCODER.iterencode(value):
+        start += part
+        if len(start) > _LONGEST_EXCERPT:
+            return f"{start[:_LONGEST_EXCERPT]}…"
+    return start
 
 
 def _printable(words: str) -> str:
@@ -44,21 +84,23 @@ def _printable(words: str) -> str:
     return clean if len(clean) <= _LONGEST_WORDS else f"{clean[:_LONGEST_WORDS]}…"
 
 
-def kind_of(value: Any) -> str:
-    """Return the kind of a JSON value, for a message to a person."""
-    return _KINDS.get(type(value), type(value).__name__)
-
-
 def text(value: Any, where: str, *, empty: bool = False) -> str:
     """A text that can be stored. Refuses another kind, NUL, half a surrogate pair, and nothing but space."""
     if not isinstance(value, str):
-        raise FieldError(where, f"a text is expected, not {kind_of(value)}")
+        raise FieldError(
+            "text_expected", _("A text is expected, not %(value)s."), field=where, value=excerpt(value)
+        )
     # Cheap questions first: an import asks them of every text.
     if not empty and (not value or value.isspace()):
-        raise FieldError(where, "is empty; write a text or take the field away")
+        raise FieldError(
+            "text_empty", _("The text is empty. Write a text, or take the field away."), field=where
+        )
     if "\x00" in value:
         raise FieldError(
-            where, f"character {value.index(chr(0))} is NUL, which cannot be stored; take it out"
+            "text_has_nul",
+            _("Character %(place)s is NUL, which cannot be stored. Take it out."),
+            field=where,
+            place=value.index(chr(0)),
         )
     if value.isascii():
         return value
@@ -66,9 +108,14 @@ def text(value: Any, where: str, *, empty: bool = False) -> str:
         value.encode()
     except UnicodeEncodeError as error:
         raise FieldError(
-            where,
-            f"character {error.start} is half a surrogate pair (\\u{ord(value[error.start]):04x}); "
-            "write both halves or the character itself",
+            "text_has_surrogate",
+            _(
+                "Character %(place)s is half a surrogate pair (%(character)s). Write both halves, or the "
+                "character itself."
+            ),
+            field=where,
+            place=error.start,
+            character=f"\\u{ord(value[error.start]):04x}",
         ) from None
     return value
 
@@ -83,14 +130,18 @@ def items_of(value: Any, where: str) -> list[Any]:
     if value is None:
         return []
     if not isinstance(value, list):
-        raise FieldError(where, f"a list is expected, not {kind_of(value)}")
+        raise FieldError(
+            "list_expected", _("A list is expected, not %(value)s."), field=where, value=excerpt(value)
+        )
     return value
 
 
 def object_of(value: Any, where: str) -> Mapping[str, Any]:
     """An object."""
     if not isinstance(value, dict):
-        raise FieldError(where, f"an object is expected, not {kind_of(value)}")
+        raise FieldError(
+            "object_expected", _("An object is expected, not %(value)s."), field=where, value=excerpt(value)
+        )
     return value
 
 
@@ -100,7 +151,9 @@ def whole_number(value: Any, where: str) -> int:
         return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    raise FieldError(where, f"a whole number is expected, not {kind_of(value)} ({str(value)[:40]!r})")
+    raise FieldError(
+        "number_expected", _("A whole number is expected, not %(value)s."), field=where, value=excerpt(value)
+    )
 
 
 def number(value: Any) -> Any:
@@ -120,7 +173,9 @@ def truth(value: Any, where: str) -> bool:
         return True
     if word in ("0", "0.0", "false", "no", "f"):
         return False
-    raise FieldError(where, f"true or false is expected, not {kind_of(value)} ({word[:40]!r})")
+    raise FieldError(
+        "truth_expected", _("Write true or false, not %(value)s."), field=where, value=excerpt(value)
+    )
 
 
 def person(value: Any, where: str) -> str:
@@ -128,7 +183,12 @@ def person(value: Any, where: str) -> str:
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise FieldError(where, f"a name or a number is expected, not {kind_of(value)}")
+        raise FieldError(
+            "name_expected",
+            _("A name or a number is expected, not %(value)s."),
+            field=where,
+            value=excerpt(value),
+        )
     if isinstance(value, float):
         value = int(value) if value.is_integer() else value
     name = text(str(value), where, empty=True).strip()
@@ -156,7 +216,10 @@ def moment(value: Any, where: str) -> str:
         parsed = datetime.fromisoformat(str(value).strip().removesuffix(" UTC"))
     except (OverflowError, OSError, ValueError):
         raise FieldError(
-            where, f"{str(value)[:40]!r} is no time; write it as ISO 8601, 2026-01-31T09:30:00Z"
+            "time_invalid",
+            _("%(value)s is no time. Write it as ISO 8601: 2026-01-31T09:30:00Z."),
+            field=where,
+            value=excerpt(value),
         ) from None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).isoformat()
 
@@ -186,7 +249,10 @@ def chat_in_text(value: Any) -> Any:
     document = listed_in_text(value)
     messages = [document] if isinstance(document, dict) else document
     if not isinstance(messages, list):
-        raise FieldError(None, "begins as a list of messages, but is neither JSON nor a list of Python's")
+        raise FieldError(
+            "chat_unreadable",
+            _("The text begins as a list of messages, but it is neither JSON nor a list in Python."),
+        )
     is_chat = all(isinstance(m, dict) and ("role" in m or "from" in m) for m in messages)
     return messages if is_chat else value
 
@@ -208,7 +274,7 @@ def listed_in_text(value: Any) -> Any:
 def required(row: Mapping[str, Any], name: str) -> Any:
     """The value of a field that must be there."""
     if row.get(name) is None:
-        raise FieldError(name, "is missing")
+        raise missing_field(name)
     return row[name]
 
 
@@ -220,15 +286,34 @@ def messages(value: Any, where: str) -> list[dict[str, str]]:
     if isinstance(value, str):
         return [{"role": "user", "content": text(value, where)}]
     if not isinstance(value, list):
-        raise FieldError(where, f"a text or a list of messages is expected, not {kind_of(value)}")
+        raise FieldError(
+            "chat_expected",
+            _("A text or a list of messages is expected, not %(value)s."),
+            field=where,
+            value=excerpt(value),
+        )
     if not value:
-        raise FieldError(where, "the list of messages is empty; write at least one user message")
+        raise FieldError(
+            "chat_empty",
+            _("The list of messages is empty. Write at least one message of the user."),
+            field=where,
+        )
     if len(value) > MOST_TURNS:
-        raise FieldError(where, f"a prompt has at most {MOST_TURNS} messages, not {len(value)}; shorten it")
+        raise FieldError(
+            "chat_too_long",
+            _("A prompt has at most %(most)s messages, not %(count)s. Shorten it."),
+            field=where,
+            most=MOST_TURNS,
+            count=len(value),
+        )
     chat = [_message(item, f"{where}[{index}]") for index, item in enumerate(value)]
     for index, message in enumerate(chat):
         if message["role"] == "system" and index > 0:
-            raise FieldError(f"{where}[{index}].role", "a system message can only be the first")
+            raise FieldError(
+                "system_not_first",
+                _("A system message can only be the first."),
+                field=f"{where}[{index}].role",
+            )
     return chat
 
 
@@ -237,8 +322,10 @@ def prompt(value: Any, where: str) -> list[dict[str, str]]:
     chat = messages(value, where)
     if chat[-1]["role"] != "user":
         raise FieldError(
-            f"{where}[{len(chat) - 1}].role",
-            f"the last message must be the user's, which is what gets answered, not {chat[-1]['role']!r}",
+            "chat_not_users",
+            _("The last message must be the user's: it is what gets answered. Its role is %(role)s."),
+            field=f"{where}[{len(chat) - 1}].role",
+            role=excerpt(chat[-1]["role"]),
         )
     return chat
 
@@ -250,10 +337,20 @@ def answer(value: Any, where: str) -> str:
         value = [value]
     if isinstance(value, list):
         if len(value) != 1:
-            raise FieldError(where, f"one message of the assistant is expected, not {len(value)}")
+            raise FieldError(
+                "one_answer_expected",
+                _("Exactly one message of the assistant is expected here; the list has %(count)s."),
+                field=where,
+                count=len(value),
+            )
         message = _message(value[0], f"{where}[0]")
         if message["role"] != "assistant":
-            raise FieldError(f"{where}[0].role", f"'assistant' is expected, not {message['role']!r}")
+            raise FieldError(
+                "role_not_assistant",
+                _("The role must be assistant, not %(role)s."),
+                field=f"{where}[0].role",
+                role=excerpt(message["role"]),
+            )
         return message["content"]
     return text(value, where)
 
@@ -263,11 +360,11 @@ def _message(value: Any, where: str) -> dict[str, str]:
     role = fields.get("role", fields.get("from"))
     content = fields.get("content", fields.get("value"))
     if role is None:
-        raise FieldError(f"{where}.role", "is missing")
+        raise missing_field(f"{where}.role")
     if isinstance(role, str):
         role = _ROLES.get(role, role)
     if role not in ROLES:
-        raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
+        raise unknown_value(role, ROLES, f"{where}.role")
     if isinstance(content, list):
         content = _joined(content, f"{where}.content")
     return {"role": role, "content": text(content, f"{where}.content")}
@@ -280,7 +377,10 @@ def _joined(parts: list[Any], where: str) -> str:
         fields = object_of(part, f"{where}[{index}]")
         if fields.get("type", "text") != "text":
             raise FieldError(
-                f"{where}[{index}].type", f"{fields['type']!r} is no text; Rondo compares texts alone"
+                "text_only",
+                _("A part of the kind %(kind)s is no text. Rondo compares texts only."),
+                field=f"{where}[{index}].type",
+                kind=excerpt(fields["type"]),
             )
         texts.append(text(fields.get("text"), f"{where}[{index}].text"))
     return "\n".join(texts)
@@ -291,8 +391,20 @@ def refuse_unknown(values: Mapping[str, Any], known: Iterable[str], prefix: str)
     for name in values:
         if name not in known:
             near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-            raise FieldError(f"{prefix}{name}", f"is not known; {hint}")
+            where = f"{prefix}{name}"
+            if near:
+                raise FieldError(
+                    "field_unknown",
+                    _("This field is not known. Did you mean %(name)s?"),
+                    field=where,
+                    name=near[0],
+                )
+            raise FieldError(
+                "field_unknown",
+                _("This field is not known. Known fields are %(known)s."),
+                field=where,
+                known=", ".join(known),
+            )
 
 
 def refuse_undecodable(line: str) -> None:
@@ -301,23 +413,24 @@ def refuse_undecodable(line: str) -> None:
         line.encode()
     except UnicodeEncodeError as error:
         raise FieldError(
-            None,
-            f"byte 0x{ord(line[error.start]) - 0xDC00:02x} at column {error.start + 1} is not UTF-8; "
-            "save the file in UTF-8",
+            "not_utf8",
+            _("Byte %(byte)s at column %(column)s is not UTF-8. Save the file in UTF-8."),
+            byte=f"0x{ord(line[error.start]) - 0xDC00:02x}",
+            column=error.start + 1,
         ) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
+        names = [name for name, _value in pairs]
         doubled = next(name for name in names if names.count(name) > 1)
-        raise FieldError(doubled, "is given twice in one object; keep one")
+        raise FieldError("name_twice", _("This name stands twice in one object. Keep one."), field=doubled)
     return values
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise FieldError(None, f"{name} is not JSON; write a number or null")
+    raise FieldError("not_json", _("%(value)s is not JSON. Write a number or null."), value=name)
 
 
 # Made once: `json.loads` would make one for every line.

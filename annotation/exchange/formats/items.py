@@ -11,8 +11,10 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, Literal
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.offsets import utf16_to_codepoint
 from annotation.text.edits import Edit
 from annotation.text.traces import PlacedStep
@@ -297,7 +299,14 @@ def key_of(label: str) -> str:
         return label
     key = re.sub(r"[^\w-]+", "-", label.strip().lower(), flags=re.ASCII).strip("-")[:LONGEST_KEY]
     if not key:
-        raise FieldError(None, f"{label!r} gives no key; name it with letters or digits")
+        raise FieldError(
+            "name_without_key",
+            _(
+                "%(name)s has no letter and no digit of which a key could be made. Use a name with letters "
+                "or digits."
+            ),
+            name=excerpt(label),
+        )
     return key
 
 
@@ -312,7 +321,13 @@ def placed(text: str, start: int, end: int, quote: str | None, where: str) -> tu
     if low >= 0 and text[low:high] == quote:
         return low, high
     raise FieldError(
-        where, f"“{quote[:40]}” does not stand at {start}–{end}, where “{text[start:end][:40]}” is"
+        "quote_differs",
+        _("“%(quote)s” does not stand at %(start)s–%(end)s, where the text is “%(text)s”."),
+        field=where,
+        quote=quote[:40],
+        start=start,
+        end=end,
+        text=text[start:end][:40],
     )
 
 

@@ -27,11 +27,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
 from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -232,15 +234,25 @@ class _Reading:
     def _pair(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> tuple[int, ...]:
         """The ranks of a pair. Left is the first that `to_name` names, whatever their order in the task."""
         if len(self._answers) != 2:
-            raise FieldError(at, f"is a pair, and the task has {len(self._answers)} answers")
+            raise FieldError(
+                "pair_expected",
+                _("The result is about a pair, but the number of answers in the task is %(count)s."),
+                field=at,
+                count=len(self._answers),
+            )
         if value.get("selected") not in ("left", "right"):
-            raise FieldError(f"{at}.value.selected", f"{value.get('selected')!r} is neither left nor right")
+            raise unknown_value(value.get("selected"), ("left", "right"), f"{at}.value.selected")
         listed = [name.strip() for name in str(result.get("to_name", "")).split(",") if name.strip()]
         places = [named_place(name, self._names) for name in listed]
         left = 0
         if any(place is not None for place in places):
             if len(places) != 2 or None in places or places[0] == places[1]:
-                raise FieldError(f"{at}.to_name", f"does not name both of {', '.join(self._names)}")
+                raise FieldError(
+                    "names_missing",
+                    _("Name both of these: %(names)s."),
+                    field=f"{at}.to_name",
+                    names=", ".join(self._names),
+                )
             left = places[0] or 0
         best = left if value["selected"] == "left" else 1 - left
         return (1, 2) if best == 0 else (2, 1)
@@ -258,7 +270,13 @@ class _Reading:
         if place is None and name in ("prompt", "question", "context", "instruction", ""):
             return None
         if place is None:
-            raise FieldError(f"{where}.to_name", f"{name!r} is none of the answers {', '.join(self._names)}")
+            raise FieldError(
+                "answer_not_there",
+                _("%(value)s is none of the answers %(names)s."),
+                field=f"{where}.to_name",
+                value=excerpt(name),
+                names=", ".join(self._names),
+            )
         return place
 
     def _place_notes(self) -> None:
@@ -345,11 +363,20 @@ def _ranking(
     if isinstance(order, dict):
         filled = [ids for ids in order.values() if ids]
         if len(filled) != 1:
-            raise FieldError(f"{where}.value.ranker", "has several buckets, whose order Rondo cannot know")
+            raise FieldError(
+                "ranking_unclear",
+                _("There are several buckets, and Rondo cannot know their order."),
+                field=f"{where}.value.ranker",
+            )
         order = filled[0]
     ids = [str(answer_id) for answer_id in fields.items_of(order, f"{where}.value.ranker")]
     if not ids or len(set(ids)) < len(ids) or not set(ids) <= set(names):
-        raise FieldError(f"{where}.value.ranker", f"does not name some of {', '.join(names)}, each once")
+        raise FieldError(
+            "ranking_expected",
+            _("Rank some of these, each once: %(names)s."),
+            field=f"{where}.value.ranker",
+            names=", ".join(names),
+        )
     return tuple(ids.index(name) + 1 if name in ids else NOT_ORDERED for name in names)
 
 
@@ -362,7 +389,11 @@ def _marks(
         # A page's offsets are paths into its HTML; these count in its text.
         offsets = value["globalOffsets"]
         if not isinstance(quote, str):
-            raise FieldError(f"{where}.value.text", "is missing; offsets in a page are not safe without it")
+            raise FieldError(
+                "field_missing",
+                _("The text of the span is missing. Offsets in a page are not safe without it."),
+                field=f"{where}.value.text",
+            )
     start, end = placed(
         text,
         fields.whole_number(offsets.get("start"), f"{where}.value.start"),

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.decisions import Decision, rating_of
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -271,7 +273,11 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
     for entry in _objects(row.get("feedback"), "feedback"):
         of_runs = fields.listed_in_text(entry.get("scores"))
         if not isinstance(of_runs, dict):
-            raise FieldError("feedback.scores", "is missing; write the score of each run by its id")
+            raise FieldError(
+                "field_missing",
+                _("The scores are missing. Write the score of each run by its id."),
+                field="feedback.scores",
+            )
         whose = _whose(entry, entries)
         scores[whose] = {ids.index(run): _number(score) for run, score in of_runs.items() if run in ids}
     for place, run in enumerate(runs):
@@ -280,7 +286,13 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
     decisions: dict[str, Decision] = {}
     for (person, key), by_run in scores.items():
         if len(by_run) != len(runs):
-            raise FieldError("feedback", f"{key!r} does not score each of the {len(runs)} runs")
+            raise FieldError(
+                "scores_incomplete",
+                _("The feedback %(key)s does not score every run (%(count)s)."),
+                field="feedback",
+                key=excerpt(key),
+                count=len(runs),
+            )
         order = sorted(set(by_run.values()), reverse=True)
         decision = decisions.setdefault(person, Decision(len(runs)))
         decision.rank(tuple(order.index(by_run[place]) + 1 for place in range(len(runs))), f"feedback {key}")
@@ -307,7 +319,12 @@ def _whose(entry: Mapping[str, Any], entries: dict[str, list[Mapping[str, Any]]]
 def _number(score: Any) -> float:
     number = fields.number(score)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise FieldError("feedback.score", f"a number is expected, not {fields.kind_of(score)}")
+        raise FieldError(
+            "number_expected",
+            _("A number is expected, not %(value)s."),
+            field="feedback.score",
+            value=excerpt(score),
+        )
     return float(number)
 
 

@@ -11,10 +11,12 @@ a vote as well, as on Open WebUI's own leaderboard: 1 for the rated one against 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import DESIRABLE
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -37,7 +39,7 @@ def _feedback(row: Row) -> Iterator[ImportedItem]:
         return
     rating = fields.whole_number(fields.number(data["rating"]), "data.rating")
     if rating not in (1, -1):
-        raise FieldError("data.rating", f"{rating} is neither 1 nor -1")
+        raise unknown_value(rating, (1, -1), "data.rating")
     history = _history(row)
     rated = _rated(history, meta)
     before = _before(history, rated)
@@ -81,21 +83,25 @@ def _feedback(row: Row) -> Iterator[ImportedItem]:
 def _history(row: Row) -> dict[str, Mapping[str, Any]]:
     """The messages of the chat by their ids."""
     chat: Any = row.get("snapshot")
-    for _ in range(3):
+    for _level in range(3):
         if isinstance(chat, dict) and isinstance(chat.get("history"), dict):
             messages = chat["history"].get("messages")
             if isinstance(messages, dict):
                 return {key: each for key, each in messages.items() if isinstance(each, dict)}
         chat = chat.get("chat") if isinstance(chat, dict) else None
     raise FieldError(
-        "snapshot", "holds no chat; export from the list of all feedback, which has the chats with it"
+        "chat_missing",
+        _("There is no chat here. Export from the list of all feedback, which includes the chats."),
+        field="snapshot",
     )
 
 
 def _rated(history: Mapping[str, Mapping[str, Any]], meta: Mapping[str, Any]) -> Mapping[str, Any]:
     rated = history.get(str(meta.get("message_id")))
     if rated is None or rated.get("role") != "assistant":
-        raise FieldError("meta.message_id", "names no response of the chat")
+        raise FieldError(
+            "message_not_there", _("No response of the chat has this id."), field="meta.message_id"
+        )
     return rated
 
 
@@ -105,7 +111,11 @@ def _before(history: Mapping[str, Mapping[str, Any]], message: Mapping[str, Any]
     while parent is not None and len(chat) < _LONGEST:
         node = history.get(str(parent))
         if node is None:
-            raise FieldError("snapshot.chat", "lacks a message that its responses name as their parent")
+            raise FieldError(
+                "message_not_there",
+                _("The chat lacks a message that its responses name as their parent."),
+                field="snapshot.chat",
+            )
         chat.insert(0, {"role": node.get("role"), "content": node.get("content")})
         parent = node.get("parentId")
     return chat

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Part, Reader, Row
@@ -32,7 +34,11 @@ def _messages(row: Row) -> Iterator[ImportedItem]:
     if chat[-1]["role"] != "assistant":
         yield ImportedItem(messages=fields.prompt(chat, "messages"))
     elif len(chat) == 1:
-        raise FieldError("messages", "holds an answer alone; write the message before it that it answers")
+        raise FieldError(
+            "prompt_missing",
+            _("There is only an answer. Write the message that it answers before it."),
+            field="messages",
+        )
     elif _is_not_to_learn(row):
         yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"))
     else:
@@ -67,7 +73,11 @@ def _chat(value: Any, where: str) -> list[dict[str, str]]:
         if isinstance(message, Mapping) and (
             message.get("tool_calls") or message.get("role") in ("tool", "function")
         ):
-            raise FieldError(f"{where}[{number}]", "calls a tool; choose the format openai_traces")
+            raise FieldError(
+                "tool_called",
+                _("The message calls a tool. Choose the format openai_traces."),
+                field=f"{where}[{number}]",
+            )
     renamed = [
         {**turn, "role": "system"} if isinstance(turn, dict) and turn.get("role") == "developer" else turn
         for turn in listed

@@ -12,8 +12,10 @@ with one reply alone has it as its reference. Deleted messages, and what was fou
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -38,7 +40,12 @@ def _trees(row: Row) -> Iterator[ImportedItem]:
         node, before = open_.pop()
         chat = [*before, _message(node)]
         if len(chat) > _DEEPEST:
-            raise FieldError("replies", f"the tree is deeper than {_DEEPEST} messages")
+            raise FieldError(
+                "nested_too_deeply",
+                _("The tree is deeper than %(most)s messages."),
+                field="replies",
+                most=_DEEPEST,
+            )
         replies = [
             reply
             for value in fields.items_of(node.get("replies"), "replies")
@@ -54,7 +61,7 @@ def _trees(row: Row) -> Iterator[ImportedItem]:
 def _message(node: Mapping[str, Any]) -> dict[str, str]:
     role = node.get("role")
     if role not in _ROLES:
-        raise FieldError("role", f"{role!r} is not known; known are prompter, assistant")
+        raise unknown_value(role, _ROLES, "role")
     return {"role": _ROLES[role], "content": fields.text(node.get("text"), "text")}
 
 

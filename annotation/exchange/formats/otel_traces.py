@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import StepKind
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
@@ -83,9 +85,12 @@ def _read(row: Row) -> Iterator[ImportedItem]:
         yield item_of(together, f"comparison {name}")
     if not has_messages:
         raise FieldError(
-            "attributes",
-            "no span has messages; record gen_ai.input.messages and gen_ai.output.messages, which "
-            "instrumentations leave out unless they are told to",
+            "messages_missing",
+            _(
+                "No span has messages. Record gen_ai.input.messages and gen_ai.output.messages: "
+                "instrumentations leave them out unless they are set to record them."
+            ),
+            field="attributes",
         )
 
 
@@ -140,7 +145,12 @@ def _decoded(value: Any, at: str) -> Any:
     try:
         return decoded(value)
     except ValueError as error:
-        raise FieldError(at, f"is no JSON ({error}); it may have been cut off when it was recorded") from None
+        raise FieldError(
+            "not_json",
+            _("This is no JSON (%(error)s). It may have been cut off when it was recorded."),
+            field=at,
+            error=error,
+        ) from None
 
 
 def _threads(spans: Sequence[Span]) -> list[_Thread]:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import Row
@@ -60,7 +62,9 @@ def trace_id(span: Mapping[str, Any]) -> str | None:
 def _span(value: Mapping[str, Any], at: str) -> Span:
     trace = trace_id(value)
     if trace is None:
-        raise FieldError(f"{at}.traceId", "is missing; write the id of the trace")
+        raise FieldError(
+            "field_missing", _("The id of the trace is missing. Write it."), field=f"{at}.traceId"
+        )
     return Span(
         trace=trace,
         at=at,

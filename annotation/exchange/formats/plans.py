@@ -30,7 +30,7 @@ from annotation.exchange.formats.columns import (
     roles_of,
     words_of,
 )
-from annotation.exchange.formats.fields import FieldError, has_zone
+from annotation.exchange.formats.fields import FieldError, excerpt, has_zone
 from annotation.exchange.formats.items import READINGS, Kind, Part, Reader, Row
 from annotation.exchange.formats.profiles import INNER, MOST_VALUES, Column, Profile
 from annotation.exchange.formats.storable import refuse_unstorable
@@ -144,11 +144,16 @@ class Plan:
                 ).values.get(spelled(winner))
             meaning = meaning or winner_by_row(winner, row)
         if meaning is None:
-            names = ", ".join(self.roles.answers)
             raise FieldError(
-                "winner",
-                f"{str(winner)[:40]!r} is none of the answers {names}; say what it means "
-                f"(--value {str(winner)[:20]}=both_bad, or the name of an answer)",
+                "answer_not_there",
+                _(
+                    "%(value)s is none of the answers %(names)s. Say what it means (--value "
+                    "%(start)s=both_bad, or the name of an answer)."
+                ),
+                field="winner",
+                value=excerpt(winner),
+                names=", ".join(self.roles.answers),
+                start=str(winner)[:20],
             )
         return meaning
 
@@ -156,13 +161,18 @@ class Plan:
         reading = self.roles.ratings.get(name)
         number = reading.values.get(spelled(value)) if reading else None
         if reading is None or number is None:
-            raise FieldError(name, f"{str(value)[:40]!r} is no rating like the others of the column")
+            raise FieldError(
+                "rating_unknown",
+                _("%(value)s is no rating like the others of the column."),
+                field=name,
+                value=excerpt(value),
+            )
         return self.roles.criteria[name], (str(reading.scale), number)
 
     def _metadata(self, row: Row) -> dict[str, Any]:
         kept: dict[str, Any] = {}
         for name in self.metadata:
-            outer, _, inner = name.partition(".")
+            outer, _dot, inner = name.partition(".")
             value = row.get(name)
             if value is None and outer in INNER and isinstance(row.get(outer), dict):
                 value = row[outer].get(inner)
@@ -174,12 +184,17 @@ class Plan:
             try:
                 refuse_unstorable({name: value})
             except FieldError as error:
-                raise FieldError(name, str(error).removeprefix(f"field {name}: ")) from None
+                raise FieldError(error.code, error.message, field=error.field or name) from None
             if _size(value) > LONGEST_METADATA:
                 raise FieldError(
-                    name,
-                    f"is longer than {LONGEST_METADATA} characters, too long for metadata; leave it out "
-                    f"(--leave-out {name})",
+                    "metadata_too_long",
+                    _(
+                        "The value has more than %(most)s characters, which is too long for metadata. Leave "
+                        "the column out (--leave-out %(name)s)."
+                    ),
+                    field=name,
+                    most=LONGEST_METADATA,
+                    name=name,
                 )
             kept[inner if outer in INNER and inner else name] = value
         return kept

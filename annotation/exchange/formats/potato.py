@@ -23,6 +23,8 @@ from contextlib import suppress
 from string import ascii_uppercase
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
@@ -98,7 +100,9 @@ def _shown(row: Row) -> tuple[list[str], list[str], str]:
         return [mark.group(1) for mark in marks], texts, plain[: marks[0].start()].strip()
     if not _has_prompt(values):
         raise FieldError(
-            "displayed_text", "has no prompt beside it; write the prompt of each item into a column prompt"
+            "prompt_missing",
+            _("There is no prompt beside the texts. Write the prompt of each item into a column prompt."),
+            field="displayed_text",
         )
     return ["displayed_text"], [text], ""
 
@@ -198,7 +202,12 @@ class _Reading:
     def _best_worst(self, said: Mapping[str, Any], part: str) -> tuple[int, ...]:
         best, worst = (read_value(said[name], self._names) for name in ("best", "worst"))
         if best is None or worst is None or None in (best.place, worst.place) or best.place == worst.place:
-            raise FieldError(part, f"does not name a best and a worst of {', '.join(self._names)}")
+            raise FieldError(
+                "ranking_expected",
+                _("Name a best and a worst of these: %(names)s."),
+                field=part,
+                names=", ".join(self._names),
+            )
         last = 3 if len(self._texts) > 2 else 2
         return tuple(
             1 if place == best.place else last if place == worst.place else 2

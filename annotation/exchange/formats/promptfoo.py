@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
@@ -49,7 +51,11 @@ def _results(row: Row) -> list[Result]:
     if isinstance(listed, dict):
         listed = listed.get("results")
     if not isinstance(listed, list):
-        raise FieldError("results", "holds no list of results; export with promptfoo 0.80 or newer")
+        raise FieldError(
+            "list_expected",
+            _("There is no list of results here. Export with promptfoo 0.80 or newer."),
+            field="results",
+        )
     return [fields.object_of(each, f"results[{number}]") for number, each in enumerate(listed)]
 
 

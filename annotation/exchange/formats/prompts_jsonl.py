@@ -17,14 +17,18 @@ A context passage given as one text is one sentence: nothing here guesses where 
 import json
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats.fields import (
     DECODER,
     ROLES,
     FieldError,
-    kind_of,
+    excerpt,
+    missing_field,
     refuse_undecodable,
     refuse_unknown,
     text,
+    unknown_value,
 )
 from annotation.exchange.formats.items import LONGEST_SOURCE, ImportedCompletion, ImportedItem, Reader
 
@@ -48,20 +52,27 @@ def parse_line(line: str) -> ImportedItem | None:
         values = DECODER.decode(line)
     except json.JSONDecodeError as error:
         raise FieldError(
-            None, f"not JSON at column {error.colno} ({error.msg}); write one object on one line"
+            "not_json",
+            _("The row is not JSON at column %(column)s (%(error)s). Write one object on one line."),
+            column=error.colno,
+            error=error.msg,
         ) from None
     except RecursionError:
-        raise FieldError(None, "nested too deeply to be a prompt") from None
+        raise FieldError("nested_too_deeply", _("The row is nested too deeply.")) from None
     return parse_object(values)
 
 
 def parse_object(values: Any) -> ImportedItem:
     """One prompt of one object. Raises `FieldError` for the first fault in it."""
     if not isinstance(values, dict):
-        raise FieldError(None, f'an object like {{"prompt": "…"}} is expected, not {kind_of(values)}')
+        raise FieldError(
+            "object_expected",
+            _('An object such as {"prompt": "…"} is expected, not %(value)s.'),
+            value=excerpt(values),
+        )
     refuse_unknown(values, FIELDS, "")
     if "prompt" not in values:
-        raise FieldError("prompt", 'is missing; write {"prompt": "…"}')
+        raise FieldError("field_missing", _('The prompt is missing. Write {"prompt": "…"}.'), field="prompt")
     return ImportedItem(
         messages=_messages(values["prompt"]),
         context=_context(values.get("context")),
@@ -75,32 +86,54 @@ def _messages(value: Any) -> list[dict[str, str]]:
     if isinstance(value, str):
         return [{"role": "user", "content": text(value, "prompt")}]
     if not isinstance(value, list):
-        raise FieldError("prompt", f"a text or a list of messages is expected, not {kind_of(value)}")
+        raise FieldError(
+            "chat_expected",
+            _("A text or a list of messages is expected, not %(value)s."),
+            field="prompt",
+            value=excerpt(value),
+        )
     if not value:
-        raise FieldError("prompt", "the list of messages is empty; write at least one user message")
+        raise FieldError(
+            "chat_empty",
+            _("The list of messages is empty. Write at least one message of the user."),
+            field="prompt",
+        )
     messages = [_message(item, f"prompt[{index}]") for index, item in enumerate(value)]
     for index, message in enumerate(messages):
         if message["role"] == "system" and index > 0:
-            raise FieldError(f"prompt[{index}].role", "a system message can only be the first")
+            raise FieldError(
+                "system_not_first",
+                _("A system message can only be the first."),
+                field=f"prompt[{index}].role",
+            )
     if messages[-1]["role"] != "user":
         raise FieldError(
-            f"prompt[{len(messages) - 1}].role",
-            f"the last message must be the user's, which is what gets answered, "
-            f"not {messages[-1]['role']!r}; move a given answer to 'reference'",
+            "chat_not_users",
+            _(
+                "The last message must be the user's: it is what gets answered. Its role is %(role)s. Put an "
+                "answer that is there into the field reference."
+            ),
+            field=f"prompt[{len(messages) - 1}].role",
+            role=excerpt(messages[-1]["role"]),
         )
     return messages
 
 
 def _message(value: Any, where: str) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise FieldError(where, f"an object with 'role' and 'content' is expected, not {kind_of(value)}")
+        raise FieldError(
+            "object_expected",
+            _("An object with role and content is expected, not %(value)s."),
+            field=where,
+            value=excerpt(value),
+        )
     refuse_unknown(value, _MESSAGE_FIELDS, f"{where}.")
     for name in _MESSAGE_FIELDS:
         if name not in value:
-            raise FieldError(f"{where}.{name}", "is missing")
+            raise missing_field(f"{where}.{name}")
     role = value["role"]
     if role not in ROLES:
-        raise FieldError(f"{where}.role", f"{role!r} is not known; write one of {', '.join(ROLES)}")
+        raise unknown_value(role, ROLES, f"{where}.role")
     return {"role": role, "content": text(value["content"], f"{where}.content")}
 
 
@@ -110,7 +143,12 @@ def _context(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, str):
         return [{"title": "", "sentences": [text(value, "context")]}]
     if not isinstance(value, list):
-        raise FieldError("context", f"a text or a list of passages is expected, not {kind_of(value)}")
+        raise FieldError(
+            "list_expected",
+            _("A text or a list of passages is expected, not %(value)s."),
+            field="context",
+            value=excerpt(value),
+        )
     return [_passage(item, f"context[{index}]") for index, item in enumerate(value)]
 
 
@@ -119,17 +157,24 @@ def _passage(value: Any, where: str) -> dict[str, Any]:
         return {"title": "", "sentences": [text(value, where)]}
     if not isinstance(value, dict):
         raise FieldError(
-            where, f"a text or an object with 'title' and 'text' is expected, not {kind_of(value)}"
+            "object_expected",
+            _("A text or an object with title and text is expected, not %(value)s."),
+            field=where,
+            value=excerpt(value),
         )
     refuse_unknown(value, _PASSAGE_FIELDS, f"{where}.")
     title = text(value.get("title", ""), f"{where}.title", empty=True)
     if ("text" in value) == ("sentences" in value):
-        raise FieldError(where, "write either 'text' or 'sentences', and not both")
+        raise FieldError(
+            "text_and_sentences", _("Write either text or sentences, and not both."), field=where
+        )
     if "text" in value:
         return {"title": title, "sentences": [text(value["text"], f"{where}.text")]}
     sentences = value["sentences"]
     if not isinstance(sentences, list) or not sentences:
-        raise FieldError(f"{where}.sentences", "a list of at least one text is expected")
+        raise FieldError(
+            "list_expected", _("A list of at least one text is expected."), field=f"{where}.sentences"
+        )
     return {
         "title": title,
         "sentences": [
@@ -142,12 +187,18 @@ def _completions(value: Any) -> tuple[ImportedCompletion, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not value:
-        raise FieldError("completions", "a list of at least one answer is expected; or take the field away")
+        raise FieldError(
+            "list_expected",
+            _("A list of at least one answer is expected. Where there is none, take the field away."),
+            field="completions",
+        )
     completions = tuple(_completion(item, f"completions[{index}]") for index, item in enumerate(value))
     if len(completions) > 1 and len(
         {(completion.text, completion.source) for completion in completions}
     ) != len(completions):
-        raise FieldError("completions", "the same answer stands there twice; keep one")
+        raise FieldError(
+            "same_twice", _("The same answer stands there twice. Keep one."), field="completions"
+        )
     return completions
 
 
@@ -156,14 +207,22 @@ def _completion(value: Any, where: str) -> ImportedCompletion:
         return ImportedCompletion(text=text(value, where), source="")
     if not isinstance(value, dict):
         raise FieldError(
-            where, f"a text or an object with 'text' and 'source' is expected, not {kind_of(value)}"
+            "object_expected",
+            _("A text or an object with text and source is expected, not %(value)s."),
+            field=where,
+            value=excerpt(value),
         )
     refuse_unknown(value, _COMPLETION_FIELDS, f"{where}.")
     if "text" not in value:
-        raise FieldError(f"{where}.text", "is missing")
+        raise missing_field(f"{where}.text")
     source = "" if value.get("source") is None else text(value["source"], f"{where}.source")
     if len(source) > LONGEST_SOURCE:
-        raise FieldError(f"{where}.source", f"is longer than {LONGEST_SOURCE} characters")
+        raise FieldError(
+            "text_too_long",
+            _("The text is longer than %(most)s characters."),
+            field=f"{where}.source",
+            most=LONGEST_SOURCE,
+        )
     return ImportedCompletion(text=text(value["text"], f"{where}.text"), source=source)
 
 
@@ -173,8 +232,11 @@ def _texts(value: Any, where: str, *, single: bool) -> list[str]:
     if single and isinstance(value, str):
         return [text(value, where)]
     if not isinstance(value, list):
-        expected = "a text or a list of texts" if single else 'a list of texts like ["easy"]'
-        raise FieldError(where, f"{expected} is expected, not {kind_of(value)}")
+        if single:
+            message = _("A text or a list of texts is expected, not %(value)s.")
+        else:
+            message = _('A list of texts such as ["easy"] is expected, not %(value)s.')
+        raise FieldError("list_expected", message, field=where, value=excerpt(value))
     return [text(item, f"{where}[{index}]") for index, item in enumerate(value)]
 
 

@@ -21,9 +21,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import CategoryScope, Granularity
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError, refuse_unknown, required
+from annotation.exchange.formats.fields import (
+    FieldError,
+    excerpt,
+    missing_field,
+    refuse_unknown,
+    required,
+    unknown_value,
+)
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -113,7 +122,10 @@ def _judgment(row: Row) -> ImportedJudgment:
     ranks = ranks_from_pairs(preference)
     if ranks is None:
         raise FieldError(
-            "preference", f"{preference} prefers in a circle, so there is no ranking; take it out"
+            "ranking_circular",
+            _("The preference %(value)s goes round in a circle, so there is no ranking. Take it out."),
+            field="preference",
+            value=excerpt(preference),
         )
     feedback = _object(
         required(row, "feedback"), "feedback", "errors", "missing-info", "corrected-prediction"
@@ -149,7 +161,9 @@ def _passages(value: Any) -> Iterator[dict[str, Any]]:
             for place, text in enumerate(fields.items_of(passage, where))
         ]
         if not texts:
-            raise FieldError(where, "is empty; write the title, then the sentences")
+            raise FieldError(
+                "list_empty", _("The list is empty. Write the title, then the sentences."), field=where
+            )
         yield {"title": texts[0], "sentences": texts[1:]}
 
 
@@ -158,7 +172,11 @@ def _preference(value: Any) -> list[int]:
     if len(choices) != len(PAIRS) or any(
         type(choice) is not int or choice not in (0, 1, 2) for choice in choices
     ):
-        raise FieldError("preference", "six numbers 0, 1 or 2 are expected, for 1v2 1v3 1v4 2v3 2v4 3v4")
+        raise FieldError(
+            "list_expected",
+            _("Six numbers 0, 1 or 2 are expected, for 1v2 1v3 1v4 2v3 2v4 3v4."),
+            field="preference",
+        )
     return choices
 
 
@@ -181,7 +199,9 @@ def _missing(value: Any, where: str) -> ImportedMissing:
         for number, text in enumerate(fields.items_of(info["sentence_id"], f"{where}.sentence_id"))
     ]
     if not texts:
-        raise FieldError(f"{where}.sentence_id", "is empty; name at least one sentence")
+        raise FieldError(
+            "list_empty", _("The list is empty. Name at least one sentence."), field=f"{where}.sentence_id"
+        )
     return ImportedMissing(
         completion=0,
         category=_category(info["error type"], f"{where}.error type", MISSING_TYPES),
@@ -194,13 +214,13 @@ def _object(value: Any, where: str, *names: str) -> Mapping[str, Any]:
     record = fields.object_of(value, where)
     refuse_unknown(record, names, f"{where}.")
     if lacking := [name for name in names if name not in record]:
-        raise FieldError(f"{where}.{lacking[0]}", "is missing")
+        raise missing_field(f"{where}.{lacking[0]}")
     return record
 
 
 def _category(value: Any, where: str, types: Mapping[str, NewCategory]) -> str:
     if value not in types:
-        raise FieldError(where, f"{value!r} is not known; known are {', '.join(types)}")
+        raise unknown_value(value, types, where)
     return types[value].key
 
 

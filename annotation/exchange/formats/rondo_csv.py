@@ -19,10 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import ascii_uppercase
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.conversation_turns import split_of
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -118,23 +120,59 @@ def _refuse_torn(rows: Sequence[Mapping[str, str]], *, is_apart: bool) -> None:
     answers = _number(first["answers"], "answers") if first.get("answers") else len(rows)
     positions = sorted(_number(line["position"], "position") for line in rows if line.get("position"))
     ranks = {_number(line["rank"], "rank") for line in rows if line.get("rank")}
+    judgment = fields.excerpt(first.get("judgment"))
     if is_apart:
-        fault = "its rows do not stand together"
-    elif len(rows) != answers:
-        fault = f"it has {answers} answers, and {len(rows)} of its rows stand together"
-    elif positions and positions != list(range(1, len(rows) + 1)):
-        fault = f"its answers have the positions {', '.join(map(str, positions))}"
-    elif ranks and ranks != set(range(1, len(ranks) + 1)):
-        fault = f"its answers have the ranks {', '.join(map(str, sorted(ranks)))}"
-    elif len(rows) == 1 and first.get("verdict", "") not in ("", Verdict.NOT_ASKED, Verdict.CANNOT_JUDGE):
-        fault = f"it is {first['verdict']}, and one of its answers alone is there"
-    else:
-        return
-    raise FieldError(
-        "judgment",
-        f"{str(first.get('judgment'))[:40]!r} is torn apart: {fault}; sort the file by the column judgment, "
-        "and export again what was deleted",
-    )
+        raise FieldError(
+            "judgment_torn",
+            _("The rows of the judgment %(judgment)s do not stand together. Sort the file by judgment."),
+            field="judgment",
+            judgment=judgment,
+        )
+    if len(rows) != answers:
+        raise FieldError(
+            "judgment_torn",
+            _(
+                "The judgment %(judgment)s should have as many rows as answers, %(answers)s, but %(rows)s "
+                "stand together. Sort the file by judgment, and export again what was deleted."
+            ),
+            field="judgment",
+            judgment=judgment,
+            answers=answers,
+            rows=len(rows),
+        )
+    if positions and positions != list(range(1, len(rows) + 1)):
+        raise FieldError(
+            "judgment_torn",
+            _(
+                "The answers of the judgment %(judgment)s have the positions %(positions)s, which are not "
+                "all. Sort the file by judgment, and export again what was deleted."
+            ),
+            field="judgment",
+            judgment=judgment,
+            positions=", ".join(map(str, positions)),
+        )
+    if ranks and ranks != set(range(1, len(ranks) + 1)):
+        raise FieldError(
+            "judgment_torn",
+            _(
+                "The answers of the judgment %(judgment)s have the ranks %(ranks)s, which are not all. "
+                "Sort the file by judgment, and export again what was deleted."
+            ),
+            field="judgment",
+            judgment=judgment,
+            ranks=", ".join(map(str, sorted(ranks))),
+        )
+    if len(rows) == 1 and first.get("verdict", "") not in ("", Verdict.NOT_ASKED, Verdict.CANNOT_JUDGE):
+        raise FieldError(
+            "judgment_torn",
+            _(
+                "The judgment %(judgment)s is %(verdict)s, but only one of its answers is there. Sort the "
+                "file by judgment, and export again what was deleted."
+            ),
+            field="judgment",
+            judgment=judgment,
+            verdict=first["verdict"],
+        )
 
 
 def _judgment(row: Row) -> Iterator[ImportedItem]:
@@ -166,7 +204,7 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
                 active_seconds=_number(first["seconds"], "seconds") if first.get("seconds") else None,
                 comment=first.get("comment", ""),
                 created_at=fields.moment(first.get("created_at"), "created_at"),
-                display_order=tuple(n for _, n in positions),
+                display_order=tuple(n for _position, n in positions),
                 ratings=tuple(rating for n, line in enumerate(rows) for rating in _ratings(n, line)),
                 more={name: first[name] for name in ("judgment", "comparison", "round") if first.get(name)},
             ),
@@ -182,15 +220,24 @@ def _metadata(cell: str) -> Mapping[str, Any]:
     try:
         return fields.object_of(fields.DECODER.decode(cell), "metadata")
     except (ValueError, RecursionError) as error:
-        raise FieldError("metadata", f"is no object in JSON ({str(error)[:80]})") from None
+        raise FieldError(
+            "object_expected",
+            _("This is no object in JSON (%(error)s)."),
+            field="metadata",
+            error=str(error)[:80],
+        ) from None
 
 
 def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
     for name, cell in row.items():
         if name.startswith(_RATING) and cell:
-            criterion, _, scale = name.removeprefix(_RATING).rpartition("_")
+            criterion, _separator, scale = name.removeprefix(_RATING).rpartition("_")
             if scale not in RatingScale.values or not criterion:
-                raise FieldError(name, "ends with none of the scales five, seven, thumbs")
+                raise FieldError(
+                    "scale_unknown",
+                    _("The name of the column ends with none of the scales five, seven and thumbs."),
+                    field=name,
+                )
             yield ImportedRating(
                 completion=number, criterion=criterion, scale=scale, value=_number(cell, name)
             )
@@ -198,7 +245,12 @@ def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
 
 def _rank(cell: str) -> int:
     if (rank := _number(cell, "rank")) < 1:
-        raise FieldError("rank", f"{rank} is no rank; ranks count from 1, and an empty cell has no order")
+        raise FieldError(
+            "rank_invalid",
+            _("%(rank)s is no rank. Ranks count from 1, and an empty cell has no order."),
+            field="rank",
+            rank=rank,
+        )
     return rank
 
 
@@ -206,7 +258,9 @@ def _number(cell: str, where: str) -> int:
     try:
         return int(float(cell))
     except ValueError:
-        raise FieldError(where, f"a number is expected, not {cell[:40]!r}") from None
+        raise FieldError(
+            "number_expected", _("A number is expected, not %(value)s."), field=where, value=excerpt(cell)
+        ) from None
 
 
 READERS = (

@@ -52,10 +52,12 @@ keeps the pseudonym, and a new prompt its side of the split.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, StepKind
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.conversation_turns import split_of, turns_of, unjudged_of
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedEdit,
@@ -89,7 +91,7 @@ def _line(row: Row) -> Iterator[ImportedItem]:
     ]
     places = {str(completion.get("id")): number for number, (_, completion) in enumerate(completions)}
     if len(places) != len(completions):
-        raise FieldError("completions", "two of them have the same id")
+        raise FieldError("same_twice", _("Two of the completions have the same id."), field="completions")
     yield ImportedItem(
         messages=fields.prompt(fields.required(row, "messages"), "messages"),
         context=[_passage(value) for value in fields.items_of(row.get("context"), "context")],
@@ -120,7 +122,7 @@ def _passage(value: Any) -> dict[str, Any]:
 def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion:
     finish = completion.get("finish_reason") or ""
     if finish not in ("", "stop", "length"):
-        raise FieldError(f"{where}.finish_reason", f"{finish!r} is neither stop nor length")
+        raise unknown_value(finish, ("stop", "length"), f"{where}.finish_reason")
     seed = completion.get("seed")
     return ImportedCompletion(
         text=fields.text(completion.get("text"), f"{where}.text"),
@@ -138,9 +140,9 @@ def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion
 def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
     kind, role = step.get("kind"), step.get("role")
     if kind not in StepKind.values:
-        raise FieldError(f"{where}.kind", f"{kind!r} is not known; known are {', '.join(StepKind.values)}")
+        raise unknown_value(kind, StepKind.values, f"{where}.kind")
     if role not in STEP_ROLES:
-        raise FieldError(f"{where}.role", f"{role!r} is not known; known are {', '.join(STEP_ROLES)}")
+        raise unknown_value(role, STEP_ROLES, f"{where}.role")
     start, body, end = (fields.whole_number(step.get(n), f"{where}.{n}") for n in ("start", "body", "end"))
     return PlacedStep(
         kind=kind,
@@ -158,7 +160,12 @@ def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
 def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> ImportedJudgment:
     def place(value: Any, where: str) -> int:
         if str(value) not in places:
-            raise FieldError(where, f"names the completion {value!r}, which the line does not have")
+            raise FieldError(
+                "completion_not_there",
+                _("The line has no completion %(name)s."),
+                field=where,
+                name=excerpt(value),
+            )
         return places[str(value)]
 
     def parts(name: str) -> Iterator[Mapping[str, Any]]:
@@ -167,7 +174,11 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
     ranks = fields.object_of(row.get("ranks") or {}, "ranks")
     by_place = {place(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
     if any(rank < 1 for rank in by_place.values()):
-        raise FieldError("ranks", "count from 1; leave out the completions that have no order")
+        raise FieldError(
+            "rank_invalid",
+            _("Ranks count from 1. Leave out the completions that have no order."),
+            field="ranks",
+        )
     strength = row.get("strength")
     return ImportedJudgment(
         verdict=str(fields.required(row, "verdict")),
@@ -290,7 +301,7 @@ def _missing(info: Mapping[str, Any], completion: int) -> ImportedMissing:
 def _rating(rating: Mapping[str, Any], completion: int) -> ImportedRating:
     scale = rating.get("scale")
     if scale not in ("five", "seven", "thumbs"):
-        raise FieldError("ratings.scale", f"{scale!r} is not known; known are five, seven, thumbs")
+        raise unknown_value(scale, ("five", "seven", "thumbs"), "ratings.scale")
     return ImportedRating(
         completion=completion,
         criterion=key_of(fields.text(rating.get("criterion"), "ratings.criterion")),

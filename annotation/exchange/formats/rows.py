@@ -28,7 +28,7 @@ from annotation.exchange.formats.fields import (
     DECODER,
     LENIENT_DECODER,
     FieldError,
-    kind_of,
+    excerpt,
     refuse_undecodable,
 )
 from annotation.exchange.formats.items import Row
@@ -173,7 +173,10 @@ def _object(line: str) -> Row | FieldError:
         value = DECODER.decode(line)
     except json.JSONDecodeError as error:
         return FieldError(
-            None, f"not JSON at column {error.colno} ({error.msg}); write one object on one line"
+            "not_json",
+            _("The row is not JSON at column %(column)s (%(error)s). Write one object on one line."),
+            column=error.colno,
+            error=error.msg,
         )
     except (RecursionError, ValueError) as error:
         return _refused(error)
@@ -185,14 +188,16 @@ def _refused(error: Exception) -> FieldError:
     if isinstance(error, FieldError):
         return error
     if isinstance(error, RecursionError):
-        return FieldError(None, "nested too deeply")
+        return FieldError("nested_too_deeply", _("The row is nested too deeply."))
     # Python reads no number of more than 4,300 digits.
-    return FieldError(None, "holds a number of thousands of digits; write it as a text")
+    return FieldError(
+        "number_too_large", _("The row has a number of thousands of digits. Write it as a text.")
+    )
 
 
 def _as_row(value: Any) -> Row | FieldError:
     if not isinstance(value, dict):
-        return FieldError(None, f"an object is expected, not {kind_of(value)}")
+        return FieldError("object_expected", _("An object is expected, not %(value)s."), value=excerpt(value))
     try:
         refuse_unstorable(value)
     except FieldError as error:
@@ -285,9 +290,16 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
 def _no_csv(error: csv.Error, line: int) -> FieldError:
     if "new-line character" in str(error):
         return FieldError(
-            None, f"line {line} has a carriage return outside of quotes; end lines with a line feed"
+            "not_csv",
+            _("Line %(line)s has a carriage return outside of quotes. End lines with a line feed."),
+            line=line,
         )
-    return FieldError(None, f"line {line} is no CSV ({error}); close every quote that is opened")
+    return FieldError(
+        "not_csv",
+        _("Line %(line)s is no CSV (%(error)s). Close every quote that is opened."),
+        line=line,
+        error=error,
+    )
 
 
 _SEPARATOR = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
@@ -311,7 +323,9 @@ def _lines(stream: IO[str]) -> Iterator[str]:
 def _cells(row: dict[Any, Any]) -> Row | FieldError:
     # Cells beyond those of the header stand under None. A column without a name is none of them.
     if row.pop(None, None):
-        return FieldError(None, "has more cells than the header names; quote what holds a comma")
+        return FieldError(
+            "too_many_cells", _("The row has more cells than the header names. Quote what holds a comma.")
+        )
     cells = {name: value for name, value in row.items() if value is not None}
     try:
         for value in (*cells, *cells.values()):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats.fields import FieldError, text
 
 DEEPEST = 200
@@ -27,11 +29,17 @@ def refuse_unstorable(row: Mapping[str, Any]) -> None:
         elif isinstance(value, float):
             if not math.isfinite(value):
                 raise FieldError(
-                    _spelled(at), "the number is too large; write one below 1.8e308, or write it as a text"
+                    "number_too_large",
+                    _("The number is too large. Write one below 1.8e308, or write it as a text."),
+                    field=_spelled(at),
                 )
         elif isinstance(value, (dict, list)):
             if depth == DEEPEST:
-                raise FieldError(None, f"nested too deeply; {DEEPEST} levels are the most")
+                raise FieldError(
+                    "nested_too_deeply",
+                    _("The row is nested too deeply. It may have at most %(most)s levels."),
+                    most=DEEPEST,
+                )
             inner = list(_inner(value, at))
             waiting += ((part, path, depth + 1) for part, path in reversed(inner))
 

@@ -8,9 +8,11 @@ or `article`), two `summaries` (`text`, `policy`, `note`), `choice` (0 the first
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -69,7 +71,12 @@ def _prompt(info: Mapping[str, Any]) -> str:
 def _ranks(row: Row, count: int) -> tuple[int, ...]:
     choice = fields.whole_number(fields.required(row, "choice"), "choice")
     if count != 2 or choice not in (0, 1):
-        raise FieldError("choice", f"{choice} is neither 0, the first, nor 1, the second of two summaries")
+        raise FieldError(
+            "value_unknown",
+            _("%(value)s is neither 0, the first summary, nor 1, the second."),
+            field="choice",
+            value=excerpt(choice),
+        )
     return (1, 2) if choice == 0 else (2, 1)
 
 

@@ -6,10 +6,12 @@ A row without winner, ranks, scores and ratings is work that waits.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.formats import chats, fields, verdicts
 from annotation.exchange.formats.columns import MOST_ANSWERS, RATING, REFERENCE, TAG, by_name
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -67,7 +69,10 @@ def completions_of(
     """
     if not answers:
         raise FieldError(
-            where, f"has no answers; map some of {', '.join(sorted(columns))} to answer_1, answer_2, …"
+            "answers_missing",
+            _("There are no answers. Map some of these columns to answer_1, answer_2, …: %(columns)s."),
+            field=where,
+            columns=", ".join(sorted(columns)),
         )
     shown, _roles = by_name(columns)
     return [name for name, _ in answers], tuple(
@@ -163,7 +168,11 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
     count = len(completions)
     ranked, scored = (_numbers(row, name, count) for name in ("rank", "score"))
     if count == 2 and None in ranked:
-        raise FieldError(f"rank_{ranked.index(None) + 1}", "is missing, and the other answer has a rank")
+        raise FieldError(
+            "field_missing",
+            _("The rank is missing, and the other answer has a rank."),
+            field=f"rank_{ranked.index(None) + 1}",
+        )
     ratings = tuple(
         rating
         for place in range(count)
@@ -178,12 +187,23 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
     elif winner not in (None, "") and completions:
         reading = _reading(winner, completions)
         if reading.place is not None and reading.place >= count:
-            raise FieldError("winner", f"names answer {reading.place + 1}, and the row has {count}")
+            raise FieldError(
+                "answer_not_there",
+                _("The winner is answer %(number)s, but the number of answers in the row is %(count)s."),
+                field="winner",
+                number=reading.place + 1,
+                count=count,
+            )
         verdict, strength, ranks = reading.verdict, reading.strength, reading.ranks(count)
     elif scored:
         if missing := [n for n, score in enumerate(scored, start=1) if score is None]:
             raise FieldError(
-                f"score_{missing[0]}", "is missing, and the others have scores; nobody knows its rank"
+                "field_missing",
+                _(
+                    "The score is missing, and the other answers have scores. Without it, its rank is "
+                    "unknown."
+                ),
+                field=f"score_{missing[0]}",
             )
         ranks = dense([-float(score) for score in scored if score is not None])
         verdict = verdict_of(ranks)
@@ -208,7 +228,12 @@ def _numbers(row: Mapping[str, Any], name: str, count: int) -> list[float | None
         if number in (None, ""):
             numbers.append(None)
         elif isinstance(number, bool) or not isinstance(number, (int, float)):
-            raise FieldError(f"{name}_{place}", f"a number is expected, not {fields.kind_of(number)}")
+            raise FieldError(
+                "number_expected",
+                _("A number is expected, not %(value)s."),
+                field=f"{name}_{place}",
+                value=excerpt(number),
+            )
         else:
             numbers.append(number)
     return numbers if any(number is not None for number in numbers) else []
@@ -235,7 +260,13 @@ def _reading(winner: Any, completions: tuple[ImportedCompletion, ...]) -> Readin
     names = [f"answer_{number}" for number in range(1, len(completions) + 1)]
     reading = verdicts.read_column([winner], names).values.get(verdicts.spelled(winner))
     if reading is None:
-        raise FieldError("winner", f"{str(winner)[:40]!r} is none of the answers {', '.join(names)}")
+        raise FieldError(
+            "answer_not_there",
+            _("%(value)s is none of the answers %(names)s."),
+            field="winner",
+            value=excerpt(winner),
+            names=", ".join(names),
+        )
     return reading
 
 

@@ -7,9 +7,11 @@ that says so; an output likewise. What else an object holds is kept as metadata.
 from collections.abc import Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import by_name
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.tables import prompt_parts
 
 _CHATS = ("messages", "chat_history", "conversation")
@@ -39,7 +41,12 @@ def prompt_in(value: Any, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if not any(name in shown for name in ("prompt", "messages")):
         texts = [name for name, text in value.items() if isinstance(text, str) and text.strip()]
         if len(texts) != 1:
-            raise FieldError(where, f"holds {', '.join(value) or 'nothing'}; which of them is the prompt?")
+            raise FieldError(
+                "prompt_unclear",
+                _("None of these fields alone can be the prompt: %(names)s. Keep one text."),
+                field=where,
+                names=excerpt(list(value)),
+            )
         shown, roles = by_name({"prompt": rest.pop(texts[0])})
     known = ("prompt", "messages", "system", "history", "input", "context", "reference", "tag")
     rest = {name: each for name, each in rest.items() if roles.columns.get(name) not in known}
@@ -85,7 +92,12 @@ def text_in(value: Any, where: str) -> tuple[str, dict[str, Any]]:
     if not name:
         texts = [key for key, each in value.items() if isinstance(each, str) and each.strip()]
         if len(texts) != 1:
-            raise FieldError(where, f"holds {', '.join(value) or 'nothing'}; which of them is the response?")
+            raise FieldError(
+                "answer_unclear",
+                _("None of these fields alone can be the response: %(names)s. Keep one text."),
+                field=where,
+                names=excerpt(list(value)),
+            )
         name = texts[0]
     rest = {key: each for key, each in value.items() if key != name}
     return text_in(value[name], f"{where}.{name}")[0], rest

@@ -19,6 +19,8 @@ the same way: each turn after the first is a step. A single answer is a plain re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Reader, Row, neighbours
@@ -38,7 +40,7 @@ def _read(row: Row) -> Iterator[ImportedItem]:
         for number, value in enumerate(fields.items_of(several, "traces"))
     ]
     if not traces:
-        raise FieldError("traces", "is empty; write at least one trace")
+        raise FieldError("list_empty", _("The list is empty. Write at least one trace."), field="traces")
     yield item_of(traces, "traces")
 
 

@@ -19,9 +19,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import StepKind
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import DECODER, FieldError
+from annotation.exchange.formats.fields import DECODER, FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import LONGEST_SOURCE, ImportedCompletion, ImportedItem
 from annotation.exchange.formats.storable import refuse_unstorable
 from annotation.text.traces import LONGEST_CALL, Step, tool_name, written
@@ -62,13 +64,26 @@ def trace_of(
     steps = _named(list(conversation))
     first = next((number for number, step in enumerate(steps) if step.role == "user"), None)
     if first is None:
-        raise FieldError(where, "no message is the user's; begin with what the assistant was asked")
+        raise FieldError(
+            "user_missing",
+            _("No message is the user's. Begin with what the assistant was asked."),
+            field=where,
+        )
     length = first + sum(1 for _ in takewhile(lambda step: step.role == "user", steps[first:]))
     before, after = steps[:length], steps[length:]
     if strange := next((step for step in before if step.kind != StepKind.MESSAGE), None):
-        raise FieldError(where, f"a {strange.kind.label} stands before the user's first message")
+        raise FieldError(
+            "step_before_user",
+            _("A step of the kind %(kind)s stands before the user's first message."),
+            field=where,
+            kind=strange.kind.value,
+        )
     if not any(step.role == "assistant" for step in after):
-        raise FieldError(where, "ends with the user; a trace needs at least one step of the assistant")
+        raise FieldError(
+            "step_missing",
+            _("The trace ends with the user. It needs at least one step of the assistant."),
+            field=where,
+        )
     parts = [system, *(step.content for step in before if step.role == "system"), _described(tools, "tools")]
     heading = "\n\n".join(text for text in parts if text)
     prompt = [{"role": "system", "content": heading}] if heading else []
@@ -82,7 +97,9 @@ def item_of(traces: Sequence[Trace], where: str) -> ImportedItem:
     for number, trace in enumerate(traces):
         if trace.prompt != prompt:
             raise FieldError(
-                f"{where}[{number}]", "begins with another prompt; only traces of one prompt are compared"
+                "prompts_differ",
+                _("The trace begins with another prompt. Only traces of one prompt are compared."),
+                field=f"{where}[{number}]",
             )
     return ImportedItem(messages=prompt, completions=tuple(map(_completion, traces)))
 
@@ -126,7 +143,11 @@ def _described(tools: Any, where: str) -> str:
         tool = inner if isinstance(inner, dict) else tool
         name = tool.get("name") or tool.get("type")
         if not isinstance(name, str):
-            raise FieldError(f"{where}[{number}].name", "is missing; name the tool")
+            raise FieldError(
+                "field_missing",
+                _("The name of the tool is missing. Write it."),
+                field=f"{where}[{number}].name",
+            )
         words = tool.get("description")
         lines.append(f"- {tool_name(name)}" + (f": {words}" if isinstance(words, str) and words else ""))
         schema = tool.get("parameters", tool.get("input_schema"))
@@ -166,7 +187,12 @@ def _steps_of_message(message: Mapping[str, Any], at: str) -> Iterator[Step]:
     for number, call in enumerate(calls):
         place = f"{at}.tool_calls[{number}]"
         if role != "assistant":
-            raise FieldError(place, f"only the assistant calls tools, not {role!r}")
+            raise FieldError(
+                "tool_called",
+                _("Only the assistant calls tools, not %(role)s."),
+                field=place,
+                role=excerpt(role),
+            )
         yield _openai_call(fields.object_of(call, place), place)
 
 
@@ -174,9 +200,13 @@ def _role(message: Mapping[str, Any], at: str) -> str:
     """Return the role of a message as one of four; refuses others."""
     role = message.get("role", message.get("from"))
     if role is None:
-        raise FieldError(f"{at}.role", "is missing; write system, user, assistant or tool")
+        raise FieldError(
+            "field_missing",
+            _("The role is missing. Write system, user, assistant or tool."),
+            field=f"{at}.role",
+        )
     if not isinstance(role, str) or role not in _ROLES:
-        raise FieldError(f"{at}.role", f"{role!r} is not known; write one of system, user, assistant, tool")
+        raise unknown_value(role, ("system", "user", "assistant", "tool"), f"{at}.role")
     return _ROLES[role]
 
 
@@ -214,7 +244,7 @@ def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[Step]:
     elif kind in _MEDIA:
         yield Step(kind=StepKind.MESSAGE, role=role, content=_omitted(kind))
     else:
-        raise FieldError(f"{at}.type", f"{kind!r} is not known; known are {', '.join(_KNOWN)}")
+        raise unknown_value(kind, _KNOWN, f"{at}.type")
 
 
 def _openai_call(call: Mapping[str, Any], at: str) -> Step:
@@ -240,7 +270,7 @@ def _openai_result(message: Mapping[str, Any], at: str) -> Step:
 def call_step(*, name: Any, arguments: Any, call: Any, at: str) -> Step:
     """Return the step of a tool call; arguments as JSON in a text are decoded, what is none stays a text."""
     if not isinstance(name, str) or not name.strip():
-        raise FieldError(f"{at}.name", "is missing; name the tool that is called")
+        raise FieldError("field_missing", _("The name of the tool is missing. Write it."), field=f"{at}.name")
     content = ""
     if isinstance(arguments, str):
         try:

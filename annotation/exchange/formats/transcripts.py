@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Reader, Row
@@ -35,7 +37,9 @@ def transcript(value: Any, where: str) -> list[dict[str, str]]:
     """The turns of a transcript `\\n\\nHuman: … \\n\\nAssistant: …`; each text without its outer space."""
     parts = _TURN.split(fields.text(value, where))
     if parts[0].strip() or len(parts) < 3:
-        raise FieldError(where, "does not begin with a turn '\\n\\nHuman: …'")
+        raise FieldError(
+            "transcript_invalid", _("The text does not begin with a turn '\\n\\nHuman: …'."), field=where
+        )
     return [
         {"role": _ROLE[speaker], "content": text.strip()}
         for speaker, text in zip(parts[1::2], parts[2::2], strict=True)
@@ -47,12 +51,19 @@ def _hh_rlhf(row: Row) -> Iterator[ImportedItem]:
     rejected = transcript(fields.required(row, "rejected"), "rejected")
     if chosen[:-1] != rejected[:-1]:
         raise FieldError(
-            "rejected", "differs from 'chosen' before the last turn, so the two answer no one question"
+            "questions_differ",
+            _(
+                "The text differs from chosen before the last turn, so the two do not answer the same "
+                "question."
+            ),
+            field="rejected",
         )
     texts = []
     for where, turns in (("chosen", chosen), ("rejected", rejected)):
         if turns[-1]["role"] != "assistant":
-            raise FieldError(where, "does not end with a turn of the assistant")
+            raise FieldError(
+                "answer_missing", _("The text does not end with a turn of the assistant."), field=where
+            )
         texts.append(fields.text(turns[-1]["content"], where))
     messages = [message for message in chosen[:-1] if message["content"]]
     prompt = chats.with_system(row.get("system"), fields.prompt(messages, "chosen"))

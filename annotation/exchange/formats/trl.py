@@ -18,10 +18,12 @@ TRL's own separator for them, and each is marked `correct-step` or `wrong-step`.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from django.utils.translation import gettext as _
+
 from annotation.choices import Polarity, RatingScale, Verdict
 from annotation.exchange.formats import chats, fields
 from annotation.exchange.formats.columns import DESIRABLE, RATING
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, missing_field
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -118,7 +120,11 @@ def _parted(
     if not isinstance(chosen, list) or not isinstance(rejected, list) or len(chosen) < 2:
         return prompt, chosen, rejected
     if chosen[:-1] != rejected[:-1]:
-        raise FieldError("rejected", "does not share all but its last message with 'chosen'")
+        raise FieldError(
+            "questions_differ",
+            _("All messages but the last must be the same as in chosen."),
+            field="rejected",
+        )
     shared = fields.messages(chosen[:-1], "chosen")
     system = [m for m in (*prompt, *shared) if m["role"] == "system"][:1]
     prompt_turns, shared = ([m for m in chat if m["role"] != "system"] for chat in (prompt, shared))
@@ -129,12 +135,18 @@ def _parted(
 def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, Any]:
     if not isinstance(chosen, list) or not isinstance(rejected, list):
         raise FieldError(
-            "prompt",
-            "is missing; in texts alone nobody can tell where the question ends and the answer begins",
+            "field_missing",
+            _(
+                "The prompt is missing. In texts alone, nobody can tell where the question ends and the "
+                "answer begins."
+            ),
+            field="prompt",
         )
     if len(chosen) < 2 or len(rejected) < 2 or chosen[:-1] != rejected[:-1]:
         raise FieldError(
-            "rejected", "does not share all but its last message with 'chosen'; write a 'prompt'"
+            "questions_differ",
+            _("All messages but the last must be the same as in chosen. Otherwise write a prompt."),
+            field="rejected",
         )
     return fields.prompt(chosen[:-1], "chosen"), chosen[-1:], rejected[-1:]
 
@@ -144,13 +156,18 @@ def _answered(row: Row) -> tuple[list[dict[str, str]], str]:
     if row.get("completion") in (None, ""):
         chat = chats.chat_of(row)
         if chat[-1]["role"] != "assistant" or len(chat) < 2:
-            raise FieldError("completion", "is missing")
+            raise missing_field("completion")
         return fields.prompt(chat[:-1], "messages"), chat[-1]["content"]
     value = _chat_or_text(row["completion"])
     if isinstance(value, list) and any(isinstance(text, str) for text in value):
         raise FieldError(
-            "completion",
-            f"is a list of {len(value)} texts; write two as chosen and rejected, or each on a row of its own",
+            "text_expected",
+            _(
+                "A text is expected, not a list (%(count)s). Write two texts as chosen and rejected, or each "
+                "in a row of its own."
+            ),
+            field="completion",
+            count=len(value),
         )
     prompt = chats.prompt_of(row)
     return prompt, fields.answer(_after(prompt, value), "completion")
@@ -169,7 +186,11 @@ def _unpaired(row: Row) -> Iterator[ImportedItem]:
             ),
         )
     if not ratings:
-        raise FieldError("label", "is missing; rate the completion, or leave the row out")
+        raise FieldError(
+            "field_missing",
+            _("The label is missing. Rate the completion, or leave the row out."),
+            field="label",
+        )
     yield ImportedItem(
         messages=prompt,
         **prompt_parts(row),
@@ -193,7 +214,16 @@ def _stepwise(row: Row) -> Iterator[ImportedItem]:
     steps = _listed(row, "completions")
     labels = _listed(row, "labels")
     if not steps or len(steps) != len(labels):
-        raise FieldError("labels", f"{len(labels)} labels for {len(steps)} steps; write one for each")
+        raise FieldError(
+            "labels_differ",
+            _(
+                "The number of labels, %(labels)s, differs from the number of steps, %(steps)s. Write one "
+                "label for each step."
+            ),
+            field="labels",
+            labels=len(labels),
+            steps=len(steps),
+        )
     texts = [fields.text(step, f"completions[{number}]") for number, step in enumerate(steps)]
     spans, start = [], 0
     for number, (step, label) in enumerate(zip(texts, labels, strict=True)):

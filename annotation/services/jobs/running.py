@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import TypeVar
 
+from django.conf import settings
 from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 from django.urls import reverse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from annotation.choices import JobState, NotificationKind
 from annotation.errors import Refusal, Unavailable
@@ -45,36 +46,44 @@ def run_job(
 ) -> C | None:
     """Claim one of `jobs` and do it; return it, or None where another worker has it or took it over.
 
-    work: returns the message of a finished job. explain: words an error for people. The job waits again where
-    this worker stops, the database does not answer, or `work` raises `Unavailable`; any other error fails it.
+    work: returns the message of a finished job. explain: words an error for people. Both speak the language
+    of the person who asked for the job. The job waits again where this worker stops, the database does not
+    answer, or `work` raises `Unavailable`; any other error fails it.
     """
     job = claim(jobs, pk)
     if job is None:
         return None
-    state, text = JobState.WAITING, "waiting for a worker"
-    try:
-        text = work(job, Heartbeat(job))
-        state = JobState.FINISHED
-    except ClaimLostError:
-        return None
-    except WorkerStoppingError:
-        logger.info("%s: given back, because this worker ends", job)
-    except OperationalError as error:
-        # If it does not answer below either, whoever finds the job silent goes on with it.
-        logger.warning("%s: the database did not answer (%s); given back", name_of(job), error)
-    except Unavailable as error:
-        logger.warning("%s waits: %s", job, error)
-        text = str(error)
-    except Exception as error:
-        if not isinstance(error, expected):
-            logger.exception("%s failed", job)
-        known = str(error) if isinstance(error, expected) else f"{type(error).__name__}; see the log"
-        state, text = JobState.FAILED, explain(error) if explain else known
-    with suppress(ClaimLostError), transaction.atomic():
-        release(job, **job.end_values(state, text))
-        if state == JobState.FAILED:
-            _tell_managers(job, text)
+    with speaking_for(job):
+        state, text = JobState.WAITING, "waiting for a worker"
+        try:
+            text = work(job, Heartbeat(job))
+            state = JobState.FINISHED
+        except ClaimLostError:
+            return None
+        except WorkerStoppingError:
+            logger.info("%s: given back, because this worker ends", job)
+        except OperationalError as error:
+            # If it does not answer below either, whoever finds the job silent goes on with it.
+            logger.warning("%s: the database did not answer (%s); given back", name_of(job), error)
+        except Unavailable as error:
+            logger.warning("%s waits: %s", job, error)
+            text = str(error)
+        except Exception as error:
+            if not isinstance(error, expected):
+                logger.exception("%s failed", job)
+            known = str(error) if isinstance(error, expected) else f"{type(error).__name__}; see the log"
+            state, text = JobState.FAILED, explain(error) if explain else known
+        with suppress(ClaimLostError), transaction.atomic():
+            release(job, **job.end_values(state, text))
+            if state == JobState.FAILED:
+                _tell_managers(job, text)
     return job
+
+
+def speaking_for(job: Claimable) -> AbstractContextManager[None]:
+    """Return a context in the language of the person who asked for a job: they read how it ends."""
+    language = job.requester.language if job.requester else ""
+    return translation.override(language or settings.LANGUAGE_CODE)
 
 
 def _tell_managers(job: Claimable, error: str) -> None:

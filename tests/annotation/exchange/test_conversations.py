@@ -167,15 +167,15 @@ def test_a_line_of_no_conversation_has_no_field_for_one(project: Project, alice:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("id", "one", r"conversations\[0\].id: 'one' is no UUID"),
+        ("id", "one", r"conversations\[0\].id: \"one\" is no UUID"),
         ("turn", 0, r"conversations\[0\].turn: 0 is not from 1 to 40"),
         ("rating", 6, r"conversations\[0\].rating: 6 is not from 1 to 5"),
         ("attack_success", -1, r"conversations\[0\].attack_success: -1 is not from 0 to 4"),
-        ("seed", None, r"conversations\[0\].seed: a whole number is expected, not null"),
-        ("continued_with", "0", r"conversations\[0\].continued_with: names the completion '0'"),
-        ("continued_with", None, r"conversations\[0\].continued_text: edits no response"),
+        ("seed", None, r"conversations\[0\].seed: A whole number is expected, not null"),
+        ("continued_with", "0", r"conversations\[0\].continued_with: The turn has no completion \"0\""),
+        ("continued_with", None, r"conversations\[0\].continued_text: The text is an edited response"),
         ("created_at", "2026-11-25T02:00:00", r"conversations\[0\].created_at: .* no time with a time zone"),
-        ("unjudged", [{"turn": 2, "messages": []}], r"unjudged\[0\].messages: the list of messages is empty"),
+        ("unjudged", [{"turn": 2, "messages": []}], r"unjudged\[0\].messages: The list of messages is empty"),
     ],
 )
 def test_a_bad_conversation_is_refused_with_row_field_and_remedy(

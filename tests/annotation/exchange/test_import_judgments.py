@@ -274,36 +274,36 @@ def test_every_weak_order_comes_back_from_its_own_pairs():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda i: i.pop("question"), "row 2, field question: is missing"),
-        (lambda i: i.update(extra=1), "row 2, field extra: is not known"),
-        (lambda i: i.update({"prediction 3": " "}), "row 2, field prediction 3: is empty"),
-        (lambda i: i.update(preference=[1, 2, 3, 0, 0, 0]), "field preference: six numbers"),
-        (lambda i: i.update(preference=[1, 2]), "field preference: six numbers"),
-        (lambda i: i.update(preference=[1, 2, 1, 1, 1, 1]), "field preference: .* prefers in a circle"),
-        (lambda i: i["feedback"]["errors"][1].update(end=40), "field spans: 28–40 does not lie"),
-        (lambda i: i["feedback"]["errors"][0].update(start=-1), "field spans: -1–27 does not lie"),
-        (lambda i: i["feedback"]["errors"][0].update(start=27), "field spans: 27–27 does not lie"),
-        (lambda i: i["feedback"]["errors"][0].update(start="6"), "a whole number is expected"),
-        (lambda i: i["feedback"]["errors"][0].update({"error type": "Rude"}), "'Rude' is not known"),
+        (lambda i: i.pop("question"), "row 2, field question: This field is missing"),
+        (lambda i: i.update(extra=1), "row 2, field extra: This field is not known"),
+        (lambda i: i.update({"prediction 3": " "}), "row 2, field prediction 3: The text is empty"),
+        (lambda i: i.update(preference=[1, 2, 3, 0, 0, 0]), "field preference: Six numbers"),
+        (lambda i: i.update(preference=[1, 2]), "field preference: Six numbers"),
+        (lambda i: i.update(preference=[1, 2, 1, 1, 1, 1]), "field preference: .* in a circle"),
+        (lambda i: i["feedback"]["errors"][1].update(end=40), "field spans: The span 28–40 does not lie"),
+        (lambda i: i["feedback"]["errors"][0].update(start=-1), "field spans: The span -1–27 does not lie"),
+        (lambda i: i["feedback"]["errors"][0].update(start=27), "field spans: The span 27–27 does not lie"),
+        (lambda i: i["feedback"]["errors"][0].update(start="6"), "A whole number is expected"),
+        (lambda i: i["feedback"]["errors"][0].update({"error type": "Rude"}), '"Rude" is not known'),
         (
             lambda i: i["feedback"]["missing-info"][0].update(passage_id=3),
-            "points at passage 2, sentence 1",
+            "no passage 2 with a sentence 1",
         ),
         (
             lambda i: i["feedback"]["missing-info"][0].update(passage_id=0),
-            "points at passage -1, sentence 1",
+            "no passage -1 with a sentence 1",
         ),
         (
             lambda i: i["feedback"]["missing-info"][0].update(sentence_id=[3]),
-            "points at passage 0, sentence 2",
+            "no passage 0 with a sentence 2",
         ),
-        (lambda i: i["feedback"]["missing-info"][0].update(sentence_id=[]), "sentence_id: is empty"),
-        (lambda i: i["passages"].append([]), r"passages\[2\]: is empty"),
+        (lambda i: i["feedback"]["missing-info"][0].update(sentence_id=[]), "sentence_id: The list is empty"),
+        (lambda i: i["passages"].append([]), r"passages\[2\]: The list is empty"),
         (
             lambda i: i["feedback"].update({"corrected-prediction": None}),
-            "corrected-prediction: a text is expected",
+            "corrected-prediction: A text is expected",
         ),
-        (lambda i: i.update(gold="\x00"), "field gold: character 0 is NUL"),
+        (lambda i: i.update(gold="\x00"), "field gold: Character 0 is NUL"),
     ],
 )
 def test_a_faulty_item_is_told_by_item_and_field_and_nothing_comes_in(
@@ -338,7 +338,7 @@ def test_the_command_tells_what_is_wrong_with_the_file(tmp_path: Path):
     path = tmp_path / "feedback.json"
     for content, message in (
         (b"{", "not JSON"),
-        (b"{}", "prediction 1: is missing"),
+        (b"{}", "prediction 1: This field is missing"),
         (b'["\xff"]', "not UTF-8"),
     ):
         path.write_bytes(content)

@@ -140,77 +140,80 @@ def test_a_long_file_is_read_as_it_comes_in_few_queries(project: Project, django
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{not json", "line 1, not JSON at column 2"),
-        ('"just a text"', 'line 1, an object like {"prompt": "…"} is expected, not a text'),
-        ("[1]", "not a list"),
-        ({}, "line 1, field prompt: is missing"),
-        ({"prompt": ""}, "line 1, field prompt: is empty"),
-        ({"prompt": " \n"}, "field prompt: is empty"),
-        ({"prompt": 7}, "field prompt: a text or a list of messages is expected, not a number"),
-        ({"prompt": None}, "not null"),
-        ({"prompt": True}, "not true or false"),
-        ({"prompt": []}, "field prompt: the list of messages is empty"),
-        ({"prompt": ["hi"]}, "field prompt[0]: an object with 'role' and 'content' is expected, not a text"),
-        ({"prompt": [{"role": "user"}]}, "field prompt[0].content: is missing"),
-        ({"prompt": [{"content": "x"}]}, "field prompt[0].role: is missing"),
-        ({"prompt": [{"role": "human", "content": "x"}]}, "field prompt[0].role: 'human' is not known"),
+        ("{not json", "row 1: The row is not JSON at column 2"),
+        ('"just a text"', 'row 1: An object such as {"prompt": "…"} is expected, not "just a text".'),
+        ("[1]", "not [1]."),
+        ({}, "row 1, field prompt: The prompt is missing"),
+        ({"prompt": ""}, "row 1, field prompt: The text is empty"),
+        ({"prompt": " \n"}, "field prompt: The text is empty"),
+        ({"prompt": 7}, "field prompt: A text or a list of messages is expected, not 7."),
+        ({"prompt": None}, "not null."),
+        ({"prompt": True}, "not true."),
+        ({"prompt": []}, "field prompt: The list of messages is empty"),
+        ({"prompt": ["hi"]}, 'field prompt[0]: An object with role and content is expected, not "hi".'),
+        ({"prompt": [{"role": "user"}]}, "field prompt[0].content: This field is missing."),
+        ({"prompt": [{"content": "x"}]}, "field prompt[0].role: This field is missing."),
+        ({"prompt": [{"role": "human", "content": "x"}]}, 'field prompt[0].role: "human" is not known'),
         ({"prompt": [{"role": ["user"], "content": "x"}]}, "field prompt[0].role"),
-        ({"prompt": [{"role": "user", "content": 1}]}, "field prompt[0].content: a text is expected"),
+        ({"prompt": [{"role": "user", "content": 1}]}, "field prompt[0].content: A text is expected"),
         (
             {"prompt": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-            "field prompt[1].role: the last message must be the user's",
+            "field prompt[1].role: The last message must be the user's",
         ),
         (
             {"prompt": [{"role": "user", "content": "x"}, {"role": "system", "content": "y"}]},
-            "field prompt[1].role: a system message can only be the first",
+            "field prompt[1].role: A system message can only be the first",
         ),
-        ({"prompt": [{"role": "user", "content": "x", "name": "A"}]}, "field prompt[0].name: is not known"),
-        ({"promt": "x"}, "field promt: is not known; did you mean 'prompt'?"),
-        ({"prompt": "x", "references": "y"}, "field references: is not known; did you mean 'reference'?"),
-        ({"prompt": "x", "weight": 1}, "known are prompt, context, reference, tags"),
-        ({"prompt": "x", "context": 3}, "field context: a text or a list of passages is expected"),
+        (
+            {"prompt": [{"role": "user", "content": "x", "name": "A"}]},
+            "field prompt[0].name: This field is not known",
+        ),
+        ({"promt": "x"}, "field promt: This field is not known. Did you mean prompt?"),
+        ({"prompt": "x", "references": "y"}, "Did you mean reference?"),
+        ({"prompt": "x", "weight": 1}, "Known fields are prompt, context, reference, tags"),
+        ({"prompt": "x", "context": 3}, "field context: A text or a list of passages is expected"),
         ({"prompt": "x", "context": [3]}, "field context[0]"),
         (
             {"prompt": "x", "context": [{"title": "t"}]},
-            "field context[0]: write either 'text' or 'sentences'",
+            "field context[0]: Write either text or sentences",
         ),
         (
             {"prompt": "x", "context": [{"text": "a", "sentences": ["a"]}]},
-            "write either 'text' or 'sentences', and not both",
+            "Write either text or sentences, and not both.",
         ),
         ({"prompt": "x", "context": ["ok", {"sentences": ["a", 4]}]}, "field context[1].sentences[1]"),
         ({"prompt": "x", "context": [{"sentences": []}]}, "field context[0].sentences"),
         (
             {"prompt": "x", "context": [{"txt": "a"}]},
-            "field context[0].txt: is not known; did you mean 'text'?",
+            "field context[0].txt: This field is not known. Did you mean text?",
         ),
-        ({"prompt": "x", "reference": 5}, "field reference: a text or a list of texts is expected"),
-        ({"prompt": "x", "reference": ["a", None]}, "field reference[1]: a text is expected, not null"),
-        ({"prompt": "x", "tags": "easy"}, 'field tags: a list of texts like ["easy"] is expected'),
+        ({"prompt": "x", "reference": 5}, "field reference: A text or a list of texts is expected"),
+        ({"prompt": "x", "reference": ["a", None]}, "field reference[1]: A text is expected, not null."),
+        ({"prompt": "x", "tags": "easy"}, 'field tags: A list of texts such as ["easy"] is expected'),
         ({"prompt": "x", "tags": [1]}, "field tags[0]"),
-        ('{"prompt": "a\\u0000b"}', "field prompt: character 1 is NUL"),
-        ('{"prompt": "a\\ud83d"}', "field prompt: character 1 is half a surrogate pair"),
-        ('{"prompt": "a", "prompt": "b"}', "field prompt: is given twice"),
+        ('{"prompt": "a\\u0000b"}', "field prompt: Character 1 is NUL"),
+        ('{"prompt": "a\\ud83d"}', "field prompt: Character 1 is half a surrogate pair"),
+        ('{"prompt": "a", "prompt": "b"}', "field prompt: This name stands twice"),
         ('{"prompt": "a", "tags": NaN}', "NaN is not JSON"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"prompt": "caf\udce9"}', "byte 0xe9 at column 16 is not UTF-8"),
+        ('{"prompt": "caf\udce9"}', "Byte 0xe9 at column 16 is not UTF-8"),
     ],
 )
-def test_a_faulty_line_is_told_by_line_field_and_remedy(project: Project, row: Any, message: str):
+def test_a_faulty_line_is_told_by_row_field_and_remedy(project: Project, row: Any, message: str):
     (fault,) = faults(project, row)
-    assert fault.startswith("line 1, ")
+    assert fault.startswith(("row 1, ", "row 1: "))
     assert message in fault
 
 
 def test_all_faults_are_told_at_once_by_the_numbers_of_their_lines(project: Project):
     messages = faults(project, {"prompt": "good"}, {"prompt": 1}, "", {"prompt": "good too"}, {"promt": "x"})
-    assert [fault.split(",")[0] for fault in messages] == ["line 2", "line 5"]
+    assert [fault.split(",")[0] for fault in messages] == ["row 2", "row 5"]
 
 
 def test_nothing_comes_in_when_the_last_of_many_lines_is_faulty(project: Project):
     rows = [{"prompt": f"question {number}"} for number in range(1001)]
     assert faults(project, *rows, {"prompt": None}) == [
-        "line 1002, field prompt: a text or a list of messages is expected, not null"
+        "row 1002, field prompt: A text or a list of messages is expected, not null."
     ]
 
 
@@ -239,7 +242,7 @@ def test_the_command_imports_a_file(project: Project, tmp_path: Path):
 def test_the_command_names_the_byte_that_is_not_utf8(project: Project, tmp_path: Path):
     path = tmp_path / "latin1.jsonl"
     path.write_bytes('{"prompt": "a"}\n{"prompt": "café"}\n'.encode("latin-1"))
-    with pytest.raises(CommandError, match="line 2, byte 0xe9 at column 16 is not UTF-8"):
+    with pytest.raises(CommandError, match="row 2: Byte 0xe9 at column 16 is not UTF-8"):
         call_command("import_prompts", str(path), "--project", project.slug)
     assert Prompt.objects.count() == 0
 

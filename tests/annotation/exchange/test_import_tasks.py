@@ -110,14 +110,17 @@ def test_imported_comparisons_are_handed_out_and_rows_can_be_added_after_them(pr
 @pytest.mark.parametrize(
     ("completions", "message"),
     [
-        ([], "line 2, field completions: a list of at least one answer is expected"),
-        ("Yes.", "line 2, field completions: a list of at least one answer is expected"),
-        (["Yes.", "Yes."], "line 2, field completions: the same answer stands there twice"),
-        (["Yes.", ""], "line 2, field completions[1]: is empty"),
-        ([{"source": "m"}], "line 2, field completions[0].text: is missing"),
-        ([{"text": "Yes.", "sourse": "m"}], "did you mean 'source'?"),
-        ([{"text": "Yes.", "source": "m" * 121}], "line 2, field completions[0].source: is longer than 120"),
-        (["a\x00"], "line 2, field completions[0]: character 1 is NUL"),
+        ([], "row 2, field completions: A list of at least one answer is expected"),
+        ("Yes.", "row 2, field completions: A list of at least one answer is expected"),
+        (["Yes.", "Yes."], "row 2, field completions: The same answer stands there twice"),
+        (["Yes.", ""], "row 2, field completions[1]: The text is empty"),
+        ([{"source": "m"}], "row 2, field completions[0].text: This field is missing"),
+        ([{"text": "Yes.", "sourse": "m"}], "Did you mean source?"),
+        (
+            [{"text": "Yes.", "source": "m" * 121}],
+            "row 2, field completions[0].source: The text is longer",
+        ),
+        (["a\x00"], "row 2, field completions[0]: Character 1 is NUL"),
     ],
 )
 def test_a_faulty_answer_is_named_and_nothing_is_imported(project: Project, completions: Any, message: str):

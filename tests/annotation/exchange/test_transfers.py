@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
+from django.utils.translation import override
 from pytest_django import DjangoCaptureOnCommitCallbacks
 
 from annotation import tasks
@@ -84,12 +85,43 @@ def test_a_bad_row_is_told_on_the_page_and_the_file_stays_to_be_tried_again(
     uploads.start_import(record=record, skip_bad=False, user=carol)
     tasks.do_import(record.pk)
     page = reverse("transfer", args=[project.slug, record.pk])
-    assert "row 3, field response_a: is empty" in manager.get(page).content.decode()
+    assert "row 3, field response_a: The text is empty" in manager.get(page).content.decode()
     assert not Judgment.objects.exists()
     record.refresh_from_db()
     uploads.start_import(record=record, skip_bad=True, user=carol)
     tasks.do_import(record.pk)
     assert Judgment.objects.count() == 2
+
+
+def test_a_worker_writes_the_faults_of_a_file_in_the_language_of_who_uploaded_it(
+    manager: Client, project: Project, carol: User
+):
+    carol.language = "de"
+    carol.save()
+    upload(manager, project, VOTES.replace("asked", "prompt") + "Water?,,No.,A\n")
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    with override("en"):
+        tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.errors == [
+        "Zeile 3, Feld response_a: Der Text ist leer. Schreiben Sie einen Text oder lassen Sie das Feld weg."
+    ]
+
+
+def test_a_worker_says_in_the_language_of_who_uploaded_a_file_why_it_stopped(
+    manager: Client, project: Project, carol: User
+):
+    carol.language = "de"
+    carol.save()
+    upload(manager, project, VOTES.replace("asked", "prompt"))
+    record = FileImport.objects.get()
+    uploads.start_import(record=record, skip_bad=False, user=carol)
+    stored_files()[0].write_bytes(b"\n")
+    with override("en"):
+        tasks.do_import(record.pk)
+    record.refresh_from_db()
+    assert (record.state, record.errors) == (ImportState.FAILED, ["Die Datei hat keine Zeilen."])
 
 
 @pytest.mark.parametrize(
@@ -113,14 +145,14 @@ def test_what_is_compressed_or_empty_is_refused_and_not_kept(
 GOOD = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}
 DIGITS = "1" * 6000
 BAD_ROWS = [
-    (r'{"prompt": "a\ud800"}', "field prompt: character 1 is half a surrogate pair"),
-    (r'{"prompt": "a", "notes": ["b\ud800"]}', "field notes[0]: character 1 is half a surrogate pair"),
-    (r'{"prompt": "a\u0000"}', "field prompt: character 1 is NUL, which cannot be stored; take it out"),
-    ('{"prompt": "a", "more": {"score": 1e999}}', "field more.score: the number is too large"),
-    ('{"prompt": NaN}', "NaN is not JSON; write a number or null"),
-    ('{"prompt": "a", "prompt": "b"}', "field prompt: is given twice in one object; keep one"),
-    (f'{{"prompt": {DIGITS}}}', "holds a number of thousands of digits; write it as a text"),
-    (b'{"prompt": "caf\xe9"}', "byte 0xe9 at column 16 is not UTF-8; save the file in UTF-8"),
+    (r'{"prompt": "a\ud800"}', "field prompt: Character 1 is half a surrogate pair"),
+    (r'{"prompt": "a", "notes": ["b\ud800"]}', "field notes[0]: Character 1 is half a surrogate pair"),
+    (r'{"prompt": "a\u0000"}', "field prompt: Character 1 is NUL, which cannot be stored. Take it out."),
+    ('{"prompt": "a", "more": {"score": 1e999}}', "field more.score: The number is too large"),
+    ('{"prompt": NaN}', "NaN is not JSON. Write a number or null."),
+    ('{"prompt": "a", "prompt": "b"}', "field prompt: This name stands twice in one object. Keep one."),
+    (f'{{"prompt": {DIGITS}}}', "The row has a number of thousands of digits. Write it as a text."),
+    (b'{"prompt": "caf\xe9"}', "Byte 0xe9 at column 16 is not UTF-8. Save the file in UTF-8."),
 ]
 
 
@@ -165,10 +197,10 @@ def test_a_bad_row_alone_is_refused_in_the_words_that_it_gets_among_others(
         (bytes(range(256)), "votes.csv", "The file is binary, not text"),
         (VOTES.encode("utf-16"), "votes.csv", "The file is in UTF-16, not in UTF-8. Save it in UTF-8."),
         (VOTES.encode("utf-16-be"), "votes.csv", "The file is in UTF-16, not in UTF-8. Save it in UTF-8."),
-        (b"prompt,a\ncaf\xe9,b\n", "votes.csv", "row 1: byte 0xe9 at column 4 is not UTF-8"),
-        (b"caf\xe9,a\nTea?,b\n", "votes.csv", "row 1: byte 0xe9 at column 4 is not UTF-8"),
-        (b'prompt,"a', "votes.csv", "row 1: line 1 is no CSV (unexpected end of data)"),
-        (b'prompt,a\n"Tea?,b', "votes.csv", "row 1: line 2 is no CSV (unexpected end of data)"),
+        (b"prompt,a\ncaf\xe9,b\n", "votes.csv", "row 1: Byte 0xe9 at column 4 is not UTF-8"),
+        (b"caf\xe9,a\nTea?,b\n", "votes.csv", "row 1: Byte 0xe9 at column 4 is not UTF-8"),
+        (b'prompt,"a', "votes.csv", "row 1: Line 1 is no CSV (unexpected end of data)"),
+        (b'prompt,a\n"Tea?,b', "votes.csv", "row 1: Line 2 is no CSV (unexpected end of data)"),
         (b'[{"prompt": ', "votes.json", "The file is not JSON after row 0"),
     ],
 )

@@ -152,7 +152,7 @@ def _messages(sent: Any, redact: Redactor) -> list[dict[str, str]]:
     try:
         read = parse_object({"prompt": [_plain(turn) for turn in sent]}).messages
     except FieldError as error:
-        raise NotStorableError(f"The chat is no prompt: {error}.") from error
+        raise NotStorableError(f"The chat is no prompt: {error}") from error
     return [{"role": turn["role"], "content": redact(turn["content"])} for turn in read]
 
 

@@ -12,6 +12,7 @@ from annotation.errors import Refusal, Unavailable
 from annotation.services import audit
 from annotation.services.jobs.claims import ClaimLostError, WorkerStoppingError, claim, claimable, release
 from annotation.services.jobs.messages import send
+from annotation.services.jobs.running import speaking_for
 from training.choices import CAN_START, TRAINS, RoundState, StepKind, StepState, TaskName
 from training.contract import ContractError
 from training.models import Round, RoundStep
@@ -48,7 +49,11 @@ def advance_round(round_id: int) -> None:
     """
     while step_id := _next_step(round_id):
         step = claim_step(step_id)
-        if step is None or not _carry_out(step):
+        if step is None:
+            return
+        with speaking_for(step):
+            may_go_on = _carry_out(step)
+        if not may_go_on:
             return
     settle_requests(round_id)
     settle_decisions(round_id)
@@ -56,7 +61,8 @@ def advance_round(round_id: int) -> None:
 
 def claim_step(step_id: int) -> RoundStep | None:
     """Claim a step, with its round as it is now."""
-    return claim(RoundStep.objects.select_related("round__project", "round__policy", "run"), step_id)
+    related = ("round__project", "round__policy", "round__started_by", "round__created_by", "run")
+    return claim(RoundStep.objects.select_related(*related), step_id)
 
 
 def rounds_with_work() -> list[int]:

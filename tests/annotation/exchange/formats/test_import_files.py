@@ -101,7 +101,7 @@ def test_a_named_person_never_overwrites_what_they_said(project: Project, tmp_pa
     record = import_file(project=project, path=written(tmp_path, *rows))
     assert (record.counts["judgments"], record.counts["left_out"]) == (1, 1)
     assert record.errors == [
-        "row 2: ann judged the same answers differently before; judgments are never overwritten"
+        "row 2: ann judged the same answers differently before. Judgments are never overwritten."
     ]
 
 
@@ -110,8 +110,8 @@ def test_one_bad_row_refuses_the_file_and_leaves_nothing(project: Project, tmp_p
     with refused("nothing_imported", ImportErrors) as refusal:
         import_file(project=project, path=path)
     assert refusal.value.errors == [
-        "row 2, field chosen: is empty; write a text or take the field away",
-        "row 3, field rejected: a text is expected, not a number",
+        "row 2, field chosen: The text is empty. Write a text, or take the field away.",
+        "row 3, field rejected: A text is expected, not 7.",
     ]
     assert not Prompt.objects.exists()
     assert not User.objects.filter(username__startswith="imported").exists()
@@ -123,7 +123,7 @@ def test_bad_rows_are_left_out_and_listed_where_that_is_asked_for(project: Proje
     record = import_file(project=project, path=path, skip_bad=True)
     assert record.counts["judgments"] == 2
     assert record.errors_total == 1
-    assert record.errors == ["row 2, field chosen: is empty; write a text or take the field away"]
+    assert record.errors == ["row 2, field chosen: The text is empty. Write a text, or take the field away."]
 
 
 def test_an_import_that_was_cut_off_goes_on_where_it_stopped(
@@ -215,7 +215,7 @@ def test_the_command_tells_format_columns_and_what_was_left_out(project: Project
         output.getvalue()
     )
     assert not Prompt.objects.exists()
-    with pytest.raises(CommandError, match="row 2, field response_a: is empty"):
+    with pytest.raises(CommandError, match="row 2, field response_a: The text is empty"):
         call_command(*arguments, stdout=output, stderr=StringIO())
     call_command(*arguments, "--skip-bad", stdout=output, stderr=StringIO())
     assert "2 judgments added to the project tea" in output.getvalue()

@@ -20,6 +20,7 @@ from annotation.exchange.formats.writers import Scene
 from tests.annotation.exchange.formats.reading import Rows, account_of, plan_rows, read_by, read_file
 from tests.annotation.exchange.formats.test_declared_columns import ARENA
 from tests.annotation.exchange.formats.test_writers import record
+from tests.refusals import refused
 
 ALL = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}
 
@@ -110,7 +111,7 @@ def test_a_tie_goes_before_a_pair_in_any_order_and_two_winners_are_refused():
     for results in ((pair, choice("tie")), (choice("tie"), pair)):
         judgment = judgment_of(*results)
         assert (judgment.verdict, judgment.ranks) == (Verdict.EQUAL, (1, 1))
-    with pytest.raises(FieldError, match="says another preference than a result before it"):
+    with refused("preferences_differ", FieldError):
         judgment_of(pair, choice("answer_2"))
 
 
@@ -347,8 +348,7 @@ def test_a_table_in_another_order_or_cut_is_equal_or_refused(rows: Rows, kept: i
     items = [
         item for _, item in items_of(iter(enumerate(rows, 1)), plan, lambda _, error: errors.append(error))
     ]
-    assert {error.field for error in errors} <= {"judgment"}
-    assert all("sort the file by the column judgment" in str(error) for error in errors)
+    assert {(error.field, error.code) for error in errors} <= {("judgment", "judgment_torn")}
     if errors:
         return
     read_back = by_judgment(items)
@@ -379,10 +379,11 @@ def test_excels_first_line_and_old_line_ends_are_read(tmp_path: Path):
     path = tmp_path / "mixed.csv"
     path.write_bytes(b"a,b\n1,2\r3,4\n")
     _, error = next(read_rows(path))
-    assert "line 2 has a carriage return outside of quotes" in str(error)
+    assert isinstance(error, FieldError)
+    assert (error.code, error.params) == ("not_csv", {"line": 2})
 
 
 def test_a_list_of_outputs_is_refused_with_the_files_own_name():
     rows = [{"instruction": "Tea?", "input": "", "output": ["Yes.", "No."]}]
-    with pytest.raises(FieldError, match="field output: is a list of 2 texts"):
+    with refused("text_expected", FieldError, field="output"):
         list(read_by(rows, plan_rows(rows)))

@@ -14,6 +14,7 @@ from annotation.exchange.formats.items import ImportedCompletion, ImportedItem, 
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.item_checks import checked
 from annotation.models import Judgment, Project
+from tests.refusals import refused
 
 TEXTS = {"answer_1": "one", "answer_2": "two", "answer_3": "three", "answer_4": "four"}
 
@@ -37,7 +38,7 @@ def test_three_or_more_may_be_ranked_in_part(ranks: tuple[int, ...]):
     [((1, 0), "ranked"), ((0, 0, 0), "ranked"), ((1, 0, 0), "equal"), ((1, -1, 2), "ranked")],
 )
 def test_a_pair_nothing_and_a_verdict_without_a_winner_may_not(ranks: tuple[int, ...], verdict: str):
-    with pytest.raises(FieldError, match="one rank from 1"):
+    with refused("ranks_expected", FieldError, field="ranks"):
         checked(item(ranks, verdict))
 
 

@@ -9,6 +9,7 @@ from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.registry import READERS
 from tests.annotation.exchange.formats.reading import plan_rows, read_by, read_file
+from tests.refusals import refused
 
 ASKED = [{"role": "user", "content": "What is tea?"}]
 
@@ -48,7 +49,7 @@ def test_a_trl_pair_is_a_ranking_of_two(row: dict[str, Any]):
 
 
 def test_a_text_pair_without_a_prompt_is_refused_because_nobody_can_tell_where_the_answer_begins():
-    with pytest.raises(FieldError, match="field prompt: is missing"):
+    with refused("field_missing", FieldError, field="prompt"):
         read({"chosen": "What is tea? A drink.", "rejected": "What is tea? A stone."}, "trl-preference")
 
 
@@ -88,7 +89,7 @@ def test_transcripts_that_part_before_the_last_turn_are_refused():
         "chosen": "\n\nHuman: Tea?\n\nAssistant: Yes.\n\nHuman: More?\n\nAssistant: No.",
         "rejected": "\n\nHuman: Tea?\n\nAssistant: No.\n\nHuman: More?\n\nAssistant: No.",
     }
-    with pytest.raises(FieldError, match="field rejected: differs from 'chosen' before the last turn"):
+    with refused("questions_differ", FieldError, field="rejected"):
         read(row, "hh-rlhf")
 
 
@@ -174,7 +175,7 @@ def test_the_newer_arena_sets_have_messages_in_parts():
     (item,) = read(vote("model_a", conversation_a=chat, conversation_b=other), "chatbot-arena")
     assert item.messages == ASKED
     chat[0] = {"role": "user", "content": [{"type": "image", "image": "…"}]}
-    with pytest.raises(FieldError, match="'image' is no text"):
+    with refused("text_only", FieldError, kind='"image"'):
         read(vote("model_a", conversation_a=chat, conversation_b=other), "chatbot-arena")
 
 
@@ -278,7 +279,7 @@ def test_a_mark_that_does_not_stand_on_its_text_is_refused():
         "to_name": "answer_1",
         "value": {"start": 0, "end": 3, "text": "hot", "labels": ["wrong"]},
     }
-    with pytest.raises(FieldError, match="“hot” does not stand at 0–3"):
+    with refused("quote_differs", FieldError, quote="hot", start=0, end=3):
         read(task(mark), "label-studio")
 
 
@@ -379,18 +380,19 @@ def test_what_a_person_says_of_a_column_goes_before_the_guess():
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
+    ("row", "code", "field"),
     [
-        ({"prompt": "Tea?", "chosen": "", "rejected": "No."}, "field chosen: is empty"),
-        ({"prompt": "Tea?", "chosen": "Yes\x00", "rejected": "No."}, "is NUL, which cannot be stored"),
-        ({"prompt": "Tea?", "chosen": "\ud83c", "rejected": "No."}, "is half a surrogate pair"),
-        ({"prompt": "Tea?", "chosen": "No.", "rejected": "No."}, "a text is not compared with itself"),
+        ({"prompt": "Tea?", "chosen": "", "rejected": "No."}, "text_empty", "chosen"),
+        ({"prompt": "Tea?", "chosen": "Yes\x00", "rejected": "No."}, "text_has_nul", "chosen"),
+        ({"prompt": "Tea?", "chosen": "\ud83c", "rejected": "No."}, "text_has_surrogate", "chosen"),
+        ({"prompt": "Tea?", "chosen": "No.", "rejected": "No."}, "same_twice", "rejected"),
         (
             {"prompt": assistant_turn("Hm."), "chosen": "Yes.", "rejected": "No."},
-            "the last message must be the user's",
+            "chat_not_users",
+            "prompt[0].role",
         ),
     ],
 )
-def test_a_bad_pair_is_refused_with_field_and_remedy(row: dict[str, Any], message: str):
-    with pytest.raises(FieldError, match=message):
+def test_a_bad_pair_is_refused_with_its_field(row: dict[str, Any], code: str, field: str):
+    with refused(code, FieldError, field=field):
         read(row, "trl-preference")
