@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from django.utils.translation import gettext
 
+from annotation.errors import Refusal
 from annotation.models import Comparison, Project, Prompt, User
 from annotation.services.jobs import claims
 from tests import factories
@@ -329,6 +331,20 @@ def test_an_error_that_nobody_foresaw_fails_the_step_and_says_so(
     step = labelled.steps.get(position=1)
     assert step.state == StepState.FAILED
     assert "by zero" in step.error
+
+
+def test_a_step_fails_in_the_language_of_who_started_the_round(
+    labelled: Round, carol: User, monkeypatch: pytest.MonkeyPatch
+):
+    def refusing(*args: object) -> str:
+        raise Refusal("file_empty", gettext("The file has no rows."))
+
+    carol.language = "de"
+    carol.save()
+    monkeypatch.setattr(executor, "do_step", refusing)
+    start_round(round_=labelled, started_by=carol)
+    advance_round(labelled.pk)
+    assert labelled.steps.get(position=1).error == "Die Datei hat keine Zeilen."
 
 
 def test_a_damaged_checkpoint_is_not_registered(labelled: Round, carol: User, rondo_home: Path):

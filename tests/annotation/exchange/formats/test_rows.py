@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from annotation.errors import Refusal
 from annotation.exchange.formats import rows as rows_module
-from annotation.exchange.formats.fields import FieldError
+from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.rows import read_rows
 
 ROWS: list[dict[str, Any]] = [{"prompt": f"Tea {n}? 🍵", "n": n} for n in range(1, 4)]
@@ -102,3 +103,18 @@ def test_a_broken_parquet_file_is_refused_in_words(tmp_path: Path):
     path.write_bytes(b"PAR1 and nothing more")
     with pytest.raises(Refusal, match="cannot be read as Parquet"):
         list(read_rows(path))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ("é\n", '"é\\n"'),
+        ("x" * 10_000_000, f'"{"x" * 40}…"'),
+        ([1] * 1_000_000, f"{str([1] * 14)[:40]}…"),
+        ({"a": datetime(2026, 1, 1, tzinfo=UTC)}, '{"a": "2026-01-01 00:00:00+00:00"}'),
+    ],
+)
+def test_a_message_shows_the_beginning_of_a_value_as_json(value: Any, shown: str):
+    assert excerpt(value) == shown
