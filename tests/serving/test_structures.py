@@ -85,7 +85,10 @@ _SCALARS = st.one_of(
         st.integers(0, 6),
     ),
     st.builds(lambda values: {"enum": values}, st.lists(st.text(max_size=5), min_size=1, max_size=4)),
-    st.builds(lambda value: {"const": value}, st.text(max_size=6) | st.integers() | st.booleans()),
+    st.builds(
+        lambda value: {"const": value},
+        st.text(max_size=6) | st.integers(1 - 2**53, 2**53 - 1) | st.booleans(),
+    ),
     st.sampled_from([{"type": "string", "format": name} for name in ("date", "ipv4", "uuid")]),
     st.just({"type": "string", "pattern": "^[a-f]{2,5}-[0-9]{1,3}$"}),
 )
@@ -221,6 +224,9 @@ def test_an_answer_that_is_cut_off_says_so(client: openai.OpenAI):
         ({"anyOf": [{"type": "null"}, {"type": "array", "uniqueItems": True}]}, ".anyOf[1]"),
         ({"$defs": {"n": {"type": "string", "format": "colour"}}, "$ref": "#/$defs/n"}, ".$defs.n"),
         ({"$ref": "https://example.org/schema"}, ""),
+        ({"type": "array", "items": {"enum": [1, 2**53]}}, ".items.enum[1]"),
+        ({"const": -(2**70)}, ".const"),
+        ({"type": "integer", "minimum": 2**53, "maximum": 2**53 + 3}, ".minimum"),
         ({"type": "string", "minLength": 5, "maxLength": 2}, ""),
         ({"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]}, ""),
         ({"anyOf": [{"type": "object", "properties": {f"p{i}": {}}} for i in range(3000)]}, ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -24,6 +25,8 @@ _OPTIONS = {
 _SCHEMAS = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems", "items")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_BEYOND = 2**53
+"""Integers from here on are not exact."""
 _MOST_LOOKED_AT = 500
 """Parts of a schema that are tried to tell where it is wrong."""
 
@@ -69,6 +72,8 @@ class Structures:
             ) from error
 
     def _check(self, schema: dict[str, Any], place: str) -> None:
+        if (number := next(_inexact_numbers(schema, place), None)) is not None:
+            raise _refusal("it has a number that JSON does not keep exactly", number)
         if not (problem := self._problem(schema)):
             return
         left = _MOST_LOOKED_AT
@@ -115,6 +120,21 @@ def _parts(schema: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in _SCHEMAS:
         if isinstance(inner := schema.get(name), dict):
             yield f".{name}", inner
+
+
+def _inexact_numbers(value: Any, place: str) -> Iterator[str]:
+    """Yield the places of numbers that readers of JSON disagree on, as RFC 8259 warns of (6): llguidance
+    rounds them."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _inexact_numbers(inner, f"{place}.{name}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _inexact_numbers(inner, f"{place}[{index}]")
+    elif isinstance(value, int | float) and not abs(value) < (
+        _BEYOND if isinstance(value, int) else math.inf
+    ):
+        yield place
 
 
 def _with_definitions(part: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
