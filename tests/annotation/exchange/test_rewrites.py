@@ -9,6 +9,7 @@ import pytest
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.records import as_line, records
+from annotation.errors import ImportErrors
 from annotation.models import Continuation, CorrectionEdit, Project, User
 from annotation.selectors.access import judgments_current
 from annotation.services.assignments import assign_next
@@ -118,22 +119,21 @@ def test_what_comes_in_again_goes_out_the_same(project: Project, alice: User, tm
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        ({"replacement": "other"}, "do not make the corrected text"),
-        ({"start": 0}, "do not make the corrected text"),
-        (
-            {"span": {"category": "untruthful", "start": 0, "end": 1}},
-            "a span that the judgment does not have",
-        ),
+        ({"replacement": "other"}, "corrections.edits"),
+        ({"start": 0}, "corrections.edits"),
+        ({"span": {"category": "untruthful", "start": 0, "end": 1}}, "corrections.edits.span"),
     ],
 )
 def test_edits_that_contradict_their_line_are_refused(
-    project: Project, alice: User, tmp_path: Path, change: dict[str, object], message: str
+    project: Project, alice: User, tmp_path: Path, change: dict[str, object], field: str
 ):
     row = json.loads(rewritten(project, alice))
     row["corrections"][0]["edits"][0].update(change)
     path = tmp_path / "out.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(Exception, match=message):
+    with pytest.raises(ImportErrors) as refused:
         import_file(project=factories.make_project(slug="fresh"), path=path)
+    [line] = refused.value.errors
+    assert line.startswith(f"row 1, field {field}:")
