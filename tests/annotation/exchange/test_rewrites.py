@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from annotation.choices import Verdict
+from annotation.errors import ImportErrors
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.records import as_line, records
-from annotation.errors import ImportErrors
 from annotation.models import Continuation, CorrectionEdit, Project, User
 from annotation.selectors.access import judgments_current
 from annotation.services.assignments import assign_next
