@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, SCALE_VALUES, RatingScale, StepLabel, Verdict
-from annotation.exchange.formats.fields import FieldError, excerpt, text, unknown_value
+from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, text, unknown_value
 from annotation.exchange.formats.items import (
     LONGEST_SOURCE,
     ImportedCompletion,
@@ -48,12 +48,7 @@ def checked(item: ImportedItem) -> ImportedItem:
                 field=where,
             )
         seen.add(key)
-        if completion.seed is not None and not -(2**63) <= completion.seed < 2**63:
-            raise FieldError(
-                "number_too_large",
-                _("The seed is too large. A seed has at most 64 bits."),
-                field=f"{where}.seed",
-            )
+        _check_seed(completion.seed, f"{where}.seed")
         _check_object(completion.sampling, f"{where}.sampling")
         _check_steps(completion, where)
     if item.judgments and not item.completions:
@@ -157,14 +152,7 @@ def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:
                 length=length,
             )
         if span.severity is not None and not 1 <= span.severity <= 9:
-            raise FieldError(
-                "number_out_of_range",
-                _("%(value)s is not from %(least)s to %(most)s."),
-                field="spans",
-                value=span.severity,
-                least=1,
-                most=9,
-            )
+            raise out_of_range(span.severity, 1, 9, "spans")
     _refuse_doubles("spans", [(s.completion, s.category, s.start, s.end) for s in spans])
 
 
@@ -185,13 +173,15 @@ def _check_edits(item: ImportedItem, judgment: ImportedJudgment) -> None:
             raise FieldError(
                 "span_not_there", _("The judgment does not have this span."), field="corrections.edits.span"
             )
-        if edit.seed is not None and not -(2**63) <= edit.seed < 2**63:
-            raise FieldError(
-                "number_too_large",
-                _("The seed is too large. A seed has at most 64 bits."),
-                field="corrections.edits.seed",
-            )
+        _check_seed(edit.seed, "corrections.edits.seed")
         _check_object(edit.sampling, "corrections.edits.sampling")
+
+
+def _check_seed(seed: int | None, where: str) -> None:
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise FieldError(
+            "number_too_large", _("The seed is too large. A seed has at most 64 bits."), field=where
+        )
 
 
 def _refuse_doubles(where: str, keys: Sequence[Any]) -> None:

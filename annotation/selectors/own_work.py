@@ -48,10 +48,10 @@ def progress_and_pace(
     `counted`: their tally, of somebody who was just handed work; then the total may be a minute old as well.
     """
     key = f"{project.pk}:{annotator.pk}:{round_number}"
-    total = cache.get(f"annotation.shown:{key}") if counted is not None else None
-    if total is not None and counted is not None and counted.round_number == round_number:
-        progress = Progress(done=counted.round_done, total=total, unseen=counted.round_unseen)
-        if progress.left:
+    if counted is not None and counted.round_number == round_number:
+        total = cache.get(f"annotation.shown:{key}", 0)
+        if counted.round_done < total:
+            progress = Progress(done=counted.round_done, total=total, unseen=counted.round_unseen)
             return progress, pace_of(project, annotator)
     exact = progress_of(project, annotator, round_number, counted)
     progress = _never_falling(exact, f"annotation.most:{key}")

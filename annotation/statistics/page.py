@@ -346,18 +346,19 @@ class ReportPage:
 
 def cost_of(project: Project, report: Report) -> Decimal | None:
     """Return the cost of the measured time at the project's wage; None without a wage or time."""
-    if project.hourly_wage is None or not report.cost.measured:
-        return None
-    return (project.hourly_wage * report.cost.total_seconds / 3600).quantize(Decimal("0.01"))
+    return _wages(project, report.cost.total_seconds) if report.cost.measured else None
 
 
 def expected_cost_of(project: Project, report: Report | None, annotations: int) -> Decimal | None:
     """Return the cost of so many annotations at the median time measured; None without wage or time."""
     median = report.cost.median_seconds if report else None
-    if project.hourly_wage is None or median is None:
+    return None if median is None else _wages(project, Decimal(annotations * median))
+
+
+def _wages(project: Project, seconds: int | Decimal) -> Decimal | None:
+    if project.hourly_wage is None:
         return None
-    hours = Decimal(annotations * median) / 3600
-    return (project.hourly_wage * hours).quantize(Decimal("0.01"))
+    return (project.hourly_wage * seconds / 3600).quantize(Decimal("0.01"))
 
 
 def pace_by_day(days: Sequence[tuple[date, int]]) -> Pace | None:

@@ -45,7 +45,7 @@ DAMAGES = [
         for damage in (truncate, Path.unlink)
     ),
 ]
-"""What happens to which file of a save."""
+"""The damage to each file of a save."""
 
 
 @pytest.fixture(scope="module")

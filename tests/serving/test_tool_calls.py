@@ -222,8 +222,10 @@ ONE_CALL = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
 def may_end(text: str, *, added: bool = False, **fields: Any) -> bool | None:
-    """Whether an answer of this text may end here; None where it cannot be written. added: its tags are
-    tokens of the tokenizer, as in Qwen's."""
+    """Return whether an answer of this text may end here; None where it cannot be written.
+
+    added: its tags are tokens of the tokenizer, as in Qwen's.
+    """
     tokenizer = tiny_tokenizer()
     if added:
         tokenizer.add_tokens(["<tool_call>", "</tool_call>", "<think>", "</think>"])

@@ -190,7 +190,7 @@ class RoundAdmin(BoundedAdmin):
         return render(request, "admin/training/round/progress.html", self._progress_context(request, round_))
 
     def action_view(self, request: HttpRequest, object_id: str, action: str) -> HttpResponse:
-        """Ask for confirmation, then do it; what is refused is said on the round's page."""
+        """Ask for confirmation, then do it; show a refusal on the round's page."""
         round_ = self._round(request, object_id)
         round_action = ACTIONS[action]
         if request.method == "POST":

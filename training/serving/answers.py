@@ -40,7 +40,7 @@ class Answer:
     """Characters of text already told, by choice: where `text_offset` goes on from."""
     id: str = ""
     readers: dict[int, CallReader] = field(default_factory=dict)
-    """What was read of each choice's calls, where it may call tools."""
+    """The reader of each choice's calls, where it may call tools."""
 
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.is_chat else 'cmpl'}-{secrets.token_hex(12)}"

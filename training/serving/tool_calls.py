@@ -157,9 +157,9 @@ class CallReader:
     """Text before the calls, as far as it is certain."""
     calls: list[ReadCall] = field(default_factory=list)
     _begun: int = 0
-    """Calls of which something was told."""
+    """Number of calls of which a delta was sent."""
     _told: int = 0
-    """Characters told of the last of them."""
+    """Number of characters sent of the last of them."""
 
     def push(self, text: str, *, ended: bool) -> dict[str, Any]:
         """Take a further piece; return OpenAI's delta, without ids: what became certain of content and

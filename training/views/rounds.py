@@ -71,9 +71,9 @@ def draft(request: Request, project: Project) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
 def act(request: Request, project: Project, number: int, action: str) -> HttpResponse:
-    """Ask for confirmation, then do it; what is refused is said on the round's page. For managers.
+    """Ask for confirmation, then do it; show a refusal on the round's page. For managers.
 
-    Opening and starting are asked on the page of the recipe.
+    The page of the recipe asks for opening and starting.
     """
     round_ = _round(project, number)
     round_action = ACTIONS[action]

@@ -19,7 +19,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
+from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedConversation,
@@ -127,14 +127,7 @@ def _conversation(values: Mapping[str, Any], where: str) -> ImportedConversation
 def _number(value: Any, where: str, least: int, most: int) -> int:
     number = fields.whole_number(value, where)
     if not least <= number <= most:
-        raise FieldError(
-            "number_out_of_range",
-            _("%(value)s is not from %(least)s to %(most)s."),
-            field=where,
-            value=number,
-            least=least,
-            most=most,
-        )
+        raise out_of_range(number, least, most, where)
     return number
 
 

@@ -65,6 +65,18 @@ def unknown_value(value: Any, known: Iterable[object], where: str) -> FieldError
     )
 
 
+def out_of_range(value: Any, least: int, most: int, where: str) -> FieldError:
+    """Return the refusal of a number that is not from `least` to `most`."""
+    return FieldError(
+        "number_out_of_range",
+        _("%(value)s is not from %(least)s to %(most)s."),
+        field=where,
+        value=excerpt(value),
+        least=least,
+        most=most,
+    )
+
+
 def excerpt(value: Any) -> str:
     """Return the beginning of a value as JSON, for a message; no more of it is encoded."""
     if isinstance(value, str):

@@ -8,12 +8,9 @@ the four ratings: `overall_score` was wrong in the first release (issue 8 there)
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from django.utils.translation import gettext as _
-
 from annotation.choices import Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, words_of
-from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
@@ -83,14 +80,7 @@ def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[Imp
         if value is None or str(value).strip().upper() == "N/A":
             continue
         if str(value).strip() not in ("1", "2", "3", "4", "5"):
-            raise FieldError(
-                "number_out_of_range",
-                _("%(value)s is not from %(least)s to %(most)s."),
-                field=f"{where}.annotations.{aspect}.Rating",
-                value=excerpt(value),
-                least=1,
-                most=5,
-            )
+            raise fields.out_of_range(value, 1, 5, f"{where}.annotations.{aspect}.Rating")
         ratings.append(ImportedRating(completion=number, criterion=key_of(aspect), value=int(value)))
     return ratings
 

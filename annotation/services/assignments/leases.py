@@ -145,7 +145,7 @@ def held_by(annotator: User, project: Project) -> list[Assignment]:
         ).order_by("leased_at", "id")
     )
     if held:
-        # By themselves: who submits holds nothing more as a rule, and a join of three tables is dear.
+        # Apart: a person who submits holds nothing more as a rule, and a join of three tables costs most.
         comparisons = Comparison.objects.select_related("prompt").in_bulk(row.comparison_id for row in held)
         for assignment in held:
             assignment.comparison = comparisons[assignment.comparison_id]

@@ -309,7 +309,7 @@ class Screen:
 
     @cached_property
     def shown_keys(self) -> KeysOnScreen:
-        """What the list of keys says."""
+        """All that the list of keys hangs on."""
         asked = self.project
         has_wins = asked.ask_verdict and self.size == 2 and not asked.ask_strength
         return KeysOnScreen(
@@ -336,7 +336,7 @@ class Screen:
             is_preview=self.is_preview,
         )
 
-    @property
+    @cached_property
     def signs(self) -> Mapping[str, list[str]]:
         """The key of every action as printed on keyboards."""
         return self.shown_keys.signs

@@ -47,7 +47,7 @@ class Choice:
 
     @property
     def sign(self) -> str:
-        """What stands on its step of the scale."""
+        """The sign on its step of the scale."""
         return "=" if self.value == Verdict.EQUAL else self.key if self.strength else self.short
 
 
