@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.benchmarks.gpu import exactness
 from tests.benchmarks.gpu.__main__ import ROOT, arguments
 from tests.benchmarks.gpu.report import (
     FIXED,
@@ -118,3 +120,15 @@ def test_all_of_it_runs_on_a_processor_with_figures_that_can_be_true(tmp_path: P
     assert {line["part"] for line in report["lines"]} == {"reward", "dpo", "grpo", "generation"}
     assert report["problems"] == []
     assert "Device:" in (tmp_path / "report.md").read_text()
+
+
+def test_exactness_compares_rows_on_the_device_with_those_on_a_processor(capsys, monkeypatch):
+    kinds = ["short row, 8 heads a key", "window and cap, short"]
+    monkeypatch.setattr(sys, "argv", ["exactness", "--device", "cpu", "--only", *kinds])
+    assert exactness.main() == 0
+    assert [line.partition(":")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"{kind}, {dtype}" for kind in kinds for dtype in ("float32", "bfloat16")
+    ]
+    # Attention that is not the same is found.
+    monkeypatch.setattr(exactness, "flex_attend", lambda *_: torch.ones(1, 49, 32, 64))
+    assert exactness.main() == 1

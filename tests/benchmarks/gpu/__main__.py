@@ -10,7 +10,8 @@ TRL does the same work by turns, on FlashAttention where its environment has fla
 reversal is `training.rlhf.examples.reverse` on SmolLM2. Every measurement is a process of its own. A pass
 that runs out of memory is tried again with half the tokens.
 
-Writes report.json and report.md to --out. Ends with 0 only where every figure can be true.
+Tells every measurement as it ends, and writes them to SIZE.json in --out, then report.json and report.md.
+Ends with 0 only where every figure can be true.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,17 +96,23 @@ def main() -> int:
     command = shlex.join(["python", "-m", "tests.benchmarks.gpu", *sys.argv[1:]])
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     report = Report(command=command, date=now)
+    options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         work = options.work or Path(scratch)
         for size in options.sizes:
             Bench(options, report, size, work / size).measure()
+            write(report, options.out)
         if "reversal" in options.parts:
             reversal(options, report, Path(scratch))
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "report.json").write_text(json.dumps(report.to_json(), indent=2))
-    (options.out / "report.md").write_text(markdown(report))
+    write(report, options.out)
     print(f"\n{markdown(report)}\n{options.out / 'report.json'}")
     return 1 if report.problems else 0
+
+
+def write(report: Report, folder: Path) -> None:
+    """Write what was measured so far."""
+    (folder / "report.json").write_text(json.dumps(report.to_json(), indent=2))
+    (folder / "report.md").write_text(markdown(report))
 
 
 class Bench:
@@ -134,6 +142,7 @@ class Bench:
                 runs[part][TRL].append(figures)
             if has_vllm and "generation" in group:
                 runs["generation"][VLLM].append(self._vllm())
+            self._keep(runs)
         peak, source = peak_operations(report.machine, options.peak)
         report.machine |= {"peak": peak, "peak_from": source}
         for part, figures_of in runs.items():
@@ -148,6 +157,11 @@ class Bench:
             if "fixed" in figures:
                 note = "CUDA graphs" if figures["recorded"] else "no CUDA graphs"
                 runs[part][FIXED].append({**figures["fixed"], "note": note})
+
+    def _keep(self, runs: dict[str, dict[str, list[Figures]]]) -> None:
+        """Write all figures of this base so far: a machine that is lent may go before the last one."""
+        kept = {"machine": self._report.machine, "runs": runs}
+        (self._options.out / f"{self._name}.json").write_text(json.dumps(kept, indent=2))
 
     def _tell(self, part: str, runs: dict[str, list[Figures]], peak: float) -> None:
         lines = list(lines_of(self._name, part, runs, peak))
@@ -200,6 +214,7 @@ class Bench:
         common += ["--rank", str(options.rank), *(["--checkpointing"] if options.checkpointing else [])]
         for _ in range(_TRIES):
             print(f"{self._name}: {', '.join(parts)} by {who}, {tokens} tokens a pass", flush=True)
+            begun = time.perf_counter()
             try:
                 results = run([*command, *common, "--micro-batch-tokens", str(tokens)])
             except OutOfMemoryError:
@@ -209,6 +224,7 @@ class Bench:
                 self._skip(
                     f"{who}, {self._name}, {', '.join(parts)}: memory sufficed for {tokens} tokens a pass"
                 )
+            print(f"{time.perf_counter() - begun:.0f} s: {json.dumps(results)}", flush=True)
             return results
         raise SystemExit(f"{who} runs out of memory on {self._name} with {tokens} tokens a pass")
 

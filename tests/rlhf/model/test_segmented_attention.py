@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from training.rlhf.model.attention import Layout, Segment, flex_attend
+from training.rlhf.model.attention import Layout, Segment, compiled_flex_attention, flex_attend
 from training.rlhf.model.attention_scores import Scores, causal_mask
 from training.rlhf.model.segmented_attention import SegmentedAttention
 
@@ -115,6 +115,32 @@ def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
         warnings.simplefilter("ignore")
         mixed = flex_attend(flex_attention, layout, query, key, value, scores)
     torch.testing.assert_close(mixed, written_out(query, key, value, seen, scores), rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scores", [PLAIN, Scores(window=40), Scores(cap=2.0), Scores(window=40, cap=2.0)])
+def test_flex_attention_compiles_with_every_way_to_score(scores: Scores) -> None:
+    layout = Layout([Segment(0, 300), Segment(300, 150, 0), Segment(450, 150, 0)], CPU)
+    torch.compiler.reset()
+    random = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, heads, layout.tokens, 64, generator=random) for heads in (4, 2, 2))
+    with torch.no_grad():
+        mixed = flex_attend(compiled_flex_attention(), layout, query, key, value, scores)
+    seen = visible(layout, scores.window)
+    torch.testing.assert_close(mixed, written_out(query, key, value, seen, scores), rtol=0, atol=1e-5)
+
+
+def test_short_rows_take_the_kernel_of_long_ones() -> None:
+    # On an H100, rows below 128 tokens whose 32 heads share 4 keys ended with "No choices exist for backend".
+    asked: list[dict[str, str]] = []
+
+    def recording(query: Tensor, *_: Tensor, kernel_options: dict[str, str], **__: object) -> Tensor:
+        asked.append(kernel_options)
+        return query
+
+    layout = Layout([Segment(0, 40), Segment(40, 9, 0)], CPU)
+    flex_attend(recording, layout, *(torch.zeros(1, heads, 49, 16) for heads in (32, 4, 4)), PLAIN)
+    assert asked == [{"BACKEND": "TRITON"}]
 
 
 @pytest.mark.parametrize("window", [5, 100, 300])

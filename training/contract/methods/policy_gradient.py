@@ -169,7 +169,7 @@ class RolloutSettings:
     """The whole reward of a truncated response, with unfinished missing_eos."""
     cuda_graphs: Literal["off", "auto"] = "off"
     """auto: on an NVIDIA GPU, sample in passes of a few fixed shapes, each recorded once as a CUDA
-    graph: less overhead, more memory; elsewhere as off. Not tested on a GPU yet, so off by default."""
+    graph: less overhead, more memory; elsewhere as off."""
     server: RolloutServerSettings | None = None
     """A server that samples the responses; null samples them in the trainer, which always samples
     those to held-out prompts."""

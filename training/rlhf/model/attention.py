@@ -118,7 +118,8 @@ class Layout:
         def sees_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return sees(batch, head, query, key) & (place[query] - place[key] < last)
 
-        last = self.tokens if window is None else window
+        # A number that changes is one that torch cannot compile.
+        last = torch.tensor(self.tokens if window is None else window, device=self.device)
         return sees if window is None else sees_near
 
     def _descent(self) -> tuple[list[int], list[int], list[int]]:
@@ -162,7 +163,7 @@ class Layout:
     ) -> Tensor:
         """Return the output of attention layer `module`: (1, heads, T, width) to (1, T, heads, width)."""
         if query.device.type == "cuda":
-            return flex_attend(_flex(), self, query, key, value, scores)
+            return flex_attend(compiled_flex_attention(), self, query, key, value, scores)
         buckets, alone = self.tables(scores.window, capped=scores.cap is not None)
         segmented: Tensor = SegmentedAttention.apply(query, key, value, alone, buckets, scores)  # type: ignore[no-untyped-call]
         return segmented
@@ -245,20 +246,25 @@ def flex_attend(
         query,
         key,
         value,
-        score_mod=None if scores.cap is None else _capping(scores.cap),
+        score_mod=None if scores.cap is None else _capping(scores.cap, query.device),
         block_mask=layout.block_mask(scores.window),
         scale=scores.scale,
         enable_gqa=query.shape[1] != key.shape[1],
+        # The kernel that it takes on its own for rows below 128 tokens has no blocks that fit ours where
+        # many heads share keys, and ends with an error.
+        kernel_options={"BACKEND": "TRITON"},
     )
     return mixed.transpose(1, 2).contiguous()
 
 
 @functools.cache
-def _capping(cap: float) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _capping(cap: float, device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
     """Return the cap as FlexAttention takes it: one function for each cap, so that each compiles once."""
+    # torch cannot compile a number that it takes for one that changes.
+    bound = torch.tensor(cap, device=device)
 
     def capped(score: Tensor, _batch: Tensor, _head: Tensor, _query: Tensor, _key: Tensor) -> Tensor:
-        return torch.tanh(score / cap) * cap
+        return torch.tanh(score / bound) * bound
 
     return capped
 
@@ -339,10 +345,13 @@ def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: L
 
 
 @functools.cache
-def _flex() -> Any:
+def compiled_flex_attention() -> Any:
+    """Return FlexAttention, which compiles what a GPU computes when it is first asked for."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention, dynamic=True)
+    # One for each window, cap, precision, with and without gradients, for rows of one block and of more.
+    # Above its own limit of eight torch computes without a kernel, from a matrix of all pairs of tokens.
+    return torch.compile(flex_attention, dynamic=True, recompile_limit=64)
 
 
 AttentionInterface.register(NAME, packed_attention)
