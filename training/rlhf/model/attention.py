@@ -351,7 +351,7 @@ def compiled_flex_attention() -> Any:
 
     # One for each window, cap, precision, with and without gradients, for rows of one block and of more.
     # Above its own limit of eight torch computes without a kernel, from a matrix of all pairs of tokens.
-    return torch.compile(flex_attention, dynamic=True, recompile_limit=64)
+    return torch.compile(flex_attention, dynamic=True, recompile_limit=64)  # type: ignore[call-overload]
 
 
 AttentionInterface.register(NAME, packed_attention)
