@@ -23,7 +23,7 @@ from training.contract import (
 )
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.policy_gradient.method import PolicyGradient
+from training.rlhf.policy_gradient.loop import PolicyGradient
 
 
 def weights_of(backbone: Backbone) -> int:

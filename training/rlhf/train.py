@@ -39,7 +39,7 @@ from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward_run import train_reward_model
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.policy_gradient.run import train_on_samples
+from training.rlhf.policy_gradient.loop import train_on_samples
 from training.rlhf.rollout.compatible_server import ServerError
 from training.rlhf.runtime.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.runtime.processes import Processes, join_processes, lost_another_process

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
 from training.rlhf.losses import policy as policy_losses
-from training.rlhf.policy_gradient.credit import Credit
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, UpdateResult, update_policy
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from tests.rlhf.model.test_backbone import disturb
 from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.policy_gradient import token_distribution
-from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
-from training.rlhf.policy_gradient.token_distribution import token_figures
+from training.rlhf.policy_gradient import actor
+from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models, token_figures
 from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.tokens.encoding import Answered
 
@@ -222,7 +221,7 @@ def test_a_value_is_read_before_its_token_and_teaches_the_value_adapter_alone(tr
 def test_figures_computed_in_chunks_equal_those_of_one_piece_also_under_a_head_that_learns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(token_distribution, "_CHUNK", 3)
+    monkeypatch.setattr(actor, "_CHUNK", 3)
     random = torch.Generator().manual_seed(3)
     states = torch.randn(8, 5, generator=random, requires_grad=True)
     weight = torch.randn(11, 5, generator=random, requires_grad=True)

@@ -23,14 +23,11 @@ from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_metrics, read_samples
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
-from training.rlhf.policy_gradient import run as policy_gradient_run
-from training.rlhf.policy_gradient.ahead import Ahead
-from training.rlhf.policy_gradient.credit import Credit
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient import loop as policy_gradient_run
+from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.loop import SamplingLoop
-from training.rlhf.policy_gradient.objective import Evaluated, Objective, Window
-from training.rlhf.policy_gradient.served import ServedPolicy
-from training.rlhf.policy_gradient.tally import Tally
+from training.rlhf.policy_gradient.rollout_servers import Prefetcher, ServedPolicy
+from training.rlhf.policy_gradient.update import Evaluated, Objective, Tally, Window
 from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 
 SECONDS = 60.0
@@ -58,7 +55,7 @@ def test_no_batch_is_ever_drawn_by_a_policy_further_behind_than_the_bound(
         time.sleep(draws[number])
         return number, policy
 
-    ahead = Ahead(draw, most=most)
+    ahead = Prefetcher(draw, most=most)
     last = first + steps
     for step in range(first, last):
         result = ahead.take(step, lambda number: number, policy=step, last=last, stopped=lambda: False)
@@ -79,7 +76,7 @@ def test_nothing_is_drawn_ahead_where_staleness_is_0():
         order.append(number)
         return policy
 
-    ahead = Ahead(draw, most=0)
+    ahead = Prefetcher(draw, most=0)
     for step in range(3):
         assert ahead.take(step, lambda number: number, policy=step, last=3, stopped=lambda: False) == step
         assert order == list(range(step + 1))
@@ -96,7 +93,7 @@ def test_who_is_asked_to_stop_waits_no_longer_and_what_waits_is_not_begun():
         drawn.append(number)
         return policy
 
-    ahead = Ahead(draw, most=3)
+    ahead = Prefetcher(draw, most=3)
     result = ahead.take(0, lambda number: number, policy=0, last=9, stopped=begun.is_set)
     assert result is None
     ahead.give_up()

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from tests.rlhf.policy_gradient.tabular import Descent, Tabular, update
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
-from training.rlhf.policy_gradient.credit import CreditAssignment
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import evaluated_once
 
 BETA = 0.5

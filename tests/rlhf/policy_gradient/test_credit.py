@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
-from training.rlhf.policy_gradient.credit import CreditAssignment, figures
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 
 NAN = math.nan
 FREE = KlSettings(place="none")

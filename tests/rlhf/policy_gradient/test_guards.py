@@ -20,8 +20,7 @@ from tests.rlhf.policy_gradient.tabular import (
     update,
 )
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, update_policy
 
 NAN = math.nan

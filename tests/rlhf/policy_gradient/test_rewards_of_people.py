@@ -17,8 +17,8 @@ from training.contract import (
     read_samples,
     read_watch_warnings,
 )
+from training.rlhf.policy_gradient.reward_hacking import Watch
 from training.rlhf.policy_gradient.sweep import sweep
-from training.rlhf.policy_gradient.watch import Watch
 
 REINFORCE: dict[str, Any] = {"advantage": {"kind": "leave_one_out"}, "kl": {"place": "loss", "kind": "k3"}}
 

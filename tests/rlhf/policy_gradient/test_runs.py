@@ -26,7 +26,7 @@ from training.contract import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import LanguageActor
-from training.rlhf.policy_gradient.objective import Evaluated
+from training.rlhf.policy_gradient.update import Evaluated
 from training.rlhf.rewards.protocol import Chat, Reference, Score
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.packing import Batch
@@ -442,7 +442,7 @@ def test_a_watch_that_warns_can_end_the_run(
         self._warned = ["length"] if step == 2 else []
         return ["it may be gamed"] if step == 2 else []
 
-    monkeypatch.setattr("training.rlhf.policy_gradient.watch.Watch.observe", warned)
+    monkeypatch.setattr("training.rlhf.policy_gradient.reward_hacking.Watch.observe", warned)
     for action, steps in (("warn", 6), ("stop", 2)):
         run = make_sampled_run(tmp_path / action, base, GRPO, settings={"watch": {"action": action}})
         assert train(run) == EXIT_FINISHED

@@ -31,8 +31,8 @@ from training.contract import (
     settings_from_json,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.policy_gradient import served
-from training.rlhf.policy_gradient.served import BatchRequest, ServedPolicy
+from training.rlhf.policy_gradient import rollout_servers
+from training.rlhf.policy_gradient.rollout_servers import BatchRequest, ServedPolicy
 from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import ServerError
 
@@ -127,7 +127,7 @@ def test_a_server_that_dies_ends_the_run_in_words_and_it_goes_on_later(
     server: tuple[RunningServer, Path],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(served, "_PAUSE", 0.0)
+    monkeypatch.setattr(rollout_servers, "_PAUSE", 0.0)
     run = make_served_run(tmp_path / "run", models / BASE, RONDO)
     assert train(run, StopAfter(run, 2)) == EXIT_STOPPED
     # Nothing listens on a port that is reserved.
@@ -350,7 +350,7 @@ def test_several_servers_share_the_prompts_and_one_that_dies_comes_back(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(served, "_PAUSE", 0.0)
+    monkeypatch.setattr(rollout_servers, "_PAUSE", 0.0)
     run = make_served_run(tmp_path / "run", base, {"kind": "vllm"})
     cluster = Cluster("one.example", "two.example")
     urls = "http://one.example, http://two.example"

@@ -21,8 +21,7 @@ from training.contract import (
     write_evaluation,
     write_spec,
 )
-from training.rlhf.policy_gradient.pareto import front_svg, non_dominated
-from training.rlhf.policy_gradient.sweep import main, parse_weights, sweep
+from training.rlhf.policy_gradient.sweep import front_svg, main, non_dominated, parse_weights, sweep
 
 RIGHT = RewardPart(name="right", kind="exact_match")
 SHORT = RewardPart(name="short", kind="length", weight=0.5, options={"most": 9})

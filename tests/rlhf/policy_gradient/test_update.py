@@ -22,8 +22,7 @@ from tests.rlhf.policy_gradient.tabular import (
     update,
 )
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, evaluated_once
 
 AGGREGATES = ("token", "sequence", "constant")

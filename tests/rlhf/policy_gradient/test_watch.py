@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from training.contract import RewardPart, WatchSettings
-from training.rlhf.policy_gradient.watch import LENGTH, REWARD, Watch, held_out_figure, part_figure
+from training.rlhf.policy_gradient.reward_hacking import LENGTH, REWARD, Watch, held_out_figure, part_figure
 
 HUMAN = RewardPart(name="human", kind="length", options={"most": 9})
 KEPT_APART = held_out_figure("human")

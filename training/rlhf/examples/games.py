@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.losses.policy import entropy
-from training.rlhf.policy_gradient.credit import CreditAssignment, figures
-from training.rlhf.policy_gradient.episodes import Episodes
+from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy
 
 _MOST_NORM = 0.5

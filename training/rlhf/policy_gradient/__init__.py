@@ -1,7 +1,6 @@
-"""The policy gradient: sample, score, hold the score against something, learn from the difference.
+"""Policy gradient: REINFORCE, PPO, GRPO, RLOO and fine-grained RLHF.
 
-In the order of a step: `sampling` draws answers and scores them, which makes `episodes`; `credit` turns
-their rewards into advantages; `update` learns from these, through an `actor`; `watch` looks on. What a step
-is and how often it is taken stands in `loop`. The teaching examples (`training.rlhf.examples`) use
-`episodes`, `credit` and `update` as they are, on policies of a few parameters.
+In the order of a step: `sampling` draws and scores completions, in this process or by `rollout_servers`;
+`credit` turns rewards into advantages; `update` learns from these through an `actor`; `reward_hacking` warns.
+`loop` is the run. `training.rlhf.examples` uses `credit` and `update` on policies of a few parameters.
 """

@@ -1,7 +1,7 @@
 """The run: prompts, samples, scores, credit, update; once a step, resumable at every save.
 
 One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `seconds`, `skipped` and what
-`credit.figures` and `update.update_policy` tell:
+`credit.figures` and `update_policy` return:
 
     reward                 mean over the answers that were scored, segments' rewards included; before
                            what `rollout, unfinished` makes of answers that were cut off
@@ -21,54 +21,318 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
     beta                   KL penalty coefficient
     tokens, answers        drawn in the step
     seconds_rollout, seconds_reward, seconds_learning
-    held_out_…             after an evaluation, see `evaluation`
+    held_out_…             after an evaluation, see `evaluation_figures`
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.contract import WATCH_MARK, ContractError, PolicyGradientSettings, RunSpec
+from training.contract import (
+    SAMPLES_FILE,
+    WATCH_MARK,
+    CheckpointKind,
+    ContractError,
+    PolicyGradientSettings,
+    RunSpec,
+    canonical_json,
+    read_prompts,
+)
+from training.rlhf.loop.checks import counts_by_reason
+from training.rlhf.loop.method import start_adapter
+from training.rlhf.loop.reference import Reference, placed_reference
+from training.rlhf.loop.run import RunResult, TrainingRun
 from training.rlhf.loop.schedule import examples_of_step
 from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult
+from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.policy_gradient.actor import LanguageActor
-from training.rlhf.policy_gradient.credit import Credit
+from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.credit import figures as credit_figures
-from training.rlhf.policy_gradient.episodes import Episodes
-from training.rlhf.policy_gradient.evaluation import evaluation_figures
-from training.rlhf.policy_gradient.method import PolicyGradient, part_figures, sample_figures
-from training.rlhf.policy_gradient.optimizer_steps import Clock, OptimizerSteps
-from training.rlhf.policy_gradient.samples_file import SamplesFile
+from training.rlhf.policy_gradient.reward_hacking import LENGTH, REWARD, Watch, held_out_figure, part_figure
+from training.rlhf.policy_gradient.rollout_servers import BatchRequest, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.sampling import (
     Prompt,
     Prompts,
     Sampled,
     episodes_of,
+    read_to_answer,
     seeds_of_step,
     staleness_figures,
+    token_places,
 )
-from training.rlhf.policy_gradient.served import BatchRequest, Drawn, ServedPolicy
-from training.rlhf.policy_gradient.share import Share
-from training.rlhf.policy_gradient.update import evaluated_once, update_policy
-from training.rlhf.policy_gradient.watch import LENGTH, REWARD
-from training.rlhf.rewards.combination import Combined
+from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluated_once, update_policy
+from training.rlhf.rewards.combination import Combination, Combined
+from training.rlhf.rewards.from_settings import build_rewards
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout import Sample, rollout
 from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
-from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.processes import Processes, Share
 from training.rlhf.runtime.run_folder import RunFolder, log
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.sampling import SamplingParameters
+from training.rlhf.spans import Stretch
+
+
+class PolicyGradient:
+    """Models, rewards and state of a policy-gradient run.
+
+    Policy, value head, reward models and reference are adapters on one backbone. The reference is that of
+    the settings, see `Reference`; where no divergence is paid for there is none. The value head
+    reads an adapter of its own, shaped like the policy's, and says 0 before it has learned; it is saved with
+    the run's state and is no part of the checkpoint.
+    """
+
+    kind: CheckpointKind = "policy"
+    adapter = "policy"
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        spec: RunSpec,
+        settings: PolicyGradientSettings,
+        *,
+        folder: Path,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`folder` is the run's, where relative paths of reward models begin. cancelled: whether the run was
+        asked to stop."""
+        self.settings = settings
+        start_adapter(backbone, self.adapter, spec, settings.trained)
+        self.models = Models(
+            policy=self.adapter,
+            value=VALUE if settings.advantage.kind == "gae" else None,
+            reference=Reference(backbone, spec, settings.trained).adapter if self.asks_reference else None,
+        )
+        if self.models.value is not None:
+            backbone.add_adapter(VALUE, settings.lora, seed=spec.seed)
+            backbone.add_head(VALUE, VALUE, seed=spec.seed, scale=0.0)
+        self.rewards = build_rewards(
+            settings.rewards,
+            backbone=backbone,
+            folder=folder,
+            clip=settings.reward_clip,
+            context=settings.context,
+            cancelled=cancelled,
+        )
+        self.watched: Combination | None = None
+        if settings.watch.held_out:
+            self.watched = build_rewards(
+                settings.watch.held_out,
+                backbone=backbone,
+                folder=folder,
+                context=settings.context,
+                cancelled=cancelled,
+            )
+        self.credit = CreditAssignment(settings.advantage, settings.kl)
+        self.watch = Watch(settings.watch, weights={part.name: part.weight for part in settings.rewards})
+
+    @property
+    def asks_reference(self) -> bool:
+        """Return whether anything depends on the reference."""
+        return self.settings.kl.place != "none"
+
+    @property
+    def reports_base(self) -> bool:
+        """Return whether to report the divergence from the base: always under an adapter, which holds it
+        anyway; under full fine-tuning only where it is the reference, as it costs memory."""
+        return self.settings.adapter == "lora"
+
+    @property
+    def adapters(self) -> Mapping[str, float]:
+        """Return the value adapter and its pace."""
+        return {} if self.models.value is None else {self.models.value: self.settings.update.value_pace}
+
+    def to_json(self) -> dict[str, Any]:
+        """Running means, β, and what the watch has seen."""
+        state = {"credit": self.credit.state_dict(), "rewards": self.rewards.state_dict()}
+        state |= {"watch": self.watch.state_dict()}
+        return state | ({"watched": self.watched.state_dict()} if self.watched else {})
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Go on where `to_json` was taken."""
+        self.credit.load_state_dict(values["credit"])
+        self.rewards.load_state_dict(values["rewards"])
+        self.watch.load_state_dict(values["watch"])
+        if self.watched is not None:
+            self.watched.load_state_dict(values["watched"])
+
+    def close(self) -> None:
+        """End what the rewards keep open."""
+        for rewards in (self.rewards, self.watched):
+            if rewards is not None:
+                rewards.close()
+
+
+def part_figures(combined: Combined, watched: Combined | None) -> dict[str, float]:
+    """Mean score of each part of the reward, and of each that is watched; a part without any is left out."""
+    figures = {part_figure(name): _mean(scores) for name, scores in combined.parts.items()}
+    if watched is not None:
+        figures |= {held_out_figure(name): _mean(scores) for name, scores in watched.parts.items()}
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
+
+
+def sample_figures(sampled: Sampled, totals: Sequence[Score]) -> dict[str, float]:
+    """Mean reward of the answers that were scored, NaN where none was; lengths; how many were cut off."""
+    lengths = sampled.lengths
+    return {
+        REWARD: _mean(totals),
+        LENGTH: sum(lengths) / len(lengths),
+        "unfinished": sum(sampled.unfinished) / len(lengths),
+        "tokens": float(sum(lengths)),
+        "answers": float(len(lengths)),
+    }
+
+
+def worth(score: Score) -> float:
+    """Return a completion's total reward: its value and its segments'."""
+    return score.value + math.fsum(segment.value for segment in score.segments)
+
+
+def _mean(scores: Sequence[Score]) -> float:
+    values = [worth(score) for score in scores if score.scored]
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+_PROMPTS = 4
+"""Prompts of a step with a recorded sample."""
+_DIGITS = 5
+
+
+class SamplesFile:
+    """Writes the samples of a run, step by step."""
+
+    def __init__(self, folder: RunFolder, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._path = folder.path / SAMPLES_FILE
+        self._writes = folder.writes
+
+    def trim(self, step: int) -> None:
+        """Forget what was written after `step` steps: it is drawn again."""
+        if not self._writes or not self._path.is_file():
+            return
+        lines = []
+        for line in self._path.read_text(encoding="utf-8").splitlines(keepends=True):
+            # A last line may be torn; what comes after it was never written.
+            if not line.endswith("\n") or json.loads(line)["step"] > step:
+                break
+            lines.append(line)
+        self._path.write_text("".join(lines), encoding="utf-8")
+
+    def write(
+        self, step: int, sampled: Sampled, combined: Combined, episodes: Episodes, credit: Credit
+    ) -> None:
+        """Append samples of `step`: one of each of a few prompts, which their seeds choose."""
+        if not self._writes:
+            return
+        first = {group: row for row, group in reversed(list(enumerate(sampled.group)))}
+        chosen = sorted(first.values(), key=lambda row: sampled.samples[row].seed)[:_PROMPTS]
+        with self._path.open("a", encoding="utf-8") as stream:
+            for row in chosen:
+                places = token_places(sampled.samples[row], self._tokenizer)
+                line = _line(row, places, sampled, combined, episodes, credit)
+                stream.write(canonical_json({"step": step, **line}) + "\n")
+
+
+def _line(
+    row: int,
+    places: Sequence[Stretch],
+    sampled: Sampled,
+    combined: Combined,
+    episodes: Episodes,
+    credit: Credit,
+) -> dict[str, Any]:
+    prompt, sample, score = sampled.prompts[row], sampled.samples[row], combined.totals[row]
+    columns = {"reward": episodes.rewards, "advantage": credit.advantages}
+    drawn, reference = episodes.drawn_logp, episodes.ref_logp
+    if drawn is not None:
+        columns["logp"] = drawn
+        if reference is not None:
+            trainer = episodes.trainer_logp
+            columns["kl"] = (drawn if trainer is None else trainer) - reference
+    numbers = {name: values[row].tolist() for name, values in columns.items()}
+    version = {"version": sampled.versions[row]} if sampled.versions else {}
+    return {
+        **version,
+        "prompt": prompt.id,
+        "message": prompt.chat[-1].content,
+        "text": sample.text,
+        "finish_reason": sample.finish_reason,
+        "reward": _worth(score),
+        "reason": score.reason,
+        "parts": {name: _worth(scores[row]) for name, scores in combined.parts.items()},
+        "tokens": [
+            {
+                "text": sample.text[start:end],
+                "kl": None,
+                **{name: _rounded(values[index]) for name, values in numbers.items()},
+            }
+            for index, (start, end) in enumerate(places)
+        ],
+    }
+
+
+def _worth(score: Score) -> float | None:
+    return _rounded(worth(score)) if score.scored else None
+
+
+def _rounded(value: float) -> float | None:
+    return round(value, _DIGITS) if math.isfinite(value) else None
+
+
+def evaluation_figures(
+    sampled: Sampled, combined: Combined, watched: Combined | None, divergence: Tensor | None
+) -> dict[str, float]:
+    """The figures above, of one answer to each prompt. divergence: (B,) nats; None without a reference.
+
+        held_out_reward        mean over the prompts whose answer was scored, with _low and _high
+        held_out_reward/NAME   the same of one part of the reward
+        held_out_watched/NAME  the same of a reward that is not trained for
+        held_out_length        mean tokens of an answer, with _low and _high
+        held_out_kl            nats per answer from the reference, over the whole vocabulary before each
+                               token of the greedy answer, with _low and _high; where a reference is asked for
+        held_out_unfinished, held_out_unscored   shares of the answers
+        held_out_prompts       how many there were
+        held_out_loss          −held_out_reward: what the best state has least of
+
+    Intervals are of 95 %, by resampling prompts.
+    """
+    totals = combined.totals
+    scored = [index for index, score in enumerate(totals) if score.scored]
+    of_samples = sample_figures(sampled, totals)
+    figures = {"unfinished": of_samples["unfinished"], "prompts": float(len(totals))}
+    figures["unscored"] = 1 - len(scored) / len(totals)
+    ids = [prompt.id for prompt in sampled.prompts]
+    figures |= _interval(REWARD, [worth(totals[index]) for index in scored], [ids[index] for index in scored])
+    figures |= _interval(LENGTH, [float(length) for length in sampled.lengths], ids)
+    if divergence is not None:
+        figures |= _interval("kl", divergence.double().tolist(), ids)
+    if scored:
+        figures["loss"] = -figures[REWARD]
+    figures |= part_figures(combined, watched)
+    return {f"held_out_{name}": value for name, value in figures.items()}
+
+
+def _interval(name: str, values: Sequence[float], prompts: Sequence[str]) -> dict[str, float]:
+    if not values:
+        return {}
+    estimate = cluster_bootstrap(values, prompts)
+    result = {name: estimate.mean}
+    if estimate.low is not None and estimate.high is not None:
+        result |= {f"{name}_low": estimate.low, f"{name}_high": estimate.high}
+    return result
+
 
 _UPDATE_STREAM = 4
 """Keeps the order of minibatches apart from all else that is drawn from the run's seed."""
@@ -420,3 +684,64 @@ def _entropy(episodes: Episodes) -> float:
     """−log μ, the mean over drawn tokens: an estimate of the sampler's entropy."""
     drawn = episodes.drawn_logp
     return math.nan if drawn is None else float(-drawn[episodes.mask].double().mean())
+
+
+def train_on_samples(run: TrainingRun) -> RunResult:
+    """Train to the end. Several processes divide the prompts of a step, see `Share`."""
+    backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
+    settings = cast("PolicyGradientSettings", spec.settings)
+    folder.tell("starting", "reading the prompts")
+    prompts = read_to_answer(read_prompts(run.snapshot), backbone.tokenizer, settings)
+    dropped = [
+        {"judgment": entry["prompt"], "completion": "", "reason": entry["reason"]}
+        for entry in prompts.dropped
+    ]
+    folder.list_dropped(dropped)
+    _tell_of_prompts(prompts, settings)
+    method = PolicyGradient(
+        backbone,
+        placed_reference(spec, folder.path),
+        settings,
+        folder=folder.path,
+        cancelled=lambda: bool(run.stop.reason),
+    )
+    served: ServedPolicy | None = None
+    try:
+        if settings.rollout.server is not None and processes.first:
+            served = ServedPolicy(backbone, method.adapter, spec, settings.rollout.server, run=folder.path)
+        loop = SamplingLoop(
+            backbone=backbone,
+            method=method,
+            prompts=prompts,
+            spec=spec,
+            folder=folder,
+            stop=run.stop,
+            processes=processes,
+            served=served,
+        )
+        log.info("Training %s on %s, %d steps", spec.method, backbone.device, loop.total_steps)
+        # Those of the steps are not among them: a resumed run does not see them again.
+        warnings = list(folder.warnings)
+        steps, held_out = loop.run()
+    finally:
+        method.close()
+        if served is not None:
+            served.close()
+    summary = f"{steps} steps on {len(prompts.train)} prompts"
+    return RunResult(method.adapter, method.kind, steps, held_out, dropped, warnings, summary)
+
+
+def _tell_of_prompts(prompts: Prompts, settings: PolicyGradientSettings) -> None:
+    log.info("%d prompts to train on, %d held out", len(prompts.train), len(prompts.held_out))
+    for reason, count in counts_by_reason(prompts.dropped).items():
+        log.info("Left out, %d times: %s", count, reason)
+    if not prompts.held_out and settings.evaluation_prompts:
+        log.warning("No prompt is held out: there are no held-out figures, and no best state is chosen")
+    if prompts.shortened:
+        log.warning(
+            "%d prompts were longer than max_tokens (%d) less the answer's (%d) allows and lost their "
+            "beginning",
+            prompts.shortened,
+            settings.max_tokens,
+            settings.rollout.max_tokens,
+        )

@@ -4,19 +4,247 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
-from training.rlhf.policy_gradient.credit import Credit
-from training.rlhf.policy_gradient.episodes import Episodes
-from training.rlhf.policy_gradient.objective import Evaluated as Evaluated
-from training.rlhf.policy_gradient.objective import Objective, Window
-from training.rlhf.policy_gradient.share import Share
-from training.rlhf.policy_gradient.tally import Tally
+from training.rlhf.kl import estimate
+from training.rlhf.losses.policy import aggregated, importance_weights, policy_gradient, value
+from training.rlhf.model.sharding import clip_gradients
+from training.rlhf.policy_gradient.credit import Credit, Episodes
+from training.rlhf.runtime.processes import Processes, Share
+
+
+class Tally:
+    """Weighted means, least and greatest values by name; nothing is fetched from a device until asked for."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor | float] = {}
+        self._weights: dict[str, float] = {}
+        self._extremes: dict[str, list[Tensor | float]] = {}
+
+    def add(self, name: str, value: Tensor | float, weight: float = 1.0) -> None:
+        """A mean over `weight` things."""
+        self._sums[name] = self._sums.get(name, 0.0) + value * weight
+        self._weights[name] = self._weights.get(name, 0.0) + weight
+
+    def extend(self, name: str, value: Tensor | float) -> None:
+        """An extreme; the name says which: it ends in _min or _max."""
+        self._extremes.setdefault(name, []).append(value)
+
+    def join(self, other: Tally) -> None:
+        """Take in what another has gathered."""
+        for name, total in other._sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+            self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
+        for name, values in other._extremes.items():
+            self._extremes.setdefault(name, []).extend(values)
+
+    def plain(self) -> Tally:
+        """Return the same with plain numbers, which another process can read."""
+        plain = Tally()
+        plain._sums = {name: float(value) for name, value in self._sums.items()}
+        plain._weights = dict(self._weights)
+        plain._extremes = {
+            name: [float(value) for value in values] for name, values in self._extremes.items()
+        }
+        return plain
+
+    def forget(self, name: str) -> None:
+        """Reset one mean."""
+        self._sums.pop(name, None)
+        self._weights.pop(name, None)
+
+    def figures(self) -> dict[str, float]:
+        """Return all of them as plain numbers; what has no weight is left out."""
+        means = {name: float(self._sums[name]) / weight for name, weight in self._weights.items() if weight}
+        ends = {
+            name: (min if name.endswith("_min") else max)(float(value) for value in values)
+            for name, values in self._extremes.items()
+        }
+        return {**means, **ends}
+
+
+class Evaluated(NamedTuple):
+    """Evaluation of b completions by a policy: (b, T) each, with gradient, anything outside the mask."""
+
+    logp: Tensor
+    """log π of the actions, under the temperature and the filters that they were drawn with."""
+    entropy: Tensor | None = None
+    """Of the distribution that each action was drawn from, in nats."""
+    values: Tensor | None = None
+    """Return expected by the value head from before each action on."""
+    full_kl: Tensor | None = None
+    """KL(π ‖ π_ref) of each action's distribution, over all actions."""
+
+
+class Window(NamedTuple):
+    """Normaliser of a minibatch: the divisor of its passes' losses."""
+
+    tokens: float
+    answers: float
+
+
+class Objective:
+    """The loss, of which every pass computes its part.
+
+    The loss of a token is −min(ρ A, clip(ρ) A) w + β KL − c H: the clipped policy gradient with its
+    importance weight w, the divergence where that has its place in the loss, and the entropy H. Tokens become
+    one loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's
+    loss, the mean over tokens, is added.
+
+    Divergence in the loss is that of the next token, wherever the policy has come to stand. Unlike divergence
+    in the reward it does not hold a token to account for where it leads, so for answers of several tokens the
+    two have different optima.
+    """
+
+    def __init__(
+        self,
+        episodes: Episodes,
+        credit: Credit,
+        *,
+        settings: UpdateSettings,
+        kl: KlSettings,
+        beta: float,
+        constant: float | None,
+        only_value: bool = False,
+    ) -> None:
+        """As for `update_policy`, and with its errors."""
+        self._beta = beta if kl.place == "loss" else 0.0
+        self._constant = constant if settings.aggregate == "constant" else None
+        if settings.aggregate == "constant" and constant is None:
+            raise ValueError("aggregate 'constant' needs a constant: the longest answer allowed")
+        if episodes.old_logp is None and settings.minibatches > 1:
+            raise ValueError(
+                "with several minibatches old_logp must be given: the second would see a policy that the "
+                "first has moved (`evaluated_once` gives it)"
+            )
+        if settings.truncate is not None and episodes.behaviour_logp is None:
+            raise ValueError("truncate weighs against the sampler: behaviour_logp is needed")
+        if self._beta and kl.kind != "full" and episodes.ref_logp is None:
+            raise ValueError("divergence in the loss needs ref_logp")
+        if only_value and credit.returns is None:
+            raise ValueError("there is no value head that could learn alone")
+        self._only_value = only_value
+        self._episodes = episodes
+        self._credit = credit
+        self._settings = settings
+        self._kl = kl
+        self._kept = episodes.kept
+        self._old = episodes.old_logp
+        self._given = episodes.old_logp is not None
+        self._first_seen: set[int] = set()
+
+    @property
+    def touches_all(self) -> bool:
+        """Return whether answers without an advantage take a gradient too."""
+        return self._beta > 0 or self._settings.entropy > 0 or self._credit.returns is not None
+
+    def unseen(self, rows: list[int]) -> set[int]:
+        """Those whose first pass is still to come, which will give their old log-probabilities."""
+        return set() if self._given else set(rows) - self._first_seen
+
+    def forget(self, rows: set[int]) -> None:
+        """These rows' first pass did not count."""
+        self._first_seen -= rows
+
+    def terms(self, rows: list[int], evaluated: Evaluated, window: Window, tally: Tally) -> dict[str, Tensor]:
+        """Parts of the loss by name, scalars with gradient; figures go into the tally."""
+        mask = self._kept[rows]
+        logp = _within(mask, evaluated.logp)
+        old = _within(mask, self._old_logp(rows, evaluated.logp))
+        tokens = float(mask.sum())
+        settings = self._settings
+        per_token, statistics = policy_gradient(
+            logp,
+            old,
+            self._credit.advantages[rows],
+            mask,
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            weight=self._weights(rows, old, mask, tally, tokens),
+            reduction="none",
+        )
+        for name, figure in statistics.items():
+            if name in ("ratio_min", "ratio_max"):
+                tally.extend(name, figure)
+            else:
+                tally.add(name, figure, tokens)
+        terms = {"policy_loss": self._term(per_token, mask, window)}
+        if self._beta:
+            divergence = self._divergence(rows, logp, evaluated, mask)
+            terms["kl_loss"] = self._beta * self._term(divergence, mask, window)
+        if evaluated.entropy is not None:
+            spread = _within(mask, evaluated.entropy)
+            tally.add("entropy", spread.detach().sum() / max(tokens, 1), tokens)
+            if settings.entropy:
+                terms["entropy_loss"] = -settings.entropy * self._term(spread, mask, window)
+        elif settings.entropy:
+            raise ValueError("an entropy bonus needs the actor's entropy")
+        if self._credit.returns is not None:
+            terms["value_loss"] = settings.value_weight * self._value_loss(rows, evaluated, mask, window)
+        return {"value_loss": terms["value_loss"]} if self._only_value else terms
+
+    def _old_logp(self, rows: list[int], logp: Tensor) -> Tensor:
+        if not self._given:
+            if self._old is None:
+                self._old = logp.new_zeros(self._kept.shape)
+            if not self._first_seen.issuperset(rows):
+                self._old[rows] = logp.detach()
+                self._first_seen.update(rows)
+        assert self._old is not None  # noqa: S101
+        return self._old[rows].detach()
+
+    def _weights(
+        self, rows: list[int], old: Tensor, mask: Tensor, tally: Tally, tokens: float
+    ) -> Tensor | None:
+        """Importance weights, None where there are to be none."""
+        if self._episodes.behaviour_logp is None:
+            return None
+        drawn = _within(mask, self._episodes.behaviour_logp[rows].to(old.dtype))
+        tally.add("sampler_gap", (old - drawn).abs().sum() / max(tokens, 1), tokens)
+        if self._settings.truncate is None:
+            return None
+        weights = importance_weights(old, drawn, mask, truncate=self._settings.truncate)
+        tally.add("importance_weight", weights.sum() / max(tokens, 1), tokens)
+        cut = ((old - drawn).exp() > self._settings.truncate) & mask
+        tally.add("importance_truncated", cut.sum() / max(tokens, 1), tokens)
+        return weights
+
+    def _divergence(self, rows: list[int], logp: Tensor, evaluated: Evaluated, mask: Tensor) -> Tensor:
+        """KL of each token as the settings estimate it, 0 outside the mask: (b, T)."""
+        if self._kl.kind == "full":
+            if evaluated.full_kl is None:
+                raise ValueError("full divergence needs the actor's full_kl")
+            return _within(mask, evaluated.full_kl)
+        assert self._episodes.ref_logp is not None  # noqa: S101 - looked at in __init__
+        return estimate(logp, _within(mask, self._episodes.ref_logp[rows].detach()), self._kl.kind)
+
+    def _value_loss(self, rows: list[int], evaluated: Evaluated, mask: Tensor, window: Window) -> Tensor:
+        before, returns = self._episodes.old_values, self._credit.returns
+        if evaluated.values is None or before is None or returns is None:
+            raise ValueError("gae needs the actor's values and old_values")
+        return value(
+            evaluated.values,
+            before[rows],
+            returns[rows],
+            mask,
+            clip=self._settings.value_clip,
+            window=window.tokens,
+        )
+
+    def _term(self, values: Tensor, mask: Tensor, window: Window) -> Tensor:
+        divisor = window.tokens if self._settings.aggregate == "token" else window.answers
+        return aggregated(values, mask, self._settings.aggregate, constant=self._constant, window=divisor)
+
+
+def _within(mask: Tensor, values: Tensor) -> Tensor:
+    """0 outside the mask, before any arithmetic: a NaN multiplied by 0 later still spoils the gradient."""
+    return torch.where(mask, values, torch.zeros_like(values))
 
 
 class Actor(Protocol):
@@ -152,6 +380,18 @@ def _minibatches(groups: list[list[int]], count: int, random: torch.Generator) -
             yield [row for index in sorted(share.tolist()) for row in groups[index]]
 
 
+def _joined(processes: Processes, tally: Tally, sums: dict[str, float]) -> tuple[Tally, dict[str, float]]:
+    """Return the figures of all processes together, and each sum over all of them."""
+    if processes.world == 1:
+        return tally, sums
+    whole, totals = Tally(), dict[str, float]()
+    for other, partial in processes.gather_objects((tally.plain(), sums)):
+        whole.join(other)
+        for name, total in partial.items():
+            totals[name] = totals.get(name, 0.0) + total
+    return whole, totals
+
+
 class _Learner:
     """Takes the steps of minibatches and keeps the tally."""
 
@@ -219,7 +459,7 @@ class _Learner:
             self._objective.forget(fresh)
             if not self._actor.halve() and lacking is not None:
                 raise lacking
-        tally, sums = self._share.joined(tally, sums)
+        tally, sums = _joined(self._share.processes, tally, sums)
         for name, total in sums.items():
             tally.add(name, total)
         return tally, all(map(math.isfinite, sums.values()))
@@ -242,3 +482,48 @@ class _Learner:
             for name, term in terms.items():
                 sums[name] = sums.get(name, torch.zeros_like(term)).detach() + term.detach()
         return tally, {name: float(total) for name, total in sums.items()}
+
+
+class OptimizerSteps:
+    """Optimiser steps of one update."""
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[nn.Parameter]],
+        most: float,
+        apply: Callable[[], None],
+        sum_gradients: Callable[[list[nn.Parameter]], None],
+    ) -> None:
+        """sum_gradients: over the processes of the run."""
+        self._groups = groups
+        self._most = most
+        self._apply = apply
+        self._sum_gradients = sum_gradients
+        self.taken = 0
+
+    def __call__(self, finite: bool) -> OptimizerStep:
+        """Clip, step where all is finite, and empty the gradient. The norm returned is the policy's."""
+        self._sum_gradients([parameter for group in self._groups for parameter in group])
+        norms = [float(clip_gradients(group, self._most)) for group in self._groups]
+        finite = finite and all(map(math.isfinite, norms))
+        if finite:
+            self._apply()
+            self.taken += 1
+        for group in self._groups:
+            for parameter in group:
+                parameter.grad = None
+        return OptimizerStep(norms[0], finite)
+
+
+class Clock:
+    """Duration of each part of a step, in seconds."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self.laps: dict[str, float] = {}
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap."""
+        now = time.monotonic()
+        self.laps[name] = round(now - self._last, 3)
+        self._last = now

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -95,6 +95,43 @@ class Processes:
     def _come_to_rest(self) -> None:
         if self.rest is not None:
             self.rest()
+
+
+class Share:
+    """This process's part of a step's prompts; all of them where it is alone.
+
+    Answers and scores are exchanged as soon as they are there, so that advantages, whitening, running means
+    and β are computed from the whole step, by every process alike. Groups are never split. Gradients are
+    summed; a loss is divided by the tokens or answers of the whole minibatch, so that the sum is the gradient
+    of one process.
+    """
+
+    def __init__(self, processes: Processes | None = None) -> None:
+        self.processes = processes or Processes()
+
+    def rows(self, group: Sequence[int], rows: Sequence[int] | None = None) -> list[int]:
+        """Return rows of answers to this process's prompts.
+
+        group: (B) the number of each one's prompt; for the prompts themselves, their numbers. rows: among
+        which; None is all.
+        """
+        among = range(len(group)) if rows is None else rows
+        return [row for row in among if group[row] % self.processes.world == self.processes.rank]
+
+    def merged(self, rows: Sequence[int], mine: Sequence[_Object]) -> list[_Object]:
+        """Return one thing for every row of the step in order, from those for this process's rows."""
+        every = dict[int, _Object]()
+        for part in self.processes.gather_objects(dict(zip(rows, mine, strict=True))):
+            every |= part
+        return [every[row] for row in sorted(every)]
+
+    def filled(self, values: Tensor) -> Tensor:
+        """Return (B, T) of all answers, from values that are 0 for answers to other processes' prompts."""
+        return self.processes.sum(values)
+
+    def any(self, flag: bool) -> bool:
+        """Return whether the flag is up in any process."""
+        return self.processes.any(flag, torch.device("cpu"))
 
 
 @contextmanager

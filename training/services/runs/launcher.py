@@ -66,7 +66,7 @@ _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 _OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
 """Variables that a reward of kind `served`, and TRL, ask of them, one key among them."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
-"""Variables that `training.rlhf.policy_gradient.served` asks of them, one key among them."""
+"""Variables that `training.rlhf.policy_gradient.rollout_servers` asks of them, one key among them."""
 _NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, TRL_VARIABLE})
 _INHERITED_PREFIXES = (
     "LC_",

@@ -1,4 +1,4 @@
-"""The reward-hacking watch: warns when the reward rises and what it stands for does not.
+"""Reward hacking: warnings when the reward rises and what it stands for does not.
 
 A policy that is trained for a proxy finds what the proxy overlooks: answers grow longer, or please one judge
 and no other (Gao, Schulman & Hilton 2023, "over-optimisation"). Either shows as two curves that part ways.
