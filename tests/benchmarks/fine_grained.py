@@ -37,20 +37,20 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.data import UsedLabels, build_examples
-from training.rlhf.measures.classification import (
+from training.rlhf.data import build_examples
+from training.rlhf.measures.predictions import (
     average_precision,
     cohen_kappa,
     f1_at,
     precision_recall_curve,
 )
-from training.rlhf.methods.objectives.segment_scores import cut, segment_rewards
+from training.rlhf.methods.objectives.segments import cut, segment_rewards
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import resolve_dtype
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.spans import segment_labels, trim_spans
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import pack, passes
 from training.rlhf.train import train_run
 

@@ -22,8 +22,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import end_tokens
+from training.rlhf.sampling import SamplingParameters
 
 QUESTION = "Explain to a ten-year-old why the sky is blue, and then why it turns red at sunset."
 TOKENS = 120

@@ -49,23 +49,23 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.data import UsedLabels, build_examples
+from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.methods.baselines import (
+from training.rlhf.methods.frozen_head import (
     Pairs,
     comparable,
+    fit_frozen_head,
     score_by_frozen,
     score_by_length,
     score_by_position,
     score_by_surface,
     surface_tables,
 )
-from training.rlhf.methods.frozen_head import fit_frozen_head
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.stopping import StopRequest
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import packed_tokens
 from training.rlhf.train import train_run
 

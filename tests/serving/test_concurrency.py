@@ -21,7 +21,8 @@ from tests.serving.conftest import BASE, Folders, connect
 from tests.serving.figures import figures
 from tests.serving.test_life import LONG, begin_long_stream, wait_for
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import SamplingParameters, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.sampling import SamplingParameters
 
 MODELS = (BASE, "warm", "hot", "reward")
 TOKENS = 120

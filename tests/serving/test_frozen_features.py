@@ -13,7 +13,7 @@ from training.contract import EXIT_FINISHED, RewardSettings, SnapshotRow, read_m
 from training.rlhf.data import build_examples
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.learned import LearnedReward
+from training.rlhf.rewards.reward_model import LearnedReward
 from training.rlhf.tokens.packing import pack
 
 

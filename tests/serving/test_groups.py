@@ -15,7 +15,7 @@ from tests.serving.conftest import Folders
 from tests.serving.test_checkpoints import score
 from training.contract import EXIT_FINISHED
 from training.rlhf.data import build_examples
-from training.rlhf.methods.objectives.people import group_scores
+from training.rlhf.methods.people import group_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack

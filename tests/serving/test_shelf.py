@@ -14,7 +14,8 @@ from tests.serving.conftest import Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import SamplingParameters, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.sampling import SamplingParameters
 from training.serving.catalogue import Catalogue
 from training.serving.errors import RequestError
 from training.serving.shelf import Shelf

@@ -15,10 +15,9 @@ from transformers import AutoModelForCausalLM
 
 from tests.serving.conftest import BASE, Folders
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.engine import Engine
-from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import SampleRequest
+from training.rlhf.rollout.samples import Sample, SampleRequest, end_tokens
+from training.rlhf.sampling import SamplingParameters
 from training.serving.errors import RequestError
 from training.serving.requests import ChatRequest
 from training.serving.structures import Structures

@@ -30,13 +30,12 @@ from training.contract import (
 )
 from training.rlhf.external.run import train_by_trl
 from training.rlhf.loop.checkpoints import save_checkpoint
-from training.rlhf.loop.checks import refuse_too_many_tokens
-from training.rlhf.loop.run import RunResult, TrainingRun, train_on_judgments
+from training.rlhf.loop.run import RunResult, TrainingRun, refuse_too_many_tokens, train_on_judgments
 from training.rlhf.loop.state import resume_key
 from training.rlhf.loop.stepping import DivergedError
+from training.rlhf.methods.dpo import DirectPreference
 from training.rlhf.methods.kto import KahnemanTversky
-from training.rlhf.methods.preference import DirectPreference
-from training.rlhf.methods.reward_run import train_reward_model
+from training.rlhf.methods.reward import train_reward_model
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.loop import train_on_samples

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.rlhf.rollout import Delta, Sample, TokenLogProb
+from training.rlhf.rollout.samples import Delta, Sample, TokenLogProb
 from training.serving.model import GenerationStarted
 from training.serving.prompt_log_probabilities import PromptToken
 from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest

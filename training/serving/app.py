@@ -31,7 +31,7 @@ from training.serving.startup import Startup
 from training.serving.worker import Job, Work, Worker
 
 if TYPE_CHECKING:
-    from training.rlhf.rollout import Sample
+    from training.rlhf.rollout.samples import Sample
     from training.serving.answers import Answer
     from training.serving.model import Model
 
@@ -192,7 +192,7 @@ class Server:
 
 async def _stream(answer: Answer, events: AsyncIterator[Any], job: Job) -> AsyncIterator[bytes]:
     """Server-sent events; closing this early, as happens when the client goes, calls the job off."""
-    from training.rlhf.rollout import Delta
+    from training.rlhf.rollout.samples import Delta
     from training.serving.answers import DONE, event
 
     opened: set[int] = set()

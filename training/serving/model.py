@@ -15,16 +15,15 @@ import torch
 
 from training.contract import ContractError, Population, RewardSettings, RunSpec, SegmentHead, with_context
 from training.rlhf.loop.log_probabilities import answer_token_log_probabilities
-from training.rlhf.methods.objectives.people import check_population, group_scores, population_scores
-from training.rlhf.methods.objectives.reading import read_heads
-from training.rlhf.methods.objectives.segment_scores import SegmentReward, segment_rewards
+from training.rlhf.methods.objectives.ratings import read_heads
+from training.rlhf.methods.objectives.segments import SegmentReward, segment_rewards
+from training.rlhf.methods.people import check_population, group_scores, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.constraint import Constraint, ConstraintError
 from training.rlhf.rollout.engine import Engine
-from training.rlhf.rollout.limits import context_length, end_tokens
-from training.rlhf.rollout.rows import SampleRequest
+from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
+from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack

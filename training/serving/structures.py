@@ -11,7 +11,7 @@ from typing import Any
 
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.constraint import Constraint, ConstraintError, Grammars
-from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.samples import end_tokens
 from training.serving.errors import RequestError
 from training.serving.requests import ChatRequest
 from training.serving.tool_calls import BEFORE_CLOSING, CLOSING, OPENING, head_of

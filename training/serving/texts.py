@@ -9,7 +9,7 @@ from training.contract import ContractError, Message
 from training.contract.chat_template import Thinking
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.templates import TurnEnd, any_of
-from training.rlhf.rollout.limits import context_length
+from training.rlhf.rollout.samples import context_length
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.serving.errors import RequestError
 from training.serving.requests import ChatMessage, ChatRequest

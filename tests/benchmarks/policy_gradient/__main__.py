@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 from tests.benchmarks.training.__main__ import Figures, load, measured
-from training.rlhf.examples.reverse.names import read_names
+from training.rlhf.examples.reverse import read_names
 
 WORDING = "Reverse the name: {name}. Answer:"
 WHO = ("Rondo", "course", "TRL")

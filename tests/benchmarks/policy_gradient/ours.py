@@ -23,7 +23,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.runtime.allocation import keep_freed_memory
+from training.rlhf.__main__ import keep_freed_memory
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 

@@ -9,8 +9,7 @@ import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
 from training.contract import EXIT_FINISHED, read_machine_use
-from training.rlhf.runtime.machine import Machine
-from training.rlhf.runtime.run_folder import RunFolder
+from training.rlhf.runtime.run_folder import Machine, RunFolder
 
 
 def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(base: Path, tmp_path: Path) -> None:
@@ -35,7 +34,7 @@ def test_a_line_is_written_every_few_seconds_with_the_tokens_since_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("training.rlhf.runtime.machine.time.monotonic", lambda: now)
+    monkeypatch.setattr("training.rlhf.runtime.run_folder.time.monotonic", lambda: now)
     machine = Machine(RunFolder(tmp_path), torch.device("cpu"))
     for step, at in enumerate([100.0, 101.0, 102.0, 105.0, 106.0], start=1):
         now = at

@@ -21,7 +21,7 @@ from training.contract import (
     SftSettings,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.base_config import context_of
+from training.rlhf.model.families import context_of
 from training.rlhf.rollout.cache import KeyCache
 from training.services.runs.memory import Shape, memory_of, parameters_in
 

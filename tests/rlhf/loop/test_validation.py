@@ -7,8 +7,8 @@ import pytest
 
 from training.contract import OptimiserSettings
 from training.rlhf.data import Examples
-from training.rlhf.loop.best import BestState
-from training.rlhf.loop.validation import chooses_state, split_validation
+from training.rlhf.loop.state import BestState
+from training.rlhf.loop.training_loop import chooses_state, split_validation
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.example import Example
 

@@ -372,7 +372,7 @@ def test_a_rankings_slope_does_not_depend_on_the_rankings_beside_it(ties) -> Non
 def test_a_loss_on_pairs_is_added_by_its_name_and_serves_like_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("training.rlhf.losses.preference._DPO_TERMS", {})
+    monkeypatch.setattr("training.rlhf.losses._DPO_TERMS", {})
     losses.register_dpo_loss("exponential", lambda h, beta: torch.exp(-beta * h))
     margins = [torch.tensor([0.0, 2.0]), *(torch.zeros(2) for _ in range(3))]
     # e^0 and e^(−0.5 · 2), by hand.

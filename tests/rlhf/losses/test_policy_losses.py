@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from training.rlhf import advantages, kl, losses
-from training.rlhf.losses import policy as policy_losses
+from training.rlhf import losses as policy_losses
 
 NAN = math.nan
 FREE = math.inf

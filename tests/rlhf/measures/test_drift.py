@@ -9,8 +9,8 @@ import pytest
 
 from tests.rlhf.people import Floats, Person, judged
 from training.contract import DriftFigures
-from training.rlhf.measures.drift import discounts, drift_of, newest_round
 from training.rlhf.measures.linear_choice import LinearScore, choices_of, fit_at
+from training.rlhf.measures.people import discounts, drift_of, newest_round
 from training.rlhf.tokens.example import Example
 
 BEFORE, NOW = (1.5, 1.5, 0.0), (1.5, -1.5, 0.0)

@@ -12,8 +12,7 @@ from tests.rlhf.runs import judgments
 from training.contract import LoraSettings
 from training.rlhf.data import build_examples
 from training.rlhf.measures.frozen_features import FeatureCache, places_to_read, preferred_place
-from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.places import Place
+from training.rlhf.model.backbone import Backbone, Place
 from training.rlhf.tokens.example import Example
 
 

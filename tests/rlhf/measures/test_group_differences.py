@@ -9,8 +9,8 @@ import pytest
 from scipy.optimize import minimize
 
 from tests.rlhf.people import Person, judged
-from training.rlhf.measures.group_differences import STRENGTH, fit_with_variance, group_differences
 from training.rlhf.measures.linear_choice import choices_of
+from training.rlhf.measures.people import STRENGTH, fit_with_variance, group_differences
 
 NAMES = ("log_words", "list_items", "refusal")
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from tests.rlhf.people import Floats, Person, judged
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.measures.pooled_choice import PooledScore, fit_pooled, people_of
+from training.rlhf.measures.people import PooledScore, fit_pooled, people_of
 from training.rlhf.tokens.example import Example
 
 STRENGTH = 0.01

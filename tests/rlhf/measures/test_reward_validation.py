@@ -12,9 +12,8 @@ from scipy.optimize import minimize_scalar
 
 from tests.rlhf.runs import contradicted, make_run, status_of, train
 from training.contract import EXIT_FINISHED, read_manifest, validation_from_figures
-from training.rlhf.measures.baselines import length_log_loss, length_slope, scaled_log_loss
-from training.rlhf.measures.pair_figures import pair_figures
-from training.rlhf.measures.validation import log_validation
+from training.rlhf.measures.pairs import length_log_loss, length_slope, pair_figures, scaled_log_loss
+from training.rlhf.methods.reward import log_validation
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
 

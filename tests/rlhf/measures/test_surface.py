@@ -9,8 +9,12 @@ import numpy as np
 import pytest
 
 from tests.rlhf.runs import row
-from training.rlhf.measures.leaning import correlations, length_controlled_accuracy
-from training.rlhf.measures.surface import SURFACE_FEATURES, surface_features
+from training.rlhf.measures.surface import (
+    SURFACE_FEATURES,
+    correlations,
+    length_controlled_accuracy,
+    surface_features,
+)
 
 
 def features_of(text: str, *, prompt: str = "Name two colours", **more: Any) -> dict[str, float]:

@@ -17,10 +17,10 @@ from training.contract import (
     SnapshotRow,
 )
 from training.rlhf.data import build_examples
-from training.rlhf.loop.evaluation import Account
 from training.rlhf.loop.method import TrainingMethod
+from training.rlhf.loop.training_loop import Account
+from training.rlhf.methods.dpo import DirectPreference
 from training.rlhf.methods.kto import KahnemanTversky
-from training.rlhf.methods.preference import DirectPreference
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone

@@ -8,12 +8,12 @@ import torch
 from tests.rlhf.methods.test_methods import CPU, LORA, batch_of, spec_of
 from tests.rlhf.runs import row
 from training.contract import RewardSettings, SnapshotRow
-from training.rlhf.data import UsedLabels, build_examples
-from training.rlhf.loop.evaluation import Account
+from training.rlhf.data import build_examples
+from training.rlhf.loop.training_loop import Account
 from training.rlhf.methods.reward import RewardModelling, read_rewards
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import pack
 
 TEXTS = ["the sun", "no", "why not", "the answer is long", "yes"]

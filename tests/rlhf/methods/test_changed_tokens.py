@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.rlhf.methods.policies import CPU, examples_of, figures, method_of, step
 from tests.rlhf.runs import row
 from training.contract import ContractError, LoraSettings, PreferenceSettings
+from training.rlhf.data import SHORTEST_KEPT, Places, differing
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.changed import SHORTEST_KEPT, Places, differing
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack

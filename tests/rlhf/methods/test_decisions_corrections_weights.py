@@ -19,10 +19,11 @@ from training.contract import (
     read_spec,
     settings_from_json,
 )
-from training.rlhf.data import Examples, UsedLabels, build_examples
+from training.rlhf.data import Examples, build_examples
 from training.rlhf.losses import bradley_terry, dpo
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.tokens.example import UsedLabels
 from training.rlhf.tokens.packing import pack
 
 USABLE = row("usable", ["yes", "no"], [1, 2])

@@ -5,9 +5,10 @@ import pytest
 from tests.rlhf.methods.policies import examples_of, method_of, step
 from tests.rlhf.runs import row
 from training.contract import KtoSettings, LoraSettings
-from training.rlhf.data import UsedLabels, build_examples
+from training.rlhf.data import build_examples
 from training.rlhf.methods.kto import said_good
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.tokens.example import UsedLabels
 
 LORA = LoraSettings(rank=4)
 

@@ -21,10 +21,10 @@ from training.contract import (
     settings_from_json,
 )
 from training.rlhf.data import build_examples
-from training.rlhf.methods.objectives.people import group_names, group_scores, population_scores
+from training.rlhf.methods.people import group_names, group_scores, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.learned import LearnedReward
+from training.rlhf.rewards.reward_model import LearnedReward
 from training.rlhf.tokens.packing import pack
 
 LONG, SHORT = "the sun rises in the east. ", "the sun rises. "

@@ -12,7 +12,7 @@ from training.contract import LoraSettings, PreferenceSettings, RewardSettings, 
 from training.rlhf.data import build_examples
 from training.rlhf.loop.log_probabilities import answer_log_probabilities, token_log_probabilities
 from training.rlhf.loop.method import TrainingMethod
-from training.rlhf.methods.preference import DirectPreference
+from training.rlhf.methods.dpo import DirectPreference
 from training.rlhf.methods.reward import RewardModelling, read_rewards
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.example import Example

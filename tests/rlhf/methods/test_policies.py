@@ -19,12 +19,11 @@ from training.contract import (
     Settings,
     SftSettings,
 )
-from training.rlhf.loop.evaluation import Account
 from training.rlhf.loop.method import TrainingMethod
-from training.rlhf.losses import Ties
-from training.rlhf.losses.ties import likeliest_log_tie
-from training.rlhf.measures.policy_figures import ratio_figures
-from training.rlhf.methods.preference import best_answers
+from training.rlhf.loop.reference import ratio_figures
+from training.rlhf.loop.training_loop import Account
+from training.rlhf.losses import Ties, likeliest_log_tie
+from training.rlhf.methods.dpo import best_answers
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example

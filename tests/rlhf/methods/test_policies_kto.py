@@ -10,13 +10,12 @@ from tests.rlhf.methods.policies import CPU, examples_of, figures, method_of, st
 from tests.rlhf.methods.test_policies import log_probability
 from tests.rlhf.runs import row
 from training.contract import ContractError, KtoSettings, LoraSettings, SnapshotRow
-from training.rlhf.data import Labels, Rating
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.methods.kto import said_good, weights_of_kinds
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.encoding import Answered
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, Labels, Rating
 from training.rlhf.tokens.packing import pack
 
 LORA = LoraSettings(rank=4)

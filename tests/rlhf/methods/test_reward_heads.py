@@ -12,8 +12,8 @@ from tests.rlhf.methods.test_methods import batch_of, loss_of
 from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import row
 from training.contract import ContractError
-from training.rlhf.methods.objectives.preference import LOG_TIE
-from training.rlhf.methods.resampling import resample
+from training.rlhf.measures.pairs import resample
+from training.rlhf.methods.objectives.rankings import LOG_TIE
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone
 

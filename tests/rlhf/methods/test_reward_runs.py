@@ -30,8 +30,8 @@ from training.contract import (
     read_metrics,
     write_evaluation,
 )
-from training.rlhf.loop.schedule import parameter_groups
-from training.rlhf.measures.pair_figures import pair_details, pair_figures
+from training.rlhf.loop.stepping import parameter_groups
+from training.rlhf.measures.pairs import pair_details, pair_figures
 
 EVERYTHING = {
     "loss": "plackett_luce",

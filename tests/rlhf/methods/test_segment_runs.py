@@ -32,7 +32,7 @@ from training.contract import (
     read_metrics,
     settings_from_json,
 )
-from training.rlhf.methods.objectives.segment_scores import segment_rewards
+from training.rlhf.methods.objectives.segments import segment_rewards
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack

@@ -22,10 +22,10 @@ from training.contract import (
     settings_from_json,
 )
 from training.contract.steps import steps
-from training.rlhf.measures.classification import roc_auc
+from training.rlhf.measures.predictions import roc_auc
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_rewards
-from training.rlhf.rewards.learned import LearnedReward
+from training.rlhf.rewards.reward_model import LearnedReward
 from training.rlhf.rollout.samples import Sample, TokenLogProb
 from training.rlhf.tokens.packing import pack
 

@@ -12,7 +12,7 @@ import ctypes, resource, sys
 # PR_SET_THP_DISABLE: pages of 4 KB alone, never of 2 MB.
 assert ctypes.CDLL(None).prctl(41, 1, 0, 0, 0) == 0
 import torch
-from training.rlhf.runtime.allocation import keep_freed_memory
+from training.rlhf.__main__ import keep_freed_memory
 if "keep" in sys.argv:
     assert keep_freed_memory()
 for _ in range(2):

@@ -22,7 +22,8 @@ from tests.rlhf.model.test_families import (
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.inspection import inspect_folder
-from training.rlhf.rollout import SamplingParameters, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.sampling import SamplingParameters
 
 SOME = {
     "apertus": True,

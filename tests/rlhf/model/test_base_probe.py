@@ -23,8 +23,8 @@ from transformers import (
 from training.contract import ContractError
 from training.rlhf.model import attention, base_probe
 from training.rlhf.model.attention import NAME, Layout, Segment, packed_states
-from training.rlhf.model.base_config import window_of
 from training.rlhf.model.base_probe import refuse_unknown_family
+from training.rlhf.model.families import window_of
 
 SIZES: dict[str, Any] = {
     "vocab_size": 320,

@@ -17,9 +17,10 @@ from training.contract import LoraSettings
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Sample, SamplingParameters, rollout
-from training.rlhf.rollout.limits import context_length
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Sample, context_length
 from training.rlhf.rollout.static_shapes import StaticShapes
+from training.rlhf.sampling import SamplingParameters
 
 CLOSE = 1e-5
 """Largest difference, as a share of the largest value: both are float32."""

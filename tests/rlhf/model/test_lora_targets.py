@@ -15,10 +15,10 @@ from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
 from tests.serving.conftest import write_checkpoint
 from training.contract import ALL_LINEAR, ContractError, LoraSettings
 from training.rlhf.export import export_checkpoint
+from training.rlhf.model.adapters import add_low_rank
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.lora_layer import LoraLinear
 from training.rlhf.model.lora_targets import fitted
-from training.rlhf.model.low_rank import add_low_rank
 from training.rlhf.model.quantised import quantise
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}

@@ -18,7 +18,7 @@ from tests.tiny import tiny_tokenizer
 from training.contract import ContractError, Sharding
 from training.rlhf.model import shared_loading
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.weight_files import WeightFiles
+from training.rlhf.model.shared_loading import WeightFiles
 from training.rlhf.runtime.processes import Processes
 
 MIB = 2**20

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
-from training.rlhf.losses import policy as policy_losses
+from training.rlhf import losses as policy_losses
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, UpdateResult, update_policy
 

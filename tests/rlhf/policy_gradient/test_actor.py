@@ -12,7 +12,8 @@ from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import actor
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models, token_figures
-from training.rlhf.rollout import SamplingParameters, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Answered
 
 PROMPTS = ((0, 5, 9, 20, 31), (0, 7, 7), (0, 40, 41, 42, 43, 44, 45, 46))

@@ -11,12 +11,19 @@ import pytest
 import torch
 
 from training.contract import ContractError, read_prompts, read_snapshot
-from training.rlhf.examples.reverse import accuracy
-from training.rlhf.examples.reverse.accuracy import exact_match
-from training.rlhf.examples.reverse.characters import character_model
-from training.rlhf.examples.reverse.curve import draw, smoothed, table
-from training.rlhf.examples.reverse.names import freeze_names, question, read_names
-from training.rlhf.examples.reverse.task import CHARACTERS, COURSE
+from training.rlhf.examples import reverse
+from training.rlhf.examples.reverse import (
+    CHARACTERS,
+    COURSE,
+    character_model,
+    draw,
+    exact_match,
+    freeze_names,
+    question,
+    read_names,
+    smoothed,
+    table,
+)
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder
 
@@ -95,7 +102,7 @@ def test_exact_match_counts_answers_that_are_the_whole_name_backwards(
         decoded = [backbone.tokenizer.decode(ids, skip_special_tokens=True) for ids in prompts]
         return [[SimpleNamespace(text=replies[name])] for name in decoded]
 
-    monkeypatch.setattr(accuracy, "rollout", answers)
+    monkeypatch.setattr(reverse, "rollout", answers)
     share = exact_match(
         backbone, list(replies), adapter=None, wording="{name}", temperature=0.0, max_tokens=5
     )

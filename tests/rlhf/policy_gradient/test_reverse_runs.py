@@ -15,7 +15,7 @@ import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT
 from training.contract import CHECKPOINT_FOLDER, read_metrics
-from training.rlhf.examples.reverse.__main__ import main
+from training.rlhf.examples.reverse import main
 
 COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")
 

@@ -27,9 +27,9 @@ from training.rlhf.policy_gradient.sampling import (
     token_rewards,
 )
 from training.rlhf.rewards.protocol import Score, SegmentScore
-from training.rlhf.rollout import Sample, SamplingParameters, TokenLogProb, rollout
-from training.rlhf.rollout.text import TextStream
-from training.rlhf.sampling import FinishReason
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb
+from training.rlhf.sampling import FinishReason, SamplingParameters
 
 LENGTH = RewardPart(name="short", kind="length", options={"most": 3})
 CPU = torch.device("cpu")

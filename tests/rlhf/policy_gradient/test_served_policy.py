@@ -33,8 +33,9 @@ from training.contract import (
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import rollout_servers
 from training.rlhf.policy_gradient.rollout_servers import BatchRequest, ServedPolicy
-from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import ServerError
+from training.rlhf.rollout.samples import Sample
+from training.rlhf.sampling import SamplingParameters
 
 BASE = "SmolLM2-135M-Instruct"
 RONDO = {"kind": "rondo"}

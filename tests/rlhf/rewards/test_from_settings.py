@@ -16,8 +16,8 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination
 from training.rlhf.rewards.from_settings import build_rewards
 from training.rlhf.rewards.judge import Judge
-from training.rlhf.rewards.learned import LearnedReward
 from training.rlhf.rewards.protocol import Chat, Reference
+from training.rlhf.rewards.reward_model import LearnedReward
 
 ASK = [Message(role="user", content="Say ab.")]
 SETTINGS = RewardSettings(segments=(SegmentHead(name="parts", categories=("a",)),), max_tokens=128)

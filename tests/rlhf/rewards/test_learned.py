@@ -13,7 +13,7 @@ from training.contract import CompletenessHead, ContractError, Message, RewardSe
 from training.contract.chat_template import Thinking
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.learned import LearnedReward
+from training.rlhf.rewards.reward_model import LearnedReward
 from training.rlhf.tokens.encoding import Encoder
 
 SETTINGS = RewardSettings(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from training.rlhf.rewards.mathematics import Mathematics
+from training.rlhf.rewards.text_rewards import Mathematics
 
 
 @pytest.fixture(scope="module")

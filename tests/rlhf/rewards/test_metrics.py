@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.rlhf.rewards.metrics import Bleu, Chrf, Rouge
+from training.rlhf.rewards.text_rewards import Bleu, Chrf, Rouge
 
 
 def value(reward, completion: str, reference) -> float:

@@ -10,7 +10,7 @@ import pytest
 from training.contract import ContractError, Message, RewardPart
 from training.rlhf.rewards.combination import Combination, Part
 from training.rlhf.rewards.from_settings import JUDGE_KEY_VARIABLE, JUDGE_URL_VARIABLE, build_rewards
-from training.rlhf.rewards.rubric import RubricReward
+from training.rlhf.rewards.judge import RubricReward
 
 PROMPT = (Message(role="user", content="Name a fruit."),)
 RUBRIC = {

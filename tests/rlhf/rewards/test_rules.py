@@ -6,9 +6,16 @@ import time
 import pytest
 
 from training.contract import Message
-from training.rlhf.rewards.functions import FunctionReward
+from training.rlhf.rewards.from_settings import FunctionReward
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
-from training.rlhf.rewards.rules import ExactMatch, Length, LineCount, Pattern, ThinkAnswerFormat, answer_of
+from training.rlhf.rewards.text_rewards import (
+    ExactMatch,
+    Length,
+    LineCount,
+    Pattern,
+    ThinkAnswerFormat,
+    answer_of,
+)
 
 PROMPT = (Message(role="user", content="Reverse the name: Ada"),)
 NAN = math.nan

@@ -38,11 +38,14 @@ from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_places, token_rewards
 from training.rlhf.rewards.from_settings import build_rewards
-from training.rlhf.rewards.learned import LearnedReward
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
-from training.rlhf.rewards.served import RewardServerError, ServedReward, WrongRewardModelError
-from training.rlhf.rollout import Sample
-from training.rlhf.rollout.samples import TokenLogProb
+from training.rlhf.rewards.reward_model import (
+    LearnedReward,
+    RewardServerError,
+    ServedReward,
+    WrongRewardModelError,
+)
+from training.rlhf.rollout.samples import Sample, TokenLogProb
 
 BASE = "SmolLM2-135M-Instruct"
 SETTINGS = RewardSettings(
@@ -322,7 +325,7 @@ def test_a_run_whose_server_is_away_or_has_another_checkpoint_says_so_before_it_
     assert train(wrong) == EXIT_FAILED
     assert "is another checkpoint" in status_of(wrong).message
     monkeypatch.setenv("RONDO_REWARD_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.rlhf.rewards.served.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("training.rlhf.rewards.reward_model.PAUSE_SECONDS", 0.0)
     away = run_of(tmp_path / "away", base, {"kind": "served", "checkpoint": "dense"})
     assert train(away) == EXIT_FAILED
     assert "does not answer" in status_of(away).message

@@ -14,9 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from training.rlhf.rewards.sandbox import Isolation, Limits, SandboxError, isolation, run, run_program
-from training.rlhf.rewards.sandbox.system_calls import MACHINES, seccomp_filter
-from training.rlhf.rewards.unit_tests import UnitTests, code_of
+from training.rlhf.rewards import sandbox
+from training.rlhf.rewards.sandbox import (
+    MACHINES,
+    Isolation,
+    Limits,
+    SandboxError,
+    isolation,
+    run_program,
+    seccomp_filter,
+)
+from training.rlhf.rewards.text_rewards import UnitTests, code_of
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="needs seccomp"
@@ -69,7 +77,7 @@ def listening():
 def test_a_program_is_kept_from(action, files, folder, listening, monkeypatch):
     if files and not isolation().files:
         pytest.skip("this kernel has no Landlock")
-    monkeypatch.setattr(run, "isolation", lambda: Isolation(system_calls=True, files=files))
+    monkeypatch.setattr(sandbox, "isolation", lambda: Isolation(system_calls=True, files=files))
     program = FORBIDDEN[action].format(folder=folder, port=listening, pid=os.getpid())
     assert run_program(program).end == "failed"
     assert [path.name for path in folder.iterdir()] == ["old"]
@@ -171,7 +179,7 @@ def test_a_program_with_root_has_no_right_of_root():
 
 
 def test_where_nothing_holds_a_program_in_it_is_not_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(run, "isolation", lambda: Isolation(system_calls=False, files=False))
+    monkeypatch.setattr(sandbox, "isolation", lambda: Isolation(system_calls=False, files=False))
     with pytest.raises(SandboxError, match="virtual machine"):
         run_program("print(1)")
     with pytest.raises(SandboxError):

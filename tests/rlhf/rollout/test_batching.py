@@ -13,8 +13,10 @@ from tests.rlhf.rollout.test_rollout import ending_with
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Sample, SamplingParameters, rollout
 from training.rlhf.rollout.cache import KeyCache
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Sample
+from training.rlhf.sampling import SamplingParameters
 
 PROMPTS = [[0, *range(40, 40 + length)] for length in (6, 1, 11, 3, 3, 17, 2, 8, 5)]
 """Nine of different lengths, two of the same."""

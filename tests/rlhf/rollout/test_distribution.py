@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from training.rlhf.rollout import SamplingParameters
 from training.rlhf.rollout.distribution import (
     DeviceNoise,
     Noise,
@@ -21,6 +20,7 @@ from training.rlhf.rollout.distribution import (
     noise_of,
     sampling_log_probs,
 )
+from training.rlhf.sampling import SamplingParameters
 
 FOUR = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
 

@@ -15,11 +15,11 @@ from tests.rlhf.rollout.test_batching import assert_same
 from tests.tiny import tiny_model_folder
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Delta, SamplingParameters, rollout
 from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.engine import Engine
-from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import Handle, SampleRequest
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Delta, Handle, SampleRequest, end_tokens
+from training.rlhf.sampling import SamplingParameters
 
 SHAPES = {
     "narrow": LoraSettings(rank=1, targets=("q_proj",)),

@@ -14,7 +14,7 @@ from tests.rlhf.rollout.test_engine import alone, disturb, engine_of, request_of
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.prefixes import Prefixes
+from training.rlhf.rollout.cache import Prefixes
 
 OPENING = [0, *(70 + number % 19 for number in range(49))]
 ADAPTERS = [None, "low", "other", "whole"]

@@ -14,10 +14,11 @@ import torch
 from tests.model_server import RunningServer, running_model_server
 from tests.tiny import tiny_model_folder, tiny_tokenizer
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import SamplingParameters, rollout
 from training.rlhf.rollout.compatible_server import ServerError
-from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.remote import RemoteRollout
+from training.rlhf.rollout.samples import end_tokens
+from training.rlhf.sampling import SamplingParameters
 
 BASE = "SmolLM2-135M-Instruct"
 PROMPTS = [[0, 65, 66, 67, 68, 69, 70], [0, 80], [0, 90, 91, 92]]

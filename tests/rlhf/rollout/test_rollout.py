@@ -15,7 +15,9 @@ from transformers import AutoModelForCausalLM
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Delta, Sample, SamplingParameters, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Delta, Sample
+from training.rlhf.sampling import SamplingParameters
 
 PROMPTS = [[0, 65, 66, 67, 68, 69, 70], [0, 80], [0, 90, 91, 92]]
 """Ids of the tiny tokenizer, of different lengths, so that a batch of them is padded."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny import END, tiny_tokenizer
-from training.rlhf.rollout.text import TextStream
+from training.rlhf.rollout.samples import TextStream
 
 TOKENIZER = tiny_tokenizer()
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"

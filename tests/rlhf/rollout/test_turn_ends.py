@@ -17,10 +17,11 @@ from tests.tiny import END, tiny_model_folder, tiny_tokenizer
 from training.contract import EXIT_FINISHED, ContractError, Message, RolloutServerSettings
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.generation_config import add_turn_end, end_ids
+from training.rlhf.model.templates import add_turn_end, end_ids
 from training.rlhf.policy_gradient.rollout_servers import RolloutServers
-from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import end_tokens
+from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Encoder
 
 ASK = [Message(role="user", content="Why?")]

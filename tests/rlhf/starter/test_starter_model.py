@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import SamplingParameters, rollout
-from training.rlhf.rollout.limits import end_tokens
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import end_tokens
+from training.rlhf.sampling import SamplingParameters
 
 pytestmark = [
     pytest.mark.starter,

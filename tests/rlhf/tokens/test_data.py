@@ -8,8 +8,9 @@ from tokenizers import normalizers
 from tests.rlhf.runs import row
 from tests.tiny import BOS, END, tiny_tokenizer
 from training.contract import ContractError, Message
-from training.rlhf.data import UsedLabels, build_examples
+from training.rlhf.data import build_examples
 from training.rlhf.tokens.encoding import Encoder
+from training.rlhf.tokens.example import UsedLabels
 
 ASK = [Message(role="user", content="Why?")]
 

@@ -20,18 +20,19 @@ from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore
-from training.rlhf.yardsticks.__main__ import main
-from training.rlhf.yardsticks.figures import (
+from training.rlhf.yardsticks import (
+    YARDSTICKS,
+    Item,
     Scored,
     accuracy_figures,
+    main,
+    measure,
+    read_items,
     reward_bench_figures,
     rm_bench_figures,
+    scored_items,
     ties_figure,
 )
-from training.rlhf.yardsticks.items import Item
-from training.rlhf.yardsticks.measure import measure, scored_items
-from training.rlhf.yardsticks.reading import read_items
-from training.rlhf.yardsticks.sets import YARDSTICKS
 
 SETTINGS = RewardSettings(max_tokens=128)
 REWARD_BENCH = {

@@ -14,7 +14,7 @@ from tests.api.scene import Asker
 from tests.tiny import tiny_tokenizer
 from training.contract import read_snapshot
 from training.rlhf.data import build_examples
-from training.rlhf.tokens.labels import UsedLabels
+from training.rlhf.tokens.example import UsedLabels
 from training.selectors.judgments import decided_judgments
 from training.services.snapshots import freeze_snapshot
 

@@ -21,7 +21,7 @@ from training.contract import SnapshotRow, read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint
 from training.rlhf.data import build_examples
-from training.rlhf.tokens.labels import UsedLabels
+from training.rlhf.tokens.example import UsedLabels
 from training.services.sampling import continuing
 from training.services.snapshots import freeze_snapshot
 

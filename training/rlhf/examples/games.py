@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
-from training.rlhf.losses.policy import entropy
+from training.rlhf.losses import entropy
 from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy
 

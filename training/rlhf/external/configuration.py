@@ -16,7 +16,7 @@ from training.contract import (
     SftSettings,
 )
 from training.rlhf.external.rows import Rows
-from training.rlhf.loop.schedule import steps_in_all
+from training.rlhf.loop.stepping import steps_in_all
 from training.rlhf.methods.kto import weights_of_kinds
 
 DATA, OUTPUT, START = "data", "output", "start"

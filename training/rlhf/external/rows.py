@@ -28,8 +28,7 @@ from training.contract import (
 from training.rlhf.data import build_examples
 from training.rlhf.methods.kto import said_good
 from training.rlhf.tokens.encoding import Answered, Encoder
-from training.rlhf.tokens.example import Example
-from training.rlhf.tokens.labels import UsedLabels
+from training.rlhf.tokens.example import Example, UsedLabels
 
 Row = dict[str, Any]
 

@@ -25,7 +25,7 @@ from training.contract import (
     sha256_of_file,
     write_manifest,
 )
-from training.rlhf.loop.checks import counts_by_reason
+from training.rlhf.loop.run import counts_by_reason
 from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import code_version, library_versions

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec, SnapshotRow
-from training.rlhf.data import Examples, UsedLabels
+from training.rlhf.data import Examples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import os
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,11 +26,136 @@ from training.contract import (
 )
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import start_adapter
-from training.rlhf.loop.reference_file import ReferenceFile
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import library_versions
+from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack, passes
+
+# ── A reference's log-probabilities on disk: a file that only grows, one record for each example ──
+#
+#     header    what the numbers were computed with, one line
+#     record    key (16 bytes), number of answers (4), their log-probabilities (4 each), CRC-32 of that (4)
+#
+# A record is appended as soon as it is computed, so a killed run has lost nothing; several processes may
+# append to one file. What follows a record that is cut off or damaged is forgotten.
+
+_START = struct.Struct("<16sI")
+_END = struct.Struct("<I")
+
+
+class ReferenceFile:
+    """One such file."""
+
+    def __init__(self, path: Path, computed_with: str) -> None:
+        """`computed_with`: a word for model, snapshot and machine; a file with another is not read."""
+        self._path = path
+        self._header = f"rondo reference log-probabilities 1 {computed_with}\n".encode()
+        self._broken = False
+
+    def read(self) -> dict[bytes, Tensor]:
+        """Return all records, by key; a file with anything but whole records is cut to those before."""
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            return self._give_up(error)
+        if not content.startswith(self._header):
+            log.info("%s is damaged or another's; the reference is computed again", self._path)
+            self._cut(0)
+            return {}
+        records, whole = _records(content, len(self._header))
+        if whole < len(content):
+            log.info("%s is damaged after %d records; the rest is computed again", self._path, len(records))
+            self._cut(whole)
+        return records
+
+    def append(self, key: bytes, values: Tensor) -> None:
+        """Add a record. On a disk without room the run goes on without it."""
+        if self._broken:
+            return
+        numbers = values.detach().cpu().to(torch.float32).numpy().astype("<f4")
+        record = _START.pack(key, len(numbers)) + numbers.tobytes()
+        record += _END.pack(zlib.crc32(record))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                if os.fstat(handle).st_size == 0:
+                    record = self._header + record
+                # One call: records of several processes stand one after the other.
+                if os.write(handle, record) < len(record):
+                    raise OSError("the disk is full")
+            finally:
+                os.close(handle)
+        except OSError as error:
+            self._give_up(error)
+
+    def _cut(self, size: int) -> None:
+        try:
+            os.truncate(self._path, size)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> dict[bytes, Tensor]:
+        log.warning("The reference cannot be kept for the next run: %s (%s)", self._path, error)
+        self._broken = True
+        return {}
+
+
+def _records(content: bytes, place: int) -> tuple[dict[bytes, Tensor], int]:
+    """Return the whole records from `place` on, and where they end."""
+    records: dict[bytes, Tensor] = {}
+    while place + _START.size + _END.size <= len(content):
+        key, count = _START.unpack_from(content, place)
+        values = place + _START.size
+        end = values + 4 * count
+        if end + _END.size > len(content) or _END.unpack_from(content, end)[0] != zlib.crc32(
+            content[place:end]
+        ):
+            break
+        records[key] = torch.from_numpy(np.frombuffer(content, "<f4", count, values).copy())
+        place = end + _END.size
+    return records, place
+
+
+# ── Figures on a policy and its reference: how far one has moved from the other, on the answers given ──
+#
+#     log_ratio             mean over the answers of log π(y|x) − log π_ref(y|x)
+#     log_ratio_per_token   the same, all answers' sum divided by all their tokens
+#     log_ratio_base, log_ratio_base_per_token   the same against the base, whatever the reference is
+#     answer_tokens         mean tokens of an answer, its end token included
+#
+# Were the answers sampled from π, the first would estimate KL(π ‖ π_ref) and the second the KL per token.
+# They are those that people judged or wrote, so both are what they are called and no KL: below 0 where
+# training has made the given answers less likely, as preference optimisation often does.
+
+
+@torch.no_grad()
+def ratio_observations(
+    batch: Batch, policy: Tensor, reference: Tensor, base: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Return the observations for `ratio_figures`, (R,) each. Arguments: (R,) sums over a completion."""
+    return {
+        **({} if base is None else {"log_ratio_base": (policy - base).detach()}),
+        "log_ratio": (policy - reference).detach(),
+        "answer_tokens": batch.answer_tokens.to(policy.dtype),
+    }
+
+
+def ratio_figures(observed: Mapping[str, Tensor]) -> dict[str, float]:
+    """Return the figures above; nothing where there is no answer."""
+    tokens = observed["answer_tokens"].double()
+    if not len(tokens):
+        return {}
+    figures = {"answer_tokens": float(tokens.mean())}
+    for name in ("log_ratio", "log_ratio_base"):
+        if len(ratios := observed.get(name, tokens[:0]).double()):
+            figures[name] = float(ratios.mean())
+            figures[f"{name}_per_token"] = float(ratios.sum() / tokens.sum())
+    return figures
+
 
 _REFERENCE = "reference"
 

@@ -12,23 +12,256 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from training.contract import STATE_FOLDER, ContractError, RunSpec, canonical_json, settings_from_json
-from training.rlhf.loop.best import BestState, tensors_of, under
-from training.rlhf.loop.tensor_files import damage, read_tensors, sync, write_digest, write_tensors
+from training.contract import (
+    STATE_FOLDER,
+    ContractError,
+    RunSpec,
+    canonical_json,
+    settings_from_json,
+    sha256_of_file,
+)
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.sharding import local, place_in_copy, rows_of
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
+
+# ── Tensors of a run in one folder: one file, or of cut tensors a file for each part, each with its digest ──
+#
+# A run may be continued by another number of processes: each then reads its rows from the files that have
+# them.
+
+_SINGLE = "state.safetensors"
+_PART = "state-{:05d}.safetensors"
+_DIGEST = ".sha256"
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, Tensor], *, first: bool) -> None:
+    """Write tensors, or this process's part of them, into a folder that is there.
+
+    first: whether this is the run's first process, which writes what is whole in each.
+    """
+    cut = {name: value for name, value in tensors.items() if isinstance(value, DTensor)}
+    if not cut:
+        if first:
+            _write(folder / _SINGLE, tensors)
+        return
+    copy, part = place_in_copy(next(iter(cut.values())))
+    if copy == 0:
+        _write(folder / _PART.format(part), tensors if part == 0 else cut)
+
+
+def read_tensors(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return all tensors of a folder by name; those that `like` has as cut ones are cut in the same way.
+
+    Raises OSError, ValueError or SafetensorError where they cannot be read.
+    """
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(safe_open(path, framework="pt"))
+            for path in sorted(folder.glob("state*.safetensors"))
+        ]
+        if not files:
+            raise OSError("it has no state*.safetensors")
+        holders: dict[str, list[Any]] = {}
+        for file in files:
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                holders.setdefault(name, []).append(file)
+        return {name: _read_tensor(name, some, like.get(name)) for name, some in holders.items()}
+
+
+def damage(folder: Path, processes: Processes) -> str:
+    """Return which file of a folder is not as it was written, by its digest; empty where all are.
+
+    All processes call it, each reads a part of the files, and all get the same. Folders of older versions of
+    Rondo have no digests.
+    """
+    # The digests decide which files there are, not the folder: one may be gone.
+    digests = sorted(folder.glob(f"*{_DIGEST}"))
+    mine = [fault for path in digests[processes.rank :: processes.world] if (fault := _fault(path))]
+    return next((fault for faults in processes.gather_objects(mine) for fault in faults), "")
+
+
+def _fault(digest: Path) -> str:
+    path = digest.with_name(digest.name.removesuffix(_DIGEST))
+    try:
+        intact = sha256_of_file(path) == digest.read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        return f"{path.name}: {error}"
+    return "" if intact else f"{path.name} is not as it was written"
+
+
+def write_digest(path: Path) -> None:
+    """Write a file's digest beside it."""
+    digest = path.with_name(path.name + _DIGEST)
+    digest.write_text(sha256_of_file(path) + "\n", encoding="ascii")
+    sync(digest)
+
+
+def _read_tensor(name: str, files: list[Any], like: Tensor | None) -> Tensor:
+    rows = rows_of(like) if isinstance(like, DTensor) else None
+    if rows is None or not isinstance(like, DTensor):
+        parts = [file.get_tensor(name) for file in files]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+    parts, start = [], 0
+    for file in files:
+        held = file.get_slice(name)
+        length = held.get_shape()[0]
+        begin, end = max(rows.start, start), min(rows.stop, start + length)
+        if begin < end:
+            parts.append(held[begin - start : end - start])
+        start += length
+    if start != like.shape[0]:
+        raise ValueError(f"{name} has {start} rows instead of {like.shape[0]}")
+    here = torch.cat(parts) if parts else torch.empty_like(like.to_local())
+    return DTensor.from_local(
+        here.to(like.device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
+    )
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    save_file({name: local(value).detach().cpu().contiguous() for name, value in tensors.items()}, path)
+    sync(path)
+    write_digest(path)
+
+
+def sync(path: Path) -> None:
+    """Return once a file or a folder's list of files is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ── The best state that a run has been in, as its evaluations saw it. Its weights lie in the run's folder ──
+
+VALIDATION_LOSS = "validation_loss"
+"""Figure of an evaluation that chooses the best state; without it the held-out loss does."""
+
+_NAME = "best-"
+
+
+def loss_of(figures: Mapping[str, float]) -> float | None:
+    """Return the loss that the best state has least of; None without an evaluation."""
+    return figures.get(VALIDATION_LOSS, figures.get("held_out_loss"))
+
+
+class BestState:
+    """The adapter and heads with the lowest validation loss so far, and when that was."""
+
+    def __init__(self, run_folder: Path, processes: Processes) -> None:
+        self.step = 0
+        """Optimiser steps taken then."""
+        self.figures: dict[str, float] = {}
+        """Figures of that state; empty before the first evaluation."""
+        self.stale = 0
+        """Evaluations in a row since."""
+        self._states = run_folder / STATE_FOLDER
+        self._processes = processes
+
+    def offer(
+        self, backbone: Backbone, adapter: str, *, step: int, figures: Mapping[str, float], keep: bool
+    ) -> bool:
+        """Take the present state where it is better; whether it was. Without an evaluation none is.
+
+        keep: write its weights down. All processes call it.
+        """
+        loss, lowest = loss_of(figures), loss_of(self.figures)
+        if loss is None:
+            return False
+        # Not (loss < best) would let NaN in: what is not a number is not better.
+        if lowest is not None and not loss < lowest:
+            self.stale += 1
+            return False
+        self.step, self.figures, self.stale = step, dict(figures), 0
+        if keep:
+            self._write(tensors_of(backbone, adapter))
+        return True
+
+    def put_back(self, backbone: Backbone, adapter: str) -> None:
+        """Make it the adapter's state again. All processes call it. Raises `ContractError` where it is
+        damaged."""
+        self._processes.wait()
+        if problem := self.damage(self.step):
+            raise ContractError(
+                f"{self._folder}: the best state is damaged ({problem}); delete {self._states} to train "
+                "from the beginning"
+            )
+        tensors = read_tensors(self._folder, tensors_of(backbone, adapter))
+        backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the tensors."""
+        return {"step": self.step, "figures": self.figures, "stale": self.stale}
+
+    def load(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Come back as `to_json` gave it. tensors: of the saved state, in which older versions of Rondo kept
+        the best one's too."""
+        self.step, self.figures, self.stale = values["step"], dict(values["figures"]), values["stale"]
+        if older := under(tensors, "best."):
+            self._write(older)
+
+    def damage(self, step: int) -> str:
+        """Return what is wrong with the weights of the best state of a step; empty where nothing is, and
+        where none were written. All processes call it."""
+        return damage(self._states / f"{_NAME}{step}", self._processes)
+
+    def forget_others(self, *, but: Iterable[int]) -> None:
+        """Delete the weights of states that were the best before; those of the steps `but` stay."""
+        kept = {self._folder, *(self._states / f"{_NAME}{step}" for step in but)}
+        for folder in self._states.glob(f"{_NAME}*"):
+            if folder not in kept:
+                shutil.rmtree(folder)
+
+    @property
+    def _folder(self) -> Path:
+        return self._states / f"{_NAME}{self.step}"
+
+    def _write(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write the weights under another name first: a folder of the final one is whole."""
+        partial = self._states / f".{_NAME}partial"
+        if self._processes.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self._processes.wait()
+        write_tensors(partial, tensors, first=self._processes.first)
+        self._processes.wait()
+        if self._processes.first:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            partial.rename(self._folder)
+
+
+def tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
+    """Return the tensors of an adapter and its heads, by names that tell them apart."""
+    return {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()} | {
+        f"head.{name}": value for name, value in backbone.head_state(adapter).items()
+    }
+
+
+def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin so, without that beginning."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
 
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 _HEADER = "state.json"

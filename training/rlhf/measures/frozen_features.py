@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from training.contract import canonical_json
-from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.places import Place
+from training.rlhf.model.backbone import Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack

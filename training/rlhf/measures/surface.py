@@ -1,15 +1,17 @@
-"""Surface features of a completion: what can be counted without understanding it."""
+"""Surface features of a completion, which can be counted without understanding it, and dependence on them."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from training.contract import SnapshotRow
-from training.rlhf.measures.calibration import Floats
+from training.rlhf.measures.calibration import Floats, cosine
+
+# ── Surface features of a completion: what can be counted without understanding it ──
 
 SURFACE_FEATURES = (
     "words",
@@ -73,3 +75,30 @@ def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
         float(bool(_REFUSAL.search(text))),
         float(count >= _WHOLE_WITHOUT_END and not _END.search(text)),
     ]
+
+
+# ── Dependence of a reward model on surface features: their score differences beside its own ──
+
+
+def length_controlled_accuracy(margins: Floats, longer: Floats, share: Floats) -> float | None:
+    """Return the mean of two accuracies: where the longer completion was chosen, and where the shorter was.
+
+    Length alone has ½. margins, longer, share: (pairs,), `longer` the length of the chosen less the rejected.
+    None where one of the two kinds has no pair.
+    """
+    right = (np.sign(margins) + 1) / 2
+    parts = [kind for kind in (longer > 0, longer < 0) if kind.any()]
+    if len(parts) < 2:
+        return None
+    return float(np.mean([np.average(right[part], weights=share[part]) for part in parts]))
+
+
+def correlations(margins: Floats, features: Mapping[str, Floats]) -> dict[str, float]:
+    """Return the correlation of score differences with each feature's differences over pairs.
+
+    Every pair counts in both orders, so both means are 0 (see `calibration.length_bias`). Features that never
+    differ, and all where no scores differ, are left out.
+    """
+    if not margins.any():
+        return {}
+    return {name: cosine(margins, values) for name, values in features.items() if values.any()}

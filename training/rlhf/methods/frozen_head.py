@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
-from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import Values, preferred_place
+from training.contract import (
+    BaselineFigures,
+    BaselineName,
+    BaselineReport,
+    Interval,
+    SnapshotRow,
+)
+from training.rlhf.measures.calibration import Floats, cluster_bootstrap
+from training.rlhf.measures.frozen_features import FeatureCache, Values, preferred_place
 from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
-from training.rlhf.methods.resampling import resample
-from training.rlhf.model.backbone import OFFSET, SCORE, Backbone
-from training.rlhf.model.places import Place
+from training.rlhf.measures.pairs import accuracy_interval, key_of, length_slope, resample
+from training.rlhf.measures.surface import (
+    SURFACE_FEATURES,
+    correlations,
+    length_controlled_accuracy,
+    surface_features,
+)
+from training.rlhf.model.backbone import OFFSET, SCORE, Backbone, Place
+from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 
 _CLEARLY = 2.0
@@ -86,3 +101,225 @@ def install_head(backbone: Backbone, adapter: str, head: FrozenHead, members: Se
     backbone.set_head(adapter, SCORE, weights)
     backbone.set_reads(adapter, head.place)
     backbone.add_extra(adapter, OFFSET, offset)
+
+
+# ── A trained reward model beside its baselines, on the held-out judgments of its evaluation ──
+#
+# All are fitted to the run's training judgments: the place among the completions, surface features and a
+# head on frozen features by ridge regression whose strength is chosen by cross-validation grouped by
+# prompt, length as `measures.baselines` says. Frozen features are read of a bounded number of judgments.
+
+MOST_TRAINED_ON_FEATURES = 1000
+"""Frozen features are read of so many training judgments at most, those of prompts drawn by hash."""
+MOST_HELD_OUT = 1000
+"""So many held-out judgments are compared at most, drawn in the same way."""
+_FEWEST = 2
+"""Judgments and prompts without which nothing is fitted or compared."""
+
+Scored = tuple[Floats, Mapping[str, Any]]
+"""Scores of all held-out completions, and what is told of the fit."""
+
+
+def comparable(examples: Iterable[Example], most: int | None = None) -> list[Example]:
+    """Return the decided judgments of completions as they are, at most so many: by prompts, in hash order."""
+    decided = [example for example in examples if example.pairs and example.completions and example.weight]
+    if most is None or len(decided) <= most:
+        return decided
+    chosen = sorted(decided, key=lambda example: key_of(example.prompt))[:most]
+    judgments = {example.judgment for example in chosen}
+    return [example for example in decided if example.judgment in judgments]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The decided pairs of judgments whose completions are rows in order."""
+
+    winners: np.ndarray[Any, np.dtype[np.int64]]
+    losers: np.ndarray[Any, np.dtype[np.int64]]
+    share: Floats
+    """Share of each pair in its judgment."""
+    prompts: list[str]
+
+    @classmethod
+    def of(cls, examples: Sequence[Example]) -> Pairs:
+        """Return the pairs in the order of their prompts' hashes, which no order of judgments changes."""
+        rows: list[tuple[int, int, int, float, str]] = []
+        first = 0
+        for example in examples:
+            share = 1 / len(example.pairs)
+            rows += [
+                (key_of(example.prompt), first + winner, first + loser, share, example.prompt)
+                for winner, loser in example.pairs
+            ]
+            first += len(example.answers)
+        rows.sort(key=lambda row: row[0])
+        _, winners, losers, shares, prompts = zip(*rows, strict=True)
+        return cls(np.array(winners), np.array(losers), np.array(shares), list(prompts))
+
+    def margins(self, scores: Floats) -> Floats:
+        """Return the winners' scores less the losers'."""
+        return np.asarray(scores[self.winners] - scores[self.losers], dtype=np.float64)
+
+    def interval(self, values: Floats) -> Interval:
+        """Return the mean over judgments with its interval over prompts."""
+        estimate = cluster_bootstrap(values, self.prompts, weight=self.share)
+        return Interval(value=estimate.mean, low=estimate.low, high=estimate.high)
+
+    def accuracy(self, right: Floats) -> Interval:
+        """Return the share of pairs ordered right, with the interval that evaluations give it."""
+        estimate = cluster_bootstrap(right, self.prompts, weight=self.share)
+        low, high = accuracy_interval(estimate, float(round(self.share.sum())))
+        return Interval(value=estimate.mean, low=low, high=high)
+
+
+def compare_with_baselines(
+    *,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    rows: Callable[[], Iterable[SnapshotRow]],
+    scores: Callable[[Sequence[Example]], Floats],
+    features: FeatureCache | None,
+    whole: bool,
+    check: Callable[[], None],
+) -> BaselineReport | None:
+    """Return a reward model's comparison with its baselines; None without enough decided judgments.
+
+    rows: the snapshot's. scores: the model's, of all completions of judgments in order. features: of the
+    base; None leaves the head on them out. whole: rankings are fitted as a whole, else pair by pair.
+    """
+    started = time.monotonic()
+    train, held_out = comparable(train), comparable(held_out, MOST_HELD_OUT)
+    if len(train) < _FEWEST or not held_out:
+        return None
+    texts = surface_tables(rows(), (train, held_out))
+    baselines: dict[BaselineName, Scored] = {
+        "position": score_by_position(train, held_out, whole=whole),
+        "length": score_by_length(train, held_out),
+        "surface": score_by_surface(train, texts, whole=whole),
+    }
+    read = comparable(train, MOST_TRAINED_ON_FEATURES) if features is not None else []
+    if features is not None:
+        baselines["frozen"] = score_by_frozen(read, held_out, features, whole=whole, check=check)
+    model_scores = scores(held_out)
+    pairs = Pairs.of(held_out)
+    report = BaselineReport(
+        judgments=len(held_out),
+        prompts=len(set(pairs.prompts)),
+        trained=len(train),
+        trained_on_features=len(read),
+        accuracy=pairs.accuracy(_right(pairs.margins(model_scores))),
+        log_loss=pairs.interval(_surprise(pairs.margins(model_scores))),
+        baselines=tuple(
+            _figures(name, *scored, model_scores=model_scores, pairs=pairs)
+            for name, scored in baselines.items()
+        ),
+        length_controlled_accuracy=length_controlled_accuracy(
+            pairs.margins(model_scores), pairs.margins(texts[1][:, 0]), pairs.share
+        ),
+        correlations=correlations(
+            pairs.margins(model_scores),
+            {name: pairs.margins(texts[1][:, column]) for column, name in enumerate(SURFACE_FEATURES)},
+        ),
+    )
+    log.info("Compared with %d baselines in %.1f s", len(baselines), time.monotonic() - started)
+    return report
+
+
+def figures_of_baselines(report: BaselineReport) -> dict[str, float]:
+    """Return the accuracy and log-loss of each baseline as held-out figures; length has its log-loss."""
+    figures = {}
+    for baseline in report.baselines:
+        figures[f"held_out_{baseline.name}_accuracy"] = baseline.accuracy.value
+        if baseline.name != "length":
+            figures[f"held_out_{baseline.name}_log_loss"] = baseline.log_loss.value
+    return figures
+
+
+def report_to_json(report: BaselineReport) -> dict[str, Any]:
+    """Return the report as JSON values."""
+    return asdict(report)
+
+
+def _figures(
+    name: BaselineName, scores: Floats, details: Mapping[str, Any], *, model_scores: Floats, pairs: Pairs
+) -> BaselineFigures:
+    margin, own_margin = pairs.margins(scores), pairs.margins(model_scores)
+    return BaselineFigures(
+        name=name,
+        accuracy=pairs.accuracy(_right(margin)),
+        log_loss=pairs.interval(_surprise(margin)),
+        accuracy_gain=pairs.interval(_right(own_margin) - _right(margin)),
+        log_loss_gain=pairs.interval(_surprise(margin) - _surprise(own_margin)),
+        **details,
+    )
+
+
+def _right(margins: Floats) -> Floats:
+    return np.asarray((np.sign(margins) + 1) / 2)
+
+
+def _surprise(margins: Floats) -> Floats:
+    return np.logaddexp(0, -margins)
+
+
+def score_by_position(train: Sequence[Example], held_out: Sequence[Example], *, whole: bool) -> Scored:
+    """Score held-out completions by their place on the annotator's screen alone.
+
+    Where no order is known, by their place in the snapshot, which imported sets keep.
+    """
+    most = 1 + max(
+        place for example in (*train, *held_out) for place in (*example.places, len(example.answers) - 1)
+    )
+
+    def table(examples: Sequence[Example]) -> Floats:
+        places = [place for example in examples for place in example.places or range(len(example.answers))]
+        return np.eye(most)[places]
+
+    score = fit_cross_validated(table(train), choices_of(train, whole=whole))
+    return score(table(held_out)), {"strength": score.strength}
+
+
+def score_by_length(train: Sequence[Example], held_out: Sequence[Example]) -> Scored:
+    """Score held-out completions by the logarithm of their length alone."""
+    slope = length_slope(train)
+    lengths = [len(answer.ids) - answer.answer_start for example in held_out for answer in example.answers]
+    return slope * np.log(np.array(lengths, dtype=np.float64)), {}
+
+
+def score_by_surface(train: Sequence[Example], texts: tuple[Floats, Floats], *, whole: bool) -> Scored:
+    """Score held-out completions by a linear score of surface features. texts: of both sets."""
+    score = fit_cross_validated(texts[0], choices_of(train, whole=whole))
+    return score(texts[1]), {"strength": score.strength}
+
+
+def score_by_frozen(
+    train: Sequence[Example],
+    held_out: Sequence[Example],
+    features: FeatureCache,
+    *,
+    whole: bool,
+    check: Callable[[], None],
+) -> Scored:
+    """Score held-out completions by a linear head on frozen features."""
+    try:
+        table = features.features(train, check)
+        measured = features.features(held_out, check)
+    finally:
+        features.save()
+    head = fit_frozen_head(table, choices_of(train, whole=whole), features.places)
+    details = {"layer": head.place.layer, "mean": head.place.mean, "strength": head.score.strength}
+    return head.scores(measured), details
+
+
+def surface_tables(
+    rows: Iterable[SnapshotRow], sets: tuple[Sequence[Example], Sequence[Example]]
+) -> tuple[Floats, Floats]:
+    """Return the surface features of both sets of judgments, (completions, features) each."""
+    examples = {example.judgment: example for some in sets for example in some}
+    features = {
+        row.judgment: surface_features(row, examples[row.judgment].completions)
+        for row in rows
+        if row.judgment in examples
+    }
+    first, second = (np.concatenate([features[example.judgment] for example in some]) for some in sets)
+    return first, second

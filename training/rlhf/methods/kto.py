@@ -12,18 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import CheckpointKind, KtoSettings, RunSpec
-from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference
+from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.losses import NOT_ORDERED, kto
 from training.rlhf.measures.calibration import wilson_interval
-from training.rlhf.measures.pair_figures import key_of
-from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.measures.pairs import key_of
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch, pack, passes
 
 _MIDDLE = {"five": 3.0, "seven": 4.0, "thumbs": 0.5}

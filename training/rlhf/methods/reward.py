@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,51 +17,99 @@ from training.contract import (
     PEOPLE_KEY,
     CheckpointKind,
     ContractError,
+    EvaluationReport,
     LoraSettings,
+    RewardModelValidation,
     RewardSettings,
     RunSpec,
+    validation_from_figures,
+    write_evaluation,
 )
 from training.contract.methods.reward import STEPS
-from training.rlhf.data import UsedLabels
 from training.rlhf.loop.method import Outcome, Trained, TrainingMethod, start_adapter
+from training.rlhf.loop.run import (
+    RunResult,
+    TrainingRun,
+    compared,
+    examples_of_run,
+    made_method,
+    train_on_judgments,
+)
+from training.rlhf.loop.training_loop import evaluate
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.measures.pooled_choice import PooledScore
-from training.rlhf.measures.validation import log_validation
-from training.rlhf.methods.baselines import (
+from training.rlhf.measures.people import PooledScore
+from training.rlhf.methods.frozen_head import (
     MOST_HELD_OUT,
     MOST_TRAINED_ON_FEATURES,
+    FrozenHead,
     comparable,
     compare_with_baselines,
     figures_of_baselines,
+    fit_frozen_head,
+    fit_members,
+    install_head,
     report_to_json,
     surface_tables,
 )
-from training.rlhf.methods.frozen_head import FrozenHead, fit_frozen_head, fit_members, install_head
 from training.rlhf.methods.objectives import Objective
-from training.rlhf.methods.objectives.completeness import CompletenessObjective
-from training.rlhf.methods.objectives.people import group_names, group_scores
-from training.rlhf.methods.objectives.preference import PreferenceObjective
+from training.rlhf.methods.objectives.rankings import CompletenessObjective, PreferenceObjective
 from training.rlhf.methods.objectives.ratings import RatingObjective
-from training.rlhf.methods.objectives.segments import SegmentObjective
-from training.rlhf.methods.objectives.steps import StepObjective
+from training.rlhf.methods.objectives.segments import SegmentObjective, StepObjective
 from training.rlhf.methods.people import (
     NO_DISCOUNT,
     Scores,
     discount_of,
     fit_people,
+    group_names,
+    group_scores,
     install_people,
     people_to_json,
     report_people,
     says_of_people,
 )
 from training.rlhf.model.adapter_files import last_adapted_block
-from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.model.places import Place
+from training.rlhf.model.backbone import SCORE, Backbone, Place
 from training.rlhf.runtime.run_folder import log
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch, pack, passes
+
+# ── The last lines of a reward model's log: its held-out log-loss, and the baselines that it does not beat ──
+
+_NAMES = {
+    "constant": "a constant",
+    "position": "position alone",
+    "length": "length alone",
+    "surface": "surface features",
+    "frozen": "a head on frozen features",
+}
+
+
+def log_validation(figures: Mapping[str, float]) -> list[str]:
+    """Log a reward model's validation; return the warnings among the lines. None without a held-out pair."""
+    result = validation_from_figures(figures)
+    if result is None:
+        return []
+    log.info("%s", _summary(result))
+    warnings = [
+        f"Worse than {_NAMES[name]}: held-out log-loss {result.log_loss:.3f} against {loss:.3f}"
+        for name, loss in result.worse_than()
+    ]
+    for warning in warnings:
+        log.warning("%s", warning)
+    return warnings
+
+
+def _summary(result: RewardModelValidation) -> str:
+    line = (
+        f"Validation on {result.decided} decided held-out judgments: accuracy {result.accuracy:.3f} "
+        f"({result.low:.3f} to {result.high:.3f}), log-loss {result.log_loss:.3f}"
+    )
+    if result.scaled_log_loss is None:
+        return f"{line}; too few held-out prompts for a temperature"
+    scaled = f"{line}, {result.scaled_log_loss:.3f} with a temperature fitted to other prompts"
+    return scaled if result.temperature is None else f"{scaled} (all together {result.temperature:.3g})"
 
 
 class RewardModelling(TrainingMethod):
@@ -309,3 +358,53 @@ def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings | None:
 def read_rewards(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = False) -> Tensor:
     """Return the score of every answer at its last token: (R,) float32."""
     return backbone.score(adapter, encode(backbone, adapter, batch, dropout=dropout)[batch.last])
+
+
+# ── The run of a reward model: step by step with an adapter, or at once on frozen features ──
+
+_STEPS = 1
+"""A fit counts as one step."""
+
+
+def train_reward_model(run: TrainingRun) -> RunResult:
+    """Train a reward model as its settings say."""
+    settings = run.spec.settings
+    if isinstance(settings, RewardSettings) and settings.features == "frozen":
+        return _fit_to_frozen_features(run)
+    return train_on_judgments(run, method=RewardModelling)
+
+
+def _fit_to_frozen_features(run: TrainingRun) -> RunResult:
+    """Fit the score's head to all training judgments at once, evaluate and compare it.
+
+    A run that was stopped computes only the features that it had not kept.
+    """
+    folder, processes = run.folder, run.processes
+    check = run.stop.check if processes.world == 1 else lambda: None
+    learner = made_method(run, RewardModelling)
+    examples = examples_of_run(run, learner)
+    learner.begin(examples.train)
+    warnings = list(folder.warnings)
+    folder.tell("running", "reading frozen features", step=0, total_steps=_STEPS)
+    started = time.monotonic()
+    decided = [example for example in examples.train if example.pairs]
+    head = learner.fit_to_frozen_features(decided, check=check, writes=processes.first)
+    figures, details = evaluate(
+        learner,
+        examples.held_out,
+        micro_batch_tokens=run.spec.settings.optimiser.micro_batch_tokens,
+        device=run.backbone.device,
+        processes=processes,
+        check=check,
+    )
+    if figures and processes.first:
+        write_evaluation(folder.path, EvaluationReport(step=_STEPS, figures=figures, details=details))
+    figures = compared(run, learner, examples, figures)
+    row = {"step": _STEPS, "epoch": 1.0, "loss": head.score.log_loss, "skipped": 0}
+    folder.trim_metrics()
+    folder.record({**row, "seconds": round(time.monotonic() - started, 3), **figures})
+    folder.tell("running", "fitted", step=_STEPS, total_steps=_STEPS)
+    log.info("Fitted to %d judgments in %.1f s", len(decided), time.monotonic() - started)
+    warnings += learner.held_out_warnings(figures)
+    summary = f"a head on the {head.place}, fitted to {len(decided)} judgments"
+    return RunResult(learner.adapter, learner.kind, _STEPS, figures, examples.dropped, warnings, summary)

@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from training.contract import CheckpointKind, RunSpec, SftSettings
-from training.rlhf.data import UsedLabels
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference
-from training.rlhf.measures.policy_figures import ratio_figures, ratio_observations
+from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.example import Example
+from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch
 
 

@@ -25,14 +25,76 @@ from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model
-from training.rlhf.model.blocks import blocks_of
-from training.rlhf.model.generation_config import add_turn_end
-from training.rlhf.model.output_head import output_head
-from training.rlhf.model.places import Place
+from training.rlhf.model.families import blocks_of, output_head
 from training.rlhf.model.sharding import Turnstile, mesh_of
 from training.rlhf.model.shared_loading import load_shared_base
-from training.rlhf.model.vocabulary import KnownTokensHead, UnknownTokens
+from training.rlhf.model.templates import add_turn_end
 from training.rlhf.runtime.processes import Processes
+
+# ── Places in a transformer whose states a head on whole completions may read ──
+
+
+class Place(NamedTuple):
+    """The states after one block, taken over a completion's tokens or at its last one."""
+
+    layer: int
+    """Number of the block, from 1; of the last block the states after the final norm."""
+    mean: bool
+    """True: the mean over the completion's tokens; False: the state at its last token."""
+
+    def __str__(self) -> str:
+        return f"{'mean' if self.mean else 'last token'} of layer {self.layer}"
+
+    def to_tensor(self) -> Tensor:
+        """Return the place as a checkpoint stores it, (2,)."""
+        return torch.tensor([float(self.layer), float(self.mean)])
+
+    @classmethod
+    def from_tensor(cls, values: Tensor) -> Place:
+        """Return the place that `to_tensor` stored."""
+        layer, mean = values.tolist()
+        return cls(round(layer), bool(round(mean)))
+
+
+# ── Ids of a model that its tokenizer does not have: makers pad a vocabulary to a round size ──
+#
+# Such an id has no text. Sampling never draws one, and a policy is the distribution over the others: the
+# log-probabilities that sampler and trainer compare leave them out alike. Supervised and preference losses,
+# whose texts hold none, are those of the whole vocabulary.
+
+
+class UnknownTokens:
+    """The ids below `size` that a tokenizer does not have."""
+
+    def __init__(self, tokenizer: Any, size: int) -> None:
+        self.ids = frozenset(range(size)) - frozenset(tokenizer.get_vocab().values())
+        self._end = size
+        """From here on all ids are unknown."""
+        while self._end and self._end - 1 in self.ids:
+            self._end -= 1
+        self._holes = torch.tensor(sorted(id for id in self.ids if id < self._end), dtype=torch.long)
+
+    def exclude(self, logits: Tensor) -> Tensor:
+        """Make the ids impossible in logits (…, vocabulary), in place; return the logits."""
+        if self.ids:
+            logits[..., self._end :] = -torch.inf
+        if len(self._holes):
+            self._holes = self._holes.to(logits.device)
+            logits[..., self._holes] = -torch.inf
+        return logits
+
+
+class KnownTokensHead(nn.Module):
+    """An output head without the ids that the tokenizer does not have."""
+
+    def __init__(self, head: nn.Module, unknown: UnknownTokens) -> None:
+        super().__init__()
+        self._head, self._unknown = head, unknown
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the head's logits, −∞ for such ids."""
+        return self._unknown.exclude(self._head(states))
+
 
 SCORE = "score"
 """Name of the scalar head of a reward model."""

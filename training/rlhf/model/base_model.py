@@ -17,8 +17,8 @@ from transformers.utils import logging as transformers_logging
 from training.contract import ContractError, Quantization
 from training.contract.chat_template import require_template
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
-from training.rlhf.model.base_config import read_supported_config
 from training.rlhf.model.base_probe import first_layers, refuse_unknown_family
+from training.rlhf.model.families import read_supported_config
 from training.rlhf.model.quantised import quantise, refuse_unable
 from training.rlhf.model.templates import renderer, whole_row
 

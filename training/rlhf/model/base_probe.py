@@ -21,8 +21,7 @@ from training.contract import ContractError
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
 from training.rlhf.model.attention_scores import Scores
-from training.rlhf.model.base_config import FULL, SLIDING, window_of
-from training.rlhf.model.output_head import output_head
+from training.rlhf.model.families import FULL, SLIDING, output_head, window_of
 
 TOLERANCE = 1e-4
 """Largest difference that rounding in float32 may make, as a share of the largest state or logit."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from training.contract import ContractError
-from training.rlhf.model.base_config import context_of, read_supported_config, window_of
 from training.rlhf.model.base_model import refuse_unsupported_folder, try_first_layers
+from training.rlhf.model.families import context_of, read_supported_config, window_of
 from training.rlhf.model.templates import renderer
 
 INDEX_FILE = "model.safetensors.index.json"

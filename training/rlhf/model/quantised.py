@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from training.contract import ContractError, Quantization
-from training.rlhf.model.blocks import blocks_of
+from training.rlhf.model.families import blocks_of
 
 _BLOCK = 64
 _PACKAGES: dict[Quantization, tuple[str, str]] = {

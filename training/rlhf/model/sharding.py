@@ -26,7 +26,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from training.contract import ContractError, Sharding
-from training.rlhf.model.blocks import blocks_of
+from training.rlhf.model.families import blocks_of
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 

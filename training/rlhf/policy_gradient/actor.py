@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from training.rlhf.kl import full
 from training.rlhf.loop.log_probabilities import token_log_probabilities
-from training.rlhf.losses.policy import entropy as entropy_of
+from training.rlhf.losses import entropy as entropy_of
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.update import Evaluated
 from training.rlhf.rollout.distribution import sampling_log_probs

@@ -28,7 +28,7 @@ from training.rlhf.kl import (
     estimate,
     sequence_sums,
 )
-from training.rlhf.losses.policy import explained_variance
+from training.rlhf.losses import explained_variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

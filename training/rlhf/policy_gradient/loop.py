@@ -48,12 +48,10 @@ from training.contract import (
     canonical_json,
     read_prompts,
 )
-from training.rlhf.loop.checks import counts_by_reason
 from training.rlhf.loop.method import start_adapter
 from training.rlhf.loop.reference import Reference, placed_reference
-from training.rlhf.loop.run import RunResult, TrainingRun
-from training.rlhf.loop.schedule import examples_of_step
-from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult
+from training.rlhf.loop.run import RunResult, TrainingRun, counts_by_reason
+from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult, examples_of_step
 from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
@@ -75,7 +73,8 @@ from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluate
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.from_settings import build_rewards
 from training.rlhf.rewards.protocol import Score
-from training.rlhf.rollout import Sample, rollout
+from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.samples import Sample
 from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes, Share

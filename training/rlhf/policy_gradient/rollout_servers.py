@@ -24,11 +24,11 @@ import httpx
 from training.contract import ContractError, RolloutServerSettings, RunSpec
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout import Sample, SamplingParameters
 from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
-from training.rlhf.rollout.limits import end_tokens
 from training.rlhf.rollout.remote import RemoteRollout, vllm_fields
+from training.rlhf.rollout.samples import Sample, end_tokens
 from training.rlhf.runtime.run_folder import log
+from training.rlhf.sampling import SamplingParameters
 
 Request = TypeVar("Request")
 Batch = TypeVar("Batch")

@@ -19,12 +19,11 @@ from training.contract import (
     SnapshotPrompt,
     with_context,
 )
-from training.rlhf.measures.pair_figures import key_of
+from training.rlhf.measures.pairs import key_of
 from training.rlhf.policy_gradient.credit import Episodes
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.protocol import Score
-from training.rlhf.rollout import Sample
-from training.rlhf.rollout.text import TextStream
+from training.rlhf.rollout.samples import Sample, TextStream
 from training.rlhf.runtime.processes import Share
 from training.rlhf.sampling import MAX_SEED
 from training.rlhf.spans import Stretch, place_segment_rewards

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
 from training.rlhf.kl import estimate
-from training.rlhf.losses.policy import aggregated, importance_weights, policy_gradient, value
+from training.rlhf.losses import aggregated, importance_weights, policy_gradient, value
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.runtime.processes import Processes, Share

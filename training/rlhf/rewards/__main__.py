@@ -17,8 +17,8 @@ from typing import Any
 
 from training.contract import ContractError, Message, RewardPart
 from training.contract.record import decode
-from training.rlhf.rewards.of_texts import KINDS_OF_TEXTS, reward_of_texts
 from training.rlhf.rewards.protocol import Guarded
+from training.rlhf.rewards.text_rewards import KINDS_OF_TEXTS, reward_of_texts
 
 
 def score(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.engine import READ_AT_ONCE as _READ_AT_ONCE
 from training.rlhf.rollout.engine import Engine
-from training.rlhf.rollout.limits import end_tokens
-from training.rlhf.rollout.rows import SampleRequest
-from training.rlhf.rollout.samples import Cancelled, OnDelta, Sample
+from training.rlhf.rollout.samples import Cancelled, OnDelta, Sample, SampleRequest, end_tokens
 from training.rlhf.rollout.static_shapes import StaticLane, StaticShapes
 from training.rlhf.sampling import MAX_SEED, SamplingParameters
 

@@ -9,8 +9,7 @@ from typing import Any, Literal, Self
 import httpx
 
 from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
-from training.rlhf.rollout.samples import Sample, TokenLogProb
-from training.rlhf.rollout.text import TextStream
+from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
 LogProbSource = Literal["model", "sampler"]

@@ -22,8 +22,8 @@ from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.attention_scores import Scores, attend
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeptLayer, KeyCache
-from training.rlhf.rollout.lane import Lane
-from training.rlhf.rollout.rows import Row
+from training.rlhf.rollout.engine import Lane
+from training.rlhf.rollout.samples import Row
 
 Compute = Callable[[], Tensor]
 Record = Callable[[Compute], Compute]

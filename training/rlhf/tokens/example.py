@@ -2,11 +2,166 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
+from training.contract import Scale, SnapshotRow, SnapshotSpan, StepLabel
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import Answered
-from training.rlhf.tokens.labels import Labels
+
+# ── Labels of completions besides rankings, and the selection that a method uses ──
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """One answer's rating on one criterion."""
+
+    answer: int
+    criterion: str
+    scale: Scale
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """One thing that an answer should have said."""
+
+    answer: int
+    category: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One labelled step of an answer."""
+
+    start: int
+    end: int
+    """[start, end) of the answer's text, in code points."""
+    label: StepLabel
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels of an example's completions besides their ranking."""
+
+    ratings: tuple[Rating, ...] = ()
+    flags: tuple[tuple[int, SnapshotSpan], ...] = ()
+    """Spans, each with the place of its answer."""
+    missing: tuple[Missing, ...] = ()
+    read_for_flags: tuple[int, ...] = ()
+    """Answers that were read for span flags: one of them without a flag is faultless."""
+    read_for_missing: tuple[int, ...] = ()
+    """Answers that were read for what they leave out: one of them without a flag lacks nothing."""
+    texts: tuple[str, ...] = ()
+    """The answers' texts; only where flags are wanted, which are places in them."""
+    steps: tuple[tuple[int, tuple[Step, ...]], ...] = ()
+    """The labelled steps of each answer that has any, with its place; steps without a label are left out."""
+    verdict: str = ""
+    """Verdict on all completions: both_good, both_bad; else empty."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsedLabels:
+    """Labels that a method learns from."""
+
+    ranks: Literal["decided", "tied", "none"] = "decided"
+    """Rankings: those that decide a pair; those in which all are tied as well; or none."""
+    criteria: frozenset[str] | None = frozenset()
+    """Criteria whose ratings count; None is all of them."""
+    verdicts: bool = False
+    """The verdicts 'both good' and 'both bad', applied to each completion."""
+    categories: frozenset[str] | None = frozenset()
+    """Categories whose span flags count; None is all of them."""
+    steps: bool = False
+    """The labels of steps."""
+    missing: frozenset[str] | None = frozenset()
+    """Categories whose missing-information flags count; None is all of them. Where any does, a corrected
+    answer, which lacks nothing, makes an example with its original if that lacked something."""
+    corrections: bool = False
+    """Of each correction in the training split, that it is better than its original."""
+    changes_alone: bool = False
+    """Learn that from the tokens alone in which the two differ."""
+    written: frozenset[str] = frozenset()
+    """Texts to be imitated: 'demonstrations', 'corrections', 'preferred'."""
+    nothing: str = "has no training pair"
+    """Problem of the snapshot, in words, when no example is left."""
+    remedy: str = "Judge more comparisons in which one answer is better"
+    """Remedy, in words."""
+
+
+class RowLabels:
+    """Labels of a row's completions besides their ranking, as far as a method uses them."""
+
+    def __init__(self, row: SnapshotRow, labels: UsedLabels, *, again: bool) -> None:
+        self._row = row
+        self._ratings = [item for item in row.ratings if among(item.criterion, labels.criteria)]
+        self._flags = [item for item in row.spans if among(item.category, labels.categories)]
+        self._missing = [item for item in row.missing if among(item.category, labels.missing)]
+        verdict = row.verdict if row.review is None else "" if again else row.review.verdict
+        self._verdict = verdict if labels.verdicts and verdict in ("both_good", "both_bad") else ""
+        self._places = labels.categories is None or bool(labels.categories)
+        rated = {rating.completion for rating in self._ratings}
+        rated |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}
+        lacks = labels.missing is None or bool(labels.missing)
+        self._read_for_flags = _read(row, row.read_for_spans) if self._places else set()
+        self._read_for_missing = _read(row, row.read_for_missing) if lacks else set()
+        self._steps = _labelled_steps(row) if labels.steps else {}
+        self.completions = rated | self._read_for_flags | self._read_for_missing | self._steps.keys()
+        if self._verdict:
+            self.completions |= {completion.id for completion in row.completions}
+
+    def of(self, places: Mapping[str, int]) -> Labels:
+        """Return the labels of the answers that are left, by their places."""
+        texts = {completion.id: completion.text for completion in self._row.completions}
+        return Labels(
+            ratings=tuple(
+                Rating(places[item.completion], item.criterion, item.scale, item.value)
+                for item in self._ratings
+                if item.completion in places
+            ),
+            flags=tuple((places[item.completion], item) for item in self._flags if item.completion in places),
+            missing=tuple(
+                Missing(places[item.completion], item.category)
+                for item in self._missing
+                if item.completion in places
+            ),
+            read_for_flags=tuple(sorted(places[name] for name in self._read_for_flags if name in places)),
+            read_for_missing=tuple(sorted(places[name] for name in self._read_for_missing if name in places)),
+            texts=tuple(texts[name] for name in places) if self._places else (),
+            verdict=self._verdict,
+            steps=tuple(sorted((places[name], of) for name, of in self._steps.items() if name in places)),
+        )
+
+
+def among(name: str, selected: frozenset[str] | None) -> bool:
+    """Return whether a criterion or category is selected; None selects all."""
+    return selected is None or name in selected
+
+
+def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[Step, ...]]:
+    """By completion, its steps that have a label; completions without one are left out."""
+    places = {completion.id: completion.steps for completion in row.completions}
+    labelled = {
+        entry.completion: tuple(
+            Step(start, end, label)
+            for (start, end), label in zip(places[entry.completion], entry.labels, strict=True)
+            if label is not None
+        )
+        for entry in row.step_labels
+    }
+    return {name: steps for name, steps in labelled.items() if steps}
+
+
+def _read(row: SnapshotRow, completion_ids: tuple[str, ...] | None) -> set[str]:
+    """Ids of the completions that were read for faults of one kind.
+
+    Older snapshots do not say: there it is those that have a fault of either kind, so that answers which
+    were read and found faultless are lost.
+    """
+    if completion_ids is not None:
+        return set(completion_ids)
+    return {span.completion for span in row.spans} | {lack.completion for lack in row.missing}
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ import numpy as np
 from training.contract import Message, canonical_json, sha256_of_file
 from training.contract.chat_template import Thinking
 from training.rlhf.runtime.run_folder import log
-from training.rlhf.tokens.encoding import Answered
-from training.rlhf.tokens.stored import Numbers, Stored
+from training.rlhf.tokens.encoding import Answered, Numbers, Stored
 
 _FORMAT = 3
 _HEADER, _INDEX, _TOKENS = "header.json", "index.npy", "tokens.bin"

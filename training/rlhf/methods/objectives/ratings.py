@@ -19,12 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.contract import ContractError, RatingHead, RunSpec, Scale
-from training.rlhf.data import Rating
+from training.contract import ContractError, RatingHead, RewardSettings, RunSpec, Scale
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.measures.rating_figures import figures_of_chances, figures_of_levels, figures_of_values
-from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.example import Example
+from training.rlhf.measures.predictions import figures_of_chances, figures_of_levels, figures_of_values
+from training.rlhf.model.backbone import SCORE, Backbone
+from training.rlhf.tokens.example import Example, Rating
 from training.rlhf.tokens.packing import Batch
 
 LEVELS: Mapping[Scale, tuple[int, ...]] = {
@@ -297,3 +296,27 @@ def _by_scale(ratings: Sequence[Rating]) -> dict[Scale, Tensor]:
 def _places(ratings: Sequence[Rating], rows: Tensor, scale: Scale) -> Tensor:
     """Index into `LEVELS` of the ratings at `rows`."""
     return torch.tensor([LEVELS[scale].index(ratings[row].value) for row in rows.tolist()])
+
+
+# ── Outputs of a trained reward model's heads on whole completions ──
+
+
+def read_heads(
+    backbone: Backbone, adapter: str, states: Tensor, settings: RewardSettings
+) -> dict[str, Tensor]:
+    """By head, (N, outputs): of `score` one output for each member of the ensemble, whose mean is the score;
+    of a rating head the expected rating on 0..1 or the chance; of completeness its score.
+
+    states: (N, hidden), at the answers' last tokens, computed with the adapter active. Heads on segments say
+    nothing of whole answers and are left out.
+    """
+    result: dict[str, Tensor] = {}
+    if settings.loss != "none":
+        result[SCORE] = backbone.outputs(adapter, states)
+    for head in settings.ratings:
+        scores = backbone.score(adapter, states, head=head.name)
+        result[head.name] = predicted_ratings(backbone, adapter, head, scores).unsqueeze(-1)
+    if settings.completeness is not None:
+        name = settings.completeness.name
+        result[name] = backbone.outputs(adapter, states, head=name)
+    return result

@@ -1,30 +1,126 @@
-"""Heads on the segments of an answer, fitted to span flags (Wu et al. 2023, section 3.1)."""
+"""Heads on segments of a completion, fitted to spans and to step labels; their outputs as rewards."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import ContractError, RunSpec, SegmentHead
-from training.contract.segmentation import Segment
+from training.contract.segmentation import Granularity, Segment, segment
+from training.contract.steps import steps
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.measures.classification import (
+from training.rlhf.measures.predictions import (
     average_precision,
     cohen_kappa,
     f1_at,
     precision_recall_curve,
+    roc_auc,
 )
-from training.rlhf.methods.objectives.segment_scores import bias_of, cut, read_places, rewards_at
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.run_folder import log
-from training.rlhf.spans import segment_labels, trim_spans
+from training.rlhf.spans import segment_end_tokens, segment_labels, trim_spans
+from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
+
+# ── Outputs of a fine-grained reward model's heads on each segment of a completion ──
+#
+# A head's reward is the log-odds that a segment is faultless, w · h + b with the state h of the segment's
+# last token and the bias b, which is learned with the head as `name.bias`. So it can be paid to a policy as
+# it is (Wu et al. 2023): positive where the head takes a segment for good.
+
+HeadGranularity = Granularity | Literal["steps"]
+"""Units of text that a head may score."""
+MIN_WORDS = 5
+"""Words that a sub-sentence has at least, as in the code that Wu et al. published."""
+
+
+class SegmentReward(NamedTuple):
+    """Reward of one head for one segment."""
+
+    start: int
+    end: int
+    """[start, end) of the answer's text, in code points."""
+    reward: float
+    """Log-odds that the segment is faultless."""
+
+
+def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Segment]:
+    """The segments that heads of a granularity score, in training and after it: none of what is masked or
+    stripped of the answer. In training a head on steps has those that were labelled (`segments`)."""
+    if granularity == "steps":
+        return read_of(steps(text), answered)
+    return read_of(segment(text, granularity, min_words=MIN_WORDS), answered)
+
+
+def read_of(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
+    """Those of an answer's segments of which anything is read."""
+    begin = answered.offsets[0][0] if answered.offsets else 0
+    return [part for part in segments if part[1] > begin]
+
+
+def bias_of(head: str) -> str:
+    """Return the name of the parameter that holds a head's bias."""
+    return f"{head}.bias"
+
+
+def rewards_at(backbone: Backbone, adapter: str, head: str, states: Tensor) -> Tensor:
+    """(N, hidden) states of segments' last tokens to (N,) rewards, float32."""
+    bias = backbone.extra(adapter, bias_of(head))  # noqa: S610
+    return backbone.score(adapter, states, head=head) + bias
+
+
+def read_places(
+    batch: Batch, answer: int, answered: Answered, segments: Sequence[Segment], granularity: HeadGranularity
+) -> Tensor:
+    """Places in a packed row where an answer's segments are read: (segments,) long.
+
+    The last token of each segment; the end token where the segment is the whole answer, as for a score.
+    `answer`: the answer's index in the batch. `answered` must have offsets.
+    """
+    if granularity == "whole":
+        return batch.last[answer].expand(len(segments))
+    first = int(torch.searchsorted(batch.target_answer, answer))
+    ends = segment_end_tokens(answered.offsets, [end for _, end in segments])
+    return batch.targets[first + ends.to(batch.targets.device)]
+
+
+@torch.no_grad()
+def segment_rewards(
+    backbone: Backbone,
+    adapter: str,
+    heads: Sequence[SegmentHead],
+    states: Tensor,
+    batch: Batch,
+    *,
+    answers: Sequence[Answered],
+    texts: Sequence[str],
+) -> list[Mapping[str, list[SegmentReward]]]:
+    """For every answer of a batch, by head, the rewards of its segments in order.
+
+    states: (T, hidden), of the packed row under the adapter (`methods.reward.encode`). `answers` with offsets
+    and `texts` are those of the batch, in its order. An answer without a character has no segments.
+    """
+    rewards: list[Mapping[str, list[SegmentReward]]] = []
+    for index, (answered, text) in enumerate(zip(answers, texts, strict=True)):
+        of_heads: dict[str, list[SegmentReward]] = {}
+        for head in heads:
+            segments = cut(text, head.granularity, answered)
+            places = read_places(batch, index, answered, segments, head.granularity)
+            values: list[float] = rewards_at(backbone, adapter, head.name, states[places]).tolist()
+            of_heads[head.name] = [
+                SegmentReward(start, end, value) for (start, end), value in zip(segments, values, strict=True)
+            ]
+        rewards.append(of_heads)
+    return rewards
+
+
+# ── Heads on the segments of an answer, fitted to span flags (Wu et al. 2023, section 3.1) ──
 
 _CURVE_POINTS = 200
 """Points of a precision-recall curve that are written down; evenly spread over more."""
@@ -251,3 +347,50 @@ def likely_best_threshold(chances: Tensor) -> float:
     counts = torch.arange(1, len(ordered) + 1, dtype=torch.float64)
     expected = 2 * ordered.cumsum(0) / (counts + ordered.sum())
     return float(ordered[int(expected.argmax())])
+
+
+# ── Heads on the steps of a trace, fitted to step labels: process reward models (Lightman et al. 2023) ──
+
+
+class StepObjective(SegmentObjective):
+    """Step classification: −log σ(r) for a step without a fault, −log σ(−r) for a step labelled with one.
+
+    r is read at the step's last token. Faults are the labels that the head's categories name: wrong,
+    unnecessary or both; a label that they do not name is none. Steps without a label count nowhere.
+
+    Figures as of a `SegmentObjective`. Held-out also `accuracy`, the share of steps on the right side of
+    r = 0, `baseline_accuracy`, that of calling every step what most training steps are, and where there are
+    steps of both kinds `auc`, the chance that a faulty step has a lower r than a faultless one, equal ones
+    counted half; a head that knows nothing has ½.
+    """
+
+    units = "labelled step of the training answers"
+    marked = "is labelled"
+    without = "step is labelled"
+
+    def weight(self, example: Example) -> float:
+        """Return the judgment's weight where any step is labelled."""
+        return example.weight if any(True for _ in self.read(example)) else 0.0
+
+    def read(self, example: Example) -> Iterator[ReadAnswer]:
+        """Yield the answers of an example that have labelled steps."""
+        for place, labelled in example.labels.steps:
+            faults = {(step.start, step.end): step.label in self.head.categories for step in labelled}
+            segments = read_of(list(faults), example.answers[place])
+            if segments:
+                yield ReadAnswer(place, segments, torch.tensor([faults[segment] for segment in segments]))
+
+    def marks(self, example: Example) -> list[str]:
+        """Return the labels of an example's steps."""
+        return [step.label for _, labelled in example.labels.steps for step in labelled]
+
+    def held_out_figures(self, rewards: Tensor, faulty: Tensor, share: Tensor) -> dict[str, float]:
+        """See the class."""
+        commoner = 1.0 if self.prior > 0.5 else 0.0
+        auc = roc_auc(-rewards, faulty)
+        return {
+            **super().held_out_figures(rewards, faulty, share),
+            "accuracy": float(((rewards < 0) == faulty.bool()).double().mean()),
+            "baseline_accuracy": float((faulty == commoner).double().mean()),
+            **({} if auc is None else {"auc": auc}),
+        }
