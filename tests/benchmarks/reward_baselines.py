@@ -53,7 +53,7 @@ from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.methods.frozen_head import (
+from training.rlhf.methods.baselines import (
     Pairs,
     comparable,
     fit_frozen_head,

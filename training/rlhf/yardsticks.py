@@ -32,14 +32,6 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.from_settings import learned_reward, reward_settings
 from training.rlhf.rewards.protocol import Reward
 
-# ── External yardsticks: a reward model on public test sets, beside what others published ──
-#
-#     python -m training.rlhf.yardsticks CHECKPOINT --base FOLDER --set reward-bench-2 FILE
-#
-# No file is part of Rondo, and none is trained on: a checkpoint that has seen a test set proves nothing by
-# it.
-
-
 # ── Items of a yardstick: a prompt, responses that are right, and responses that are wrong ──
 
 

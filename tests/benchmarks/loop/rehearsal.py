@@ -34,7 +34,7 @@ from training.rlhf.losses import dpo, policy_gradient
 from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.frozen_features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.methods.frozen_head import FrozenHead, fit_frozen_head
+from training.rlhf.methods.baselines import FrozenHead, fit_frozen_head
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
 

@@ -28,7 +28,7 @@ from training.rlhf.data import build_examples
 from training.rlhf.losses import bradley_terry
 from training.rlhf.measures.frozen_features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.methods.frozen_head import fit_frozen_head
+from training.rlhf.methods.baselines import fit_frozen_head
 from training.rlhf.methods.reward import encode, read_rewards
 from training.rlhf.model.backbone import Backbone, Place
 from training.rlhf.tokens.encoding import Answered

@@ -63,13 +63,6 @@ from training.rlhf.runtime.config import resolve_device
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Encoder
 
-# ── String reversal: the whole way from demonstrations to reinforcement, small enough to watch ──
-#
-# A language model learns to spell names backwards, first from examples, then from nothing but the news
-# whether an answer was right. It is the example of CMU 11-711 (spring 2026, lecture 17); `make reverse`
-# runs it.
-
-
 # ── The names, and a snapshot of them: demonstrations to imitate, prompts with the right answer ──
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from training.contract import SnapshotRow
 from training.rlhf.measures.calibration import Floats, cosine
 
-# ── Surface features of a completion: what can be counted without understanding it ──
-
 SURFACE_FEATURES = (
     "words",
     "log_words",

@@ -46,7 +46,7 @@ class DirectPreference(TrainingMethod):
 
     Figures: `accuracy` (share of pairs whose winner has the higher implied reward), `margin` (difference
     of implied rewards), `reward_chosen`, `reward_rejected`, `log_loss` (−log σ(margin)), see
-    `pair_figures`; `log_ratio`, `log_ratio_per_token`, `answer_tokens`, see `policy_figures`; for
+    `pair_figures`; `log_ratio`, `log_ratio_per_token`, `answer_tokens`, see `ratio_figures`; for
     `plackett_luce` also `ranking_log_loss`, −log p of a whole ranking (under Efron's and Breslow's
     approximations the exact one), and `log_tie_2`, log δ of two answers, where it is learned.
     """

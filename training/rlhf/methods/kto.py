@@ -44,7 +44,7 @@ class KahnemanTversky(TrainingMethod):
     Figures, over answers: `accuracy` (share on their side of z: good ones above, bad ones below),
     `log_loss` (−log σ(±β(r − z)), where r = log π − log π_ref), `reward_good` and `reward_bad` (means of
     β(r − z)), `margin` (their difference), `share_good`, `reference_kl` (z); `log_ratio`,
-    `log_ratio_per_token`, `answer_tokens`, see `policy_figures`. Held out the accuracy has a 95 % interval,
+    `log_ratio_per_token`, `answer_tokens`, see `ratio_figures`. Held out the accuracy has a 95 % interval,
     which takes prompts as trials: answers to one prompt are not independent.
     """
 

@@ -38,7 +38,7 @@ from training.rlhf.measures.people import (
     newest_round,
     people_of,
 )
-from training.rlhf.methods.frozen_head import FrozenHead, Pairs
+from training.rlhf.methods.baselines import FrozenHead, Pairs
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example

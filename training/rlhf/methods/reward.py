@@ -40,7 +40,7 @@ from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.measures.people import PooledScore
-from training.rlhf.methods.frozen_head import (
+from training.rlhf.methods.baselines import (
     MOST_HELD_OUT,
     MOST_TRAINED_ON_FEATURES,
     FrozenHead,

@@ -27,7 +27,7 @@ class SupervisedFineTuning(TrainingMethod):
 
     Figures: `log_loss` (−log π per token, every token alike), `perplexity` (its exponential) and
     `answer_tokens`; of an evaluation also `log_ratio` and `log_ratio_per_token` against the policy that
-    training started from, see `policy_figures`.
+    training started from, see `ratio_figures`.
     """
 
     kind: CheckpointKind = "policy"

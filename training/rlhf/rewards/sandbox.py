@@ -1,4 +1,19 @@
-"""Runs a program that nobody has read: a model's answer to a programming task."""
+"""Runs a program that nobody has read: a model's answer to a programming task.
+
+What holds on Linux (x86-64, ARM64), without root and without any tool installed:
+
+- no network, no other process reached or started, no program executed, nothing of the machine's
+  settings changed: a seccomp filter
+- files: with Landlock (Linux 6.2, not turned off) only Python's own can be read; without it all that the
+  account may read, though it can be sent nowhere. Nothing can be written, unless `Limits.write_files`
+  allows it, with Landlock alone, in a folder of the program's own
+- processor time, memory, size of a file, open files: resource limits; wall-clock time: it is killed
+- threads are bounded by memory, not by number
+
+Elsewhere (macOS) only times and sizes are bounded: `isolation` reports it, and `run_program` refuses
+unless `trust` is set. It is no virtual machine: a hole in the kernel is a hole here, so for programs of a
+hostile author add one.
+"""
 
 from __future__ import annotations
 
@@ -189,20 +204,7 @@ def _when_argument(number: int, index: int, test: int, value: int, *, met: bytes
     )
 
 
-# ── Starts a sandboxed process, feeds it a program and a test, and returns the outcome ──
-#
-# What holds on Linux (x86-64, ARM64), without root and without any tool installed:
-#
-# - no network, no other process reached or started, no program executed, nothing of the machine's settings
-# changed: a seccomp filter (`system_calls.py`) - files: with Landlock (Linux 6.2, not turned off) only
-# Python's own can be read; without it all that the account may read, though it can be sent nowhere. Nothing
-# can be written, unless `Limits.write_files` allows it, with Landlock alone, in a folder of the program's
-# own - processor time, memory, size of a file, open files: resource limits; wall-clock time: it is killed -
-# threads are bounded by memory, not by number
-#
-# Elsewhere (macOS) only times and sizes are bounded: `isolation` reports it, and `run_program` refuses
-# unless `trust` is set. It is no virtual machine: a hole in the kernel is a hole here, so for programs of a
-# hostile author add one.
+# ── The process ──
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _LANDLOCK_CREATE_RULESET = 444

@@ -37,7 +37,7 @@ from training.rlhf.rewards.protocol import (
 )
 from training.rlhf.rewards.sandbox import Limits, run_program
 
-# ── Rewards that a rule decides: exact match, the think/answer format, patterns, lines and length ──
+# ── Rules: exact match, the think/answer format, patterns, lines and length ──
 
 _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>\s*<answer>(?P<answer>.*?)</answer>\s*", re.S)
 _TAGS = re.compile(r"</?(?:think|answer)>")

@@ -37,8 +37,6 @@ from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
 
-# ── Loss of a ranking under the scores of its completions ──
-
 
 def costs_of_rankings(
     scores: Tensor, batch: Batch, settings: RewardSettings, *, log_tie: Tensor | None
@@ -159,10 +157,10 @@ class PreferenceObjective:
     With `ensemble` the head has several outputs and every one its own resample of the training judgments;
     the score is their mean. A judgment's cost is the mean of w · cost over the outputs, w ~ Poisson(1), and
     1 for held-out judgments. With `annotator_heads` or `group_heads` every judgment is costed at the scores
-    of its annotator and group (`objectives.people`); the score is what they have in common.
+    of its annotator and group (`PeopleOffsets`); the score is what they have in common.
 
     Figures of the score: `accuracy`, `margin`, `log_loss` and more, see `pair_figures`; of held-out pairs
-    `length_log_loss`, of the length predictor in `baselines`. Of models of ties and whole rankings
+    `length_log_loss`, of the length predictor in `pairs`. Of models of ties and whole rankings
     `ranking_log_loss`, −log p of a whole ranking, of Davidson's model of one of its pairs; and `log_tie_2`,
     the log odds of two tying. Of ensembles `spread`, the standard deviation of a margin over the outputs.
     With heads of annotators or groups `own_accuracy` and `own_log_loss`, of their own scores.

@@ -1,4 +1,7 @@
-"""A linear head on frozen features of the base: place and ridge by cross-validation grouped by prompt."""
+"""Baselines of a reward model, and linear heads on frozen features of the base, which are one of them.
+
+Place and ridge of a head are chosen by cross-validation grouped by prompt.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ def install_head(backbone: Backbone, adapter: str, head: FrozenHead, members: Se
 #
 # All are fitted to the run's training judgments: the place among the completions, surface features and a
 # head on frozen features by ridge regression whose strength is chosen by cross-validation grouped by
-# prompt, length as `measures.baselines` says. Frozen features are read of a bounded number of judgments.
+# prompt, length as `measures.pairs` says. Frozen features are read of a bounded number of judgments.
 
 MOST_TRAINED_ON_FEATURES = 1000
 """Frozen features are read of so many training judgments at most, those of prompts drawn by hash."""
