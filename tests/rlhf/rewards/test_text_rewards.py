@@ -1,6 +1,7 @@
-"""The rules that score a completion by itself, and what becomes of a reward that raises."""
+"""Rewards that are computed from texts alone: rules, metrics, mathematics."""
 
 import math
+import threading
 import time
 
 import pytest
@@ -9,13 +10,19 @@ from training.contract import Message
 from training.rlhf.rewards.from_settings import FunctionReward
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
 from training.rlhf.rewards.text_rewards import (
+    Bleu,
+    Chrf,
     ExactMatch,
     Length,
     LineCount,
+    Mathematics,
     Pattern,
+    Rouge,
     ThinkAnswerFormat,
     answer_of,
 )
+
+# ── The rules that score a completion by itself, and what becomes of a reward that raises ──
 
 PROMPT = (Message(role="user", content="Reverse the name: Ada"),)
 NAN = math.nan
@@ -189,3 +196,131 @@ def test_a_path_that_leads_to_no_function_is_refused(name):
     path = f"{__name__}.{name}"
     with pytest.raises(ValueError, match="function"):
         FunctionReward(path, allowed=[path])
+
+
+# ── BLEU, chrF and ROUGE as rewards, against scores worked out by hand ──
+
+
+def value(reward, completion: str, reference) -> float:
+    score: float = reward([()], [completion], [reference])[0].value
+    return score
+
+
+@pytest.mark.parametrize("reward", [Bleu(), Chrf(), Chrf(word_order=2), Rouge()])
+def test_a_text_fits_itself_wholly_and_a_foreign_one_not_at_all(reward):
+    assert value(reward, "the cat sat down", "the cat sat down") == pytest.approx(1)
+    assert value(reward, "", "the cat sat down") == 0
+
+
+@pytest.mark.parametrize("reward", [Bleu(), Chrf(), Rouge()])
+def test_the_best_of_several_references_counts(reward):
+    assert value(reward, "the cat sat down", ["xyz", "the cat sat down"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("reward", [Bleu(), Chrf(), Rouge()])
+def test_without_a_reference_no_metric_scores(reward):
+    scores = reward([()] * 2, ["a", "b"], [None, ""])
+    assert not any(score.scored for score in scores)
+
+
+def test_bleu_by_hand():
+    # n-gram precisions 4/5, 3/4, 2/3, 1/2; no brevity penalty: (1/5)^(1/4)
+    assert value(Bleu(), "a b c d e", "a b c d f") == pytest.approx(0.2**0.25)
+
+
+def test_bleu_of_a_short_answer_leaves_longer_orders_out():
+    # One of one word right, two wanted: brevity penalty e^(1 − 2/1)
+    assert value(Bleu(), "yes", "yes indeed") == pytest.approx(0.36787944)
+
+
+def test_chrf_by_hand():
+    # Single characters: 1 of 2 right; pairs: 0 of 1; mean precision = mean recall = 1/4
+    assert value(Chrf(), "ab", "ac") == pytest.approx(0.25)
+
+
+def test_rouge_l_by_hand():
+    # Longest common subsequence "the cat": precision 2/3, recall 2/5, F = 2 · (4/15) / (16/15)
+    assert value(Rouge(), "the cat sat", "the cat on the mat") == pytest.approx(0.5)
+
+
+def test_rouge_1_counts_words_and_stems_if_told():
+    # "running" and "runs" have one stem: "dogs" apart, 1 of 2 words, else 0 of 2.
+    assert value(Rouge(kind="rouge1"), "running cats", "dogs runs") == pytest.approx(0.5)
+    assert value(Rouge(kind="rouge1", stem=False), "running cats", "dogs runs") == 0
+
+
+def test_rouge_does_not_pretend_to_read_other_scripts():
+    assert not Rouge()([()], ["猫"], ["猫"])[0].scored
+
+
+# ── Results compared as mathematics, in a process that may be killed ──
+
+
+@pytest.fixture(scope="module")
+def mathematics():
+    with Mathematics() as reward:
+        yield reward
+
+
+def score(reward, completion: str, reference):
+    return reward([()], [completion], [reference])[0]
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "equal"),
+    [
+        ("so the answer is \\boxed{\\frac{1}{2}}", "0.5", 1),
+        ("It is $\\frac{1}{\\sqrt{2}}$.", "\\sqrt{2}/2", 1),
+        ("First 3, then 12", "12", 1),
+        ("First 12, then 3", "12", 0),
+        ("$\\{2, 1\\}$", "\\{1,2\\}", 1),
+        ("$x = 5$", 5, 1),
+        ("$(x+1)^2$", "x^2+2x+1", 1),
+        ("$(x+1)^2$", "x^2+1", 0),
+        ("I do not know", "7", 0),
+        ("", "7", 0),
+    ],
+)
+def test_results_are_equal_as_mathematics_not_as_text(mathematics, completion, reference, equal):
+    assert score(mathematics, completion, reference).value == equal
+
+
+@pytest.mark.parametrize("reference", [None, "", "nobody can tell", ["1"]])
+def test_without_a_reference_that_can_be_read_nothing_is_scored(mathematics, reference):
+    assert not score(mathematics, "7", reference).scored
+
+
+def test_only_what_stands_in_the_answer_tags_counts_if_told():
+    with Mathematics(in_answer_tags=True) as reward:
+        assert score(reward, "<think>7, no, 8</think><answer>\\frac{16}{2}</answer>", "8").value == 1
+        assert score(reward, "<think>8</think><answer>7</answer>", "8").value == 0
+        assert score(reward, "8", "8").value == 0
+
+
+def test_a_tower_of_powers_is_stopped_and_the_next_is_scored():
+    with Mathematics(seconds=0.5) as reward:
+        assert score(reward, "\\boxed{2}", "2").value == 1
+        started = time.monotonic()
+        stopped = score(reward, "$9^{9^{9^{9}}}$", "5")
+        assert time.monotonic() - started < 5
+        assert not stopped.scored
+        assert "0.5 s" in stopped.reason
+        # In a new process.
+        assert score(reward, "\\boxed{2}", "2").value == 1
+
+
+def test_it_works_outside_the_main_thread(mathematics):
+    values = []
+    thread = threading.Thread(target=lambda: values.append(score(mathematics, "\\boxed{4}", "2+2").value))
+    thread.start()
+    thread.join(60)
+    assert values == [1]
+
+
+def test_a_closed_reward_leaves_no_process():
+    reward = Mathematics()
+    score(reward, "1", "1")
+    process = reward._process
+    assert process.poll() is None
+    reward.close()
+    assert process.poll() is not None
