@@ -21,9 +21,9 @@ from transformers import (
 )
 
 from training.contract import ContractError
-from training.rlhf.model import attention, base_probe
+from training.rlhf.model import attention, base_model
 from training.rlhf.model.attention import NAME, Layout, Segment, packed_states
-from training.rlhf.model.base_probe import refuse_unknown_family
+from training.rlhf.model.base_model import refuse_unknown_family
 from training.rlhf.model.families import window_of
 
 SIZES: dict[str, Any] = {
@@ -110,7 +110,7 @@ def test_attention_sinks_are_refused_by_name():
 def test_a_cap_of_logits_that_nobody_knows_of_is_refused(monkeypatch: pytest.MonkeyPatch):
     model = made(Gemma2Config(**SIZES, **GROUPED, head_dim=8))
     tried(model)
-    monkeypatch.setattr(base_probe, "output_head", lambda trial: trial.get_output_embeddings())
+    monkeypatch.setattr(base_model, "output_head", lambda trial: trial.get_output_embeddings())
     with pytest.raises(ContractError, match="changes its logits after the LM head"):
         tried(model)
 
@@ -192,6 +192,6 @@ def test_positions_that_do_not_restart_are_caught(monkeypatch: pytest.MonkeyPatc
     def running_on(trial: Any, ids: Any, places: Any, layout: Layout) -> Any:
         return packed_states(trial, ids, torch.arange(places.shape[1])[None], layout)
 
-    monkeypatch.setattr("training.rlhf.model.base_probe.packed_states", running_on)
+    monkeypatch.setattr("training.rlhf.model.base_model.packed_states", running_on)
     with pytest.raises(ContractError, match="cannot be computed over packed answers"):
         tried(model)

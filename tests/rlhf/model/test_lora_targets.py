@@ -15,10 +15,9 @@ from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
 from tests.serving.conftest import write_checkpoint
 from training.contract import ALL_LINEAR, ContractError, LoraSettings
 from training.rlhf.export import export_checkpoint
-from training.rlhf.model.adapters import add_low_rank
+from training.rlhf.model.adapters import add_low_rank, fitted_targets
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.lora_layer import LoraLinear
-from training.rlhf.model.lora_targets import fitted
 from training.rlhf.model.quantised import quantise
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
@@ -33,11 +32,13 @@ def model_of(kind: str, **more: Any) -> Any:
 def adapted_by(kind: str, settings: LoraSettings) -> set[str]:
     """The names of the layers on which an adapter lies once it was added."""
     model = model_of(kind)
-    add_low_rank(model, "first", fitted(model, settings, base="base"), seed=0)
+    add_low_rank(model, "first", fitted_targets(model, settings, base="base"), seed=0)
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, BaseTunerLayer)}
     assert all(type(layer) is LoraLinear for layer in layers.values()), "not what rows of adapters can mix"
     # The names are the same when adapters are there.
-    assert fitted(model, settings, base="base") == fitted(model_of(kind), settings, base="base")
+    assert fitted_targets(model, settings, base="base") == fitted_targets(
+        model_of(kind), settings, base="base"
+    )
     return {name.rpartition(".")[2] for name in layers}
 
 
@@ -70,29 +71,29 @@ def test_a_target_that_matches_nothing_is_refused_with_the_names_that_there_are(
         ContractError,
         match="no layer q_proj; name some of down_proj, gate_up_proj, o_proj, qkv_proj, or all-linear",
     ):
-        fitted(model_of("phi3"), LoraSettings(targets=("o_proj", "q_proj")), base="tiny")
+        fitted_targets(model_of("phi3"), LoraSettings(targets=("o_proj", "q_proj")), base="tiny")
 
 
 def test_layers_of_experts_are_refused_as_targets() -> None:
     settings = LoraSettings(targets=("q_proj", "up_proj"))
     with pytest.raises(ContractError, match=r"up_proj are layers of experts in tiny, .*; name some of kv_a"):
-        fitted(model_of("deepseek_v3", q_lora_rank=None), settings, base="tiny")
+        fitted_targets(model_of("deepseek_v3", q_lora_rank=None), settings, base="tiny")
 
 
 def test_a_name_of_a_block_is_no_target() -> None:
     with pytest.raises(ContractError, match="no layer self_attn"):
-        fitted(model_of("llama"), LoraSettings(targets=("self_attn",)), base="tiny")
+        fitted_targets(model_of("llama"), LoraSettings(targets=("self_attn",)), base="tiny")
 
 
 def test_a_base_without_linear_layers_names_full_fine_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.rlhf.model.lora_targets.Conv1D", nn.Linear)
+    monkeypatch.setattr("training.rlhf.model.adapters.Conv1D", nn.Linear)
     with pytest.raises(ContractError, match=r"no linear layer that an adapter can lie on; set .* 'none'"):
-        fitted(model_of("gpt2"), LoraSettings(), base="tiny")
+        fitted_targets(model_of("gpt2"), LoraSettings(), base="tiny")
 
 
 def test_as_many_blocks_as_there_are_is_all_of_them() -> None:
-    assert fitted(model_of("llama"), LoraSettings(layers=2), base="tiny").layers is None
-    assert fitted(model_of("llama"), LoraSettings(layers=1), base="tiny").layers == 1
+    assert fitted_targets(model_of("llama"), LoraSettings(layers=2), base="tiny").layers is None
+    assert fitted_targets(model_of("llama"), LoraSettings(layers=1), base="tiny").layers == 1
 
 
 def test_an_adapter_on_gpt2_is_merged_into_its_weights_on_export(tmp_path: Path) -> None:

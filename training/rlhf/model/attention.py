@@ -26,8 +26,7 @@ from transformers.masking_utils import sdpa_mask
 
 from training.rlhf.model import attention_scores
 from training.rlhf.model.attention_scores import Scores, causal_mask
-from training.rlhf.model.segment_buckets import Bucket, Places, into_buckets
-from training.rlhf.model.segmented_attention import SegmentedAttention
+from training.rlhf.model.segmented_attention import Bucket, Places, SegmentedAttention, into_buckets
 
 NAME = "rondo_packed"
 """Under this name transformers finds the function below; outside a packed row it is plain SDPA."""
