@@ -17,9 +17,9 @@ from tests.rlhf.runs import row
 from training.contract import ContractError, RatingHead, RewardSettings, SnapshotRow
 from training.rlhf.data import build_examples
 from training.rlhf.measures.predictions import (
-    area_under_curve,
     figures_of_chances,
     figures_of_levels,
+    roc_auc,
     spearman,
 )
 from training.rlhf.methods.objectives.ratings import cumulative_link
@@ -247,7 +247,6 @@ def test_figures_of_levels_and_of_chances_by_hand() -> None:
 
 def test_figures_that_do_not_exist_are_left_out() -> None:
     assert spearman([1.0, 2.0], [3.0, 3.0]) is None
-    assert area_under_curve([1.0, 2.0], [1, 1]) is None
     assert figures_of_chances(torch.empty(0), torch.empty(0)) == {}
     assert set(figures_of_chances(torch.tensor([1.0]), torch.tensor([1.0]))) == {"accuracy", "log_loss"}
 
@@ -262,4 +261,4 @@ def test_correlation_and_area_agree_with_scipy_and_with_counting_pairs() -> None
         for positive in scores[labels == 1]
         for other in scores[labels == 0]
     ]
-    assert area_under_curve(scores, labels) == pytest.approx(np.mean(ordered))
+    assert roc_auc(scores, labels) == pytest.approx(np.mean(ordered))

@@ -129,19 +129,6 @@ def spearman(left: Values, right: Values) -> float | None:
     return None if constant else float(spearmanr(first, second).statistic)
 
 
-def area_under_curve(scores: Values, labels: Values) -> float | None:
-    """Probability that an example with label 1 scores higher than one with label 0, ties half (Hanley &
-    McNeil 1982). None where a label does not occur."""
-    from scipy.stats import rankdata
-
-    ranks, targets = rankdata(doubles(scores, "scores")), doubles(labels, "labels")
-    positive = targets == 1
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if not ones or not zeros:
-        return None
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
-
-
 def figures_of_values(predicted: Tensor, rated: Tensor) -> dict[str, float]:
     """`mean_absolute_error` and `spearman` of predicted ratings."""
     if not len(rated) or not predicted.isfinite().all():
@@ -173,6 +160,6 @@ def figures_of_chances(logit: Tensor, happened: Tensor) -> dict[str, float]:
         "accuracy": float(((towards.sign() + 1) / 2).mean()),
         "log_loss": float(-F.logsigmoid(towards).mean()),
     }
-    if (area := area_under_curve(logit, happened)) is not None:
+    if (area := roc_auc(logit, happened)) is not None:
         figures["auc"] = area
     return figures
