@@ -1,4 +1,4 @@
-"""Objectives of a reward model's heads: one module per kind of label.
+"""Objectives of a reward model's heads: rankings, ratings, segments and steps.
 
 An objective owns its heads, says what a batch costs given the transformer's states, and turns its
 observations into figures. All objectives of a model share one forward and one backward pass.
