@@ -13,7 +13,7 @@ from tests.rlhf.loop.trainers import finish, finish_two, start_two
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, REINFORCE, make_sampled_run
 from tests.rlhf.runs import files_of, status_of, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_manifest, read_metrics
-from training.rlhf.policy_gradient.update import Tally
+from training.rlhf.policy_gradient.update import Tally, join_tallies
 from training.rlhf.runtime.processes import Processes, Share
 
 pytestmark = pytest.mark.slow
@@ -176,6 +176,6 @@ def test_a_share_of_one_process_is_everything():
     assert share.merged([0, 1, 2], [1, 2, 3]) == [1, 2, 3]
     assert share.merged([], []) == []
     assert share.merged([0, 1, 2], "abc") == ["a", "b", "c"]
-    joined, sums = share.joined(tally, {"policy_loss": 1.5})
+    joined, sums = join_tallies(share.processes, tally, {"policy_loss": 1.5})
     assert joined.figures() == {"loss": 2.0}
     assert sums == {"policy_loss": 1.5}

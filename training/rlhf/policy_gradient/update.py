@@ -380,7 +380,9 @@ def _minibatches(groups: list[list[int]], count: int, random: torch.Generator) -
             yield [row for index in sorted(share.tolist()) for row in groups[index]]
 
 
-def _joined(processes: Processes, tally: Tally, sums: dict[str, float]) -> tuple[Tally, dict[str, float]]:
+def join_tallies(
+    processes: Processes, tally: Tally, sums: dict[str, float]
+) -> tuple[Tally, dict[str, float]]:
     """Return the figures of all processes together, and each sum over all of them."""
     if processes.world == 1:
         return tally, sums
@@ -459,7 +461,7 @@ class _Learner:
             self._objective.forget(fresh)
             if not self._actor.halve() and lacking is not None:
                 raise lacking
-        tally, sums = _joined(self._share.processes, tally, sums)
+        tally, sums = join_tallies(self._share.processes, tally, sums)
         for name, total in sums.items():
             tally.add(name, total)
         return tally, all(map(math.isfinite, sums.values()))
