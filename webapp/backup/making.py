@@ -233,8 +233,6 @@ def _archive_file(archive: tarfile.TarFile, path: str, size: int, content: Conte
     first = next(pieces, b"") if size else b""
     stream = _Exactly(chain([first] if first else [], pieces), size)
     archive.addfile(member, stream)
-    # It would keep all of them.
-    archive.members = []
     if stream.is_short:
         raise _ChangedError
     return File(size, stream.digest.hexdigest())

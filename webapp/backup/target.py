@@ -289,8 +289,6 @@ def members(stream: Any) -> Iterator[tuple[str, IO[bytes]]]:
             content = archive.extractfile(member) if member.isreg() else None
             if content is not None:
                 yield member.name, content
-            # It would keep all of them.
-            archive.members = []
 
 
 @contextmanager
