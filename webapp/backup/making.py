@@ -103,9 +103,7 @@ def _archive_files(writer: Writer, *, models: bool, secrets: bool) -> dict[str, 
     store = shared()
     folders: dict[str, dict[str, File]] = {}
     stream: Any = writer
-    with tarfile.open(
-        fileobj=stream, mode="w|", bufsize=BLOCK_BYTES, copybufsize=BLOCK_BYTES, format=tarfile.PAX_FORMAT
-    ) as archive:
+    with tarfile.open(fileobj=stream, mode="w|", bufsize=BLOCK_BYTES, format=tarfile.PAX_FORMAT) as archive:
         for kind in KINDS if models else KINDS[:-1]:
             there = set(store.names(kind)) if store else set()
             for name in sorted(there | _names_here(kind)):
@@ -198,7 +196,9 @@ class _Exactly(io.RawIOBase):
     """The first `size` bytes of a content, with zeros for those that went away, as the archive expects."""
 
     def __init__(self, content: Iterator[bytes], size: int) -> None:
-        self._content, self._left, self._rest = content, size, b""
+        self._content, self._left = content, size
+        # A view: what is left of a block is not copied for each read.
+        self._rest = memoryview(b"")
         self.digest = hashlib.sha256()
         self.is_short = False
 
@@ -206,7 +206,7 @@ class _Exactly(io.RawIOBase):
         gathered = bytearray()
         wanted = min(size, self._left)
         while len(gathered) < wanted:
-            self._rest = self._rest or self._next()
+            self._rest = self._rest or memoryview(self._next())
             if not self._rest:
                 self.is_short = True
                 gathered += bytes(wanted - len(gathered))
