@@ -83,7 +83,6 @@ SHOTS = {
     "webhooks": f"{P}webhooks/",
     "start": "/start/",
     "base-models": "/base-models/",
-    "scaling": "/scaling/",
     "status": "/status/",
     "admin": "/admin/",
     "guide": "/guide/",

@@ -159,7 +159,6 @@ PAGES: dict[str, tuple[str, ...] | str] = {
     "webhook-test": ("webhooks_test",),
     "webhook-delete": ("webhooks_delete",),
     "webhook-delivery": ("deliveries_read", "deliveries_resend"),
-    "scaling": "a calculator: it reads and writes nothing of Rondo",
     "search": ("projects_list", "prompts_list", "checkpoints_list", "runs_list"),
     "rounds": ("rounds_list",),
     "runs": ("runs_list",),

@@ -221,7 +221,6 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # No base model is named: back to the list, with why.
     "project-base-model": ("POST", (302, 404, 403, 403, 302, 302)),
     "checkpoints": ("GET", MANAGERS),
-    "scaling": ("GET", MANAGERS),
     "checkpoint": ("GET", MANAGERS),
     # Nothing has been evaluated.
     "evaluation": ("GET", (302, 404, 403, 403, 404, 404)),

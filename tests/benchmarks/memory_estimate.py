@@ -22,9 +22,19 @@ from typing import Any, NamedTuple
 
 from tests.benchmarks.gpu.sizes import Size
 from training.contract import Method, Settings, Sharding, read_spec, settings_from_json
-from training.services.runs.measured_points import SHAPE
-from training.services.runs.memory import Spread, memory_of
+from training.services.runs.memory import Shape, Spread, memory_of
 
+SHAPE = Shape(
+    vocabulary=2048,
+    hidden=256,
+    intermediate=704,
+    layers=6,
+    heads=4,
+    key_heads=2,
+    head_size=64,
+    tied=True,
+    context=4096,
+)
 SIZE = Size(shape=SHAPE, prompt=128, answer=128, micro_batch_tokens=1280, prompts=2, samples=4)
 
 

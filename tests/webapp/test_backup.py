@@ -1,25 +1,30 @@
 """A back-up while people work, and its return: every row of every table, every byte of every file."""
 
 import dataclasses
+import errno
 import io
 import json
 import os
 import sqlite3
 import subprocess
 import sys
+import tarfile
+import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 from pytest_django import Settings
 
-from training.store import Listing, Objects
-from webapp.backup import BackupError, Target, databases, make_backup, restore_backup, restoring
+from webapp.backup import BackupError, Target, databases, make_backup, making, restore_backup, restoring
+from webapp.backup import target as target_module
 from webapp.backup.target import Manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,8 +109,8 @@ class Rondo:
         }
 
 
-def new_megabytes(output: str) -> float:
-    return float(output.rpartition("of it new ")[2].split(" ")[0])
+def megabytes(output: str) -> float:
+    return float(output.rpartition("files, ")[2].split(" ")[0])
 
 
 def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
@@ -118,7 +123,7 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     with first.being_worked_on():
         output = first.manage("backup", target)
     # Megabytes of files: 5.0 + 4.2 + 0.2; and the database.
-    assert new_megabytes(output) > 9.3
+    assert megabytes(output) > 9.3
     second = Rondo(folder / "second", database("second"))
     second.manage("restore", target)
     there, back = first.rows(), second.rows()
@@ -131,9 +136,8 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     assert back["annotation_project"] == there["annotation_project"]
     assert second.files().keys() >= {"checkpoints/tea-1/adapter.safetensors", "imports/0a1b.csv"}
 
-    # At rest: every row, every byte; and the second back-up is small.
-    output = first.manage("backup", target)
-    assert new_megabytes(output) < 4
+    # At rest: every row, every byte.
+    first.manage("backup", target)
     stamp = json.loads((first.home / "backups.json").read_text())
     assert stamp["rows"] == sum(map(len, first.rows().values()))
     assert stamp["files"] == len(first.files())
@@ -150,8 +154,12 @@ def check_there_and_back(folder: Path, database: Callable[[str], str]) -> None:
     assert refused.returncode == 1
     assert "The database is in use" in refused.stderr
 
-    piece = max((folder / "backups of Rondo" / "pieces").rglob("*"), key=lambda path: path.stat().st_size)
-    piece.write_bytes(b"X" + piece.read_bytes()[1:])
+    [archive] = (folder / "backups of Rondo").rglob("files.tar")
+    with archive.open("r+b") as stream:
+        stream.seek(archive.stat().st_size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
     fourth = Rondo(folder / "fourth", database("fourth"))
     damaged = fourth.run("manage.py", "restore", target)
     assert damaged.returncode == 1
@@ -226,6 +234,11 @@ def put(home: Path, place: str, text: str) -> None:
     (home / place).write_text(text)
 
 
+def stored(target: Target) -> list[str]:
+    """Return what there is in a target."""
+    return sorted(target._objects.sizes("archives"))
+
+
 def elsewhere(settings: Settings, tmp_path: Path) -> Path:
     """From now on this is another, empty installation."""
     home = tmp_path / f"home-{uuid.uuid4().hex}"
@@ -244,11 +257,136 @@ def test_a_back_up_without_its_manifest_is_none(
         with pytest.raises(OSError, match="the cable is cut"):
             make_backup(target)
     assert target.names() == []
+    assert stored(target) == []
     assert not (rondo_home / "backups.json").exists()
     with pytest.raises(BackupError, match="holds no back-up"):
         target.manifest()
-    # What was sent is not sent again.
-    assert make_backup(Target(target.address)).written == 0
+
+
+class FullDisk(io.BytesIO):
+    """A stream that takes 20,000 bytes."""
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > 20_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(data)
+
+
+@pytest.mark.django_db
+def test_of_a_back_up_that_fills_the_disk_or_is_cancelled_nothing_stays(
+    database: FakeDatabase, target: Target, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
+):
+    put(rondo_home, "runs/one/log.txt", "step 1" * 10_000)
+    writer = target_module.Writer
+    with monkeypatch.context() as patch:
+        patch.setattr(target_module, "Writer", lambda _stream, address: writer(FullDisk(), address))
+        with pytest.raises(BackupError, match=r"is full, and nothing was kept.*--keep"):
+            make_backup(target)
+    assert stored(target) == []
+
+    def cancel(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_archive_files", cancel)
+        with pytest.raises(KeyboardInterrupt):
+            make_backup(target)
+    assert stored(target) == []
+
+
+@pytest.mark.django_db
+def test_what_a_killed_back_up_left_counts_as_none_and_goes_with_the_first_a_day_later(
+    database: FakeDatabase, target: Target, rondo_home: Path
+):
+    now = timezone.now()
+    old, young = (f"{now - timedelta(hours=hours):%Y%m%dT%H%M%S.%fZ}/files.tar" for hours in (25, 1))
+    for name in (old, young):
+        put(Path(target.address), f"archives/{name}", "half of it")
+    assert target.names() == []
+    with pytest.raises(BackupError, match="holds no back-up"):
+        restore_backup(target)
+    made = make_backup(target)
+    assert target.names() == [made.name]
+    assert not (Path(target.address) / "archives" / old).exists()
+    # Somebody may be writing it still.
+    assert (Path(target.address) / "archives" / young).exists()
+
+
+@pytest.mark.django_db
+def test_a_folder_that_changes_while_it_is_read_is_read_again(
+    database: FakeDatabase,
+    target: Target,
+    rondo_home: Path,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    run = rondo_home / "runs" / "one"
+    put(rondo_home, "runs/one/a.txt", "a" * 3_000_000)
+    put(rondo_home, "runs/one/old/state.json", "old")
+    put(rondo_home, "runs/one/z.txt", "z")
+    read, changes = making._read, []
+
+    def read_and_change(path: Path) -> making.Content:
+        def content() -> Iterator[bytes]:
+            if path.name == "a.txt" and len(changes) < 2:
+                if changes:
+                    # Its state is replaced meanwhile.
+                    (run / "old" / "state.json").unlink()
+                    put(rondo_home, "runs/one/new/state.json", "new")
+                else:
+                    # It becomes shorter after its size was read.
+                    path.write_text("a" * 10)
+                changes.append(path)
+            yield from read(path)()
+
+        return content
+
+    monkeypatch.setattr(making, "_read", read_and_change)
+    make_backup(target)
+    assert len(changes) == 2
+    home = elsewhere(settings, tmp_path)
+    restore_backup(target)
+    back = {
+        path.relative_to(home).as_posix(): path.read_text() for path in home.rglob("*.*") if path.is_file()
+    }
+    assert back == {"runs/one/a.txt": "a" * 10, "runs/one/new/state.json": "new", "runs/one/z.txt": "z"}
+    monkeypatch.setattr(making, "_read", lambda path: lambda: iter(()))
+    with pytest.raises(BackupError, match="changes faster than it can be read"):
+        make_backup(target)
+
+
+@pytest.mark.django_db
+def test_memory_stays_flat_however_large_a_file_is(
+    database: FakeDatabase, target: Target, rondo_home: Path, tmp_path: Path, settings: Settings
+):
+    put(rondo_home, "runs/one/state.safetensors", "")
+    os.truncate(rondo_home / "runs" / "one" / "state.safetensors", 100_000_000)
+    tracemalloc.start()
+    try:
+        make_backup(target)
+        home = elsewhere(settings, tmp_path)
+        restore_backup(target)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (home / "runs" / "one" / "state.safetensors").stat().st_size == 100_000_000
+    assert peak < 20_000_000
+
+
+@pytest.mark.django_db
+def test_a_back_up_of_1_0_is_listed_kept_and_refused_with_the_version_that_restores_it(
+    database: FakeDatabase, target: Target, rondo_home: Path, capsys: Any
+):
+    put(Path(target.address), "backups/20260101T000000.000000Z.json", "{}")
+    for name in ("", "20260101T000000.000000Z"):
+        with pytest.raises(BackupError, match=r"made by Rondo 1\.0.*Restore it with Rondo 1\.0"):
+            restore_backup(target, name)
+    call_command("backup", target.address, "--keep", "1")
+    call_command("backup", target.address, "--list")
+    (made,) = target.names()
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert lines == ["20260101T000000.000000Z (of Rondo 1.0, which restores it)", made]
 
 
 @pytest.mark.django_db
@@ -263,7 +401,7 @@ def test_links_and_marks_between_processes_are_left_out_and_the_key_unless_it_is
     (rondo_home / "runs" / "one" / "link").symlink_to(tmp_path / "outside" / "secret")
     (rondo_home / "runs" / "two").symlink_to(tmp_path / "outside")
     made = make_backup(target, models=False).manifest
-    assert {key: list(folder.files) for key, folder in made.folders.items()} == {"runs/one": ["log.txt"]}
+    assert {key: list(files) for key, files in made.folders.items()} == {"runs/one": ["log.txt"]}
     assert b"sesame" not in b"".join(p.read_bytes() for p in (tmp_path / "target").rglob("*") if p.is_file())
 
     make_backup(target, secrets=True)
@@ -321,16 +459,21 @@ def test_a_back_up_that_leads_out_of_the_home_is_refused(
     put(rondo_home, "runs/one/log.txt", "step 1")
     made = make_backup(target)
     home = elsewhere(settings, tmp_path)
-    entry = made.manifest.folders["runs/one"].files["log.txt"]
-    inside = dataclasses.replace(made.manifest, folders={"runs/one": Listing({name: entry})})
-    target.write_manifest(made.name, inside)
-    with pytest.raises(BackupError, match="leads out of the folder"):
-        restore_backup(target)
-    for key in (name, "logs/one", "secret_key/../../out", "runs"):
-        as_key = dataclasses.replace(made.manifest, folders={key: Listing({"log.txt": entry})})
-        target.write_manifest(made.name, as_key)
-        with pytest.raises((BackupError, OSError)):
+    entry = made.manifest.folders["runs/one"]["log.txt"]
+    folders = [{"runs/one": {name: entry}}]
+    folders += [{key: {"log.txt": entry}} for key in (name, "logs/one", "secret_key/../../out", "runs")]
+    for changed in folders:
+        target.write_manifest(made.name, dataclasses.replace(made.manifest, folders=changed))
+        with pytest.raises(BackupError, match=r"leads out of the folder|no Rondo puts there"):
             restore_backup(target, force=True)
+    # The archive itself is no way out either: what the manifest does not list stays in it.
+    target.write_manifest(made.name, made.manifest)
+    archive = Path(target.address) / "archives" / made.name / "files.tar"
+    with tarfile.open(archive, "a") as stream:
+        member = tarfile.TarInfo(name)
+        stream.addfile(member)
+    with pytest.raises(BackupError, match=r"is damaged: files\.tar"):
+        restore_backup(target)
     assert database.loaded is None
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
@@ -354,15 +497,13 @@ def test_older_back_ups_go_with_what_only_they_needed(
     database: FakeDatabase, target: Target, rondo_home: Path
 ):
     put(rondo_home, "runs/one/log.txt", "old")
-    put(rondo_home, "runs/one/kept.txt", "in both")
     first = make_backup(target)
     put(rondo_home, "runs/one/log.txt", "new")
     second = make_backup(target)
     assert target.forget_all_but(1) == [first.name]
     assert target.names() == [second.name]
-    assert target.damaged(second.manifest) == []
-    left = {name.rpartition("/")[2] for name in target._objects.sizes("pieces")}
-    assert left == second.manifest.pieces
+    assert target.damaged(second.name, second.manifest) == []
+    assert [path.name for path in (Path(target.address) / "archives").iterdir()] == [second.name]
 
 
 @pytest.mark.django_db
@@ -377,8 +518,8 @@ def test_the_command_says_what_is_there_and_what_of_it_is_damaged(
     assert capsys.readouterr().out.splitlines()[-1] == left
     call_command("backup", target.address, "--verify")
     assert "is intact: 0.0 MB" in capsys.readouterr().out
-    for piece in target.manifest().folders["runs/one"].pieces:
-        target._objects.write(f"pieces/{piece[:2]}/{piece}", b"step 2")
+    archive = Path(target.address) / "archives" / left / "files.tar"
+    archive.write_bytes(archive.read_bytes().replace(b"step 1", b"step 2"))
     with pytest.raises(CommandError, match=r"^Damaged: runs/one/log.txt\.$"):
         call_command("backup", target.address, "--verify")
     with pytest.raises(CommandError, match=r"is damaged: runs/one/log.txt\. Nothing was restored"):
@@ -409,11 +550,30 @@ def test_files_of_a_store_are_backed_up_from_there_and_come_back_into_it(
 
 @pytest.mark.django_db
 def test_a_back_up_goes_to_a_bucket_and_comes_back(
-    database: FakeDatabase, s3_url: str, rondo_home: Path, tmp_path: Path, settings: Settings
+    database: FakeDatabase,
+    s3_url: str,
+    rondo_home: Path,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     put(rondo_home, "runs/one/log.txt", "step 1")
     make_backup(Target(s3_url))
     home = elsewhere(settings, tmp_path)
     restore_backup(Target(s3_url))
     assert (home / "runs" / "one" / "log.txt").read_text() == "step 1"
-    assert Objects(s3_url).sizes("backups").keys() != set()
+    assert len(stored(Target(s3_url))) == 3
+
+    def fail(path: Path) -> making.Content:
+        def content() -> Iterator[bytes]:
+            yield b"step"
+            raise OSError(errno.EIO, "the disk is broken")
+
+        return content
+
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_read", fail)
+        with pytest.raises(OSError, match="the disk is broken"):
+            make_backup(Target(s3_url))
+    assert len(stored(Target(s3_url))) == 3
+    assert Target(s3_url).forget_all_but(1) == []

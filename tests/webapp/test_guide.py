@@ -401,7 +401,7 @@ SETTINGS_PAGES = (
     *("", "questions/", "categories/add/", "questions/add/", "conversations/", "conversations/tasks/add/"),
     *("../feedback/settings/", "../members/", "../allocation/", "../invitations/", "../webhooks/"),
     *("../judges/", "../suggestions/", "../rounds/1/recipe/", "../rubrics/new/", "../rubric-drafts/"),
-    *("/projects/new/", "/scaling/", "/served-models/new/"),
+    *("/projects/new/", "/served-models/new/"),
     *("/account/tokens/", "/compare/?project=tea", "../arenas/"),
     *(f"/base-model-additions/new/?origin={origin}" for origin in ("hub", "folder", "server")),
 )

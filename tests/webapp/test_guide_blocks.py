@@ -40,10 +40,6 @@ RUN_BY = {
     "makemigrations": ("tests/webapp/test_guide_blocks.py", "test_models_and_migrations_agree"),
     ".ci/reference.py": ("tests/webapp/test_guide.py", "test_the_generated_pages_are_those"),
     ".ci/messages.py": ("tests/architecture/test_languages.py", "test_no_german_message_is_missing"),
-    "training.rlhf.gguf_files": (
-        "tests/training/registry/test_base_models.py",
-        "test_a_gguf_file_becomes_a_base_model",
-    ),
     "training.rlhf.examples.grid_world": (
         "tests/rlhf/policy_gradient/test_examples.py",
         "test_both_methods_find_the_best_way_through_the_grid_world",

@@ -38,7 +38,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 def test_database_keys_and_back_ups_are_private_also_in_folders_that_were_open(tmp_path: Path):
     home, target = tmp_path / "home", tmp_path / "backups"
-    for folder in (home, home / "imports", target, target / "pieces"):
+    for folder in (home, home / "imports", target, target / "archives"):
         folder.mkdir()
         folder.chmod(0o755)
     (home / "rondo.sqlite3").touch(mode=0o644)

@@ -112,7 +112,7 @@ class NewBaseModelSerializer(serializers.Serializer[Any]):
         required=False,
         default="",
         allow_blank=True,
-        help_text="Origin folder: a folder, or a .gguf file.",
+        help_text="Origin folder: its absolute path on the server.",
     )
     repository = serializers.CharField(
         max_length=200, required=False, default="", allow_blank=True, help_text="Origin hub: OWNER/NAME."

@@ -28,10 +28,9 @@ class FolderForm(forms.Form):
 
     folder = forms.CharField(
         max_length=1000,
-        label=_("Folder or GGUF file"),
+        label=_("Folder"),
         help_text=_(
-            "Absolute path on the server: a folder with config.json, tokenizer.json and *.safetensors, or a "
-            ".gguf file, which is converted once."
+            "Absolute path on the server of a folder with config.json, tokenizer.json and *.safetensors."
         ),
     )
     name = _name()

@@ -17,7 +17,6 @@ from training.views import (
     rubric_drafts,
     run_table,
     runs,
-    scaling,
     snapshots,
     suggestions,
 )
@@ -35,7 +34,6 @@ urlpatterns: list[URLPattern] = [
     *(path(f"{_ROUND}{name}/", rounds.act, {"action": name}, name=f"round-{name}") for name in ACTIONS),
     path("projects/<slug:slug>/runs/", run_table.runs, name="runs"),
     path("projects/<slug:slug>/runs/compare/", run_table.compare, name="runs-compare"),
-    path("scaling/", scaling.scaling, name="scaling"),
     path("runs/<int:pk>/", runs.run, name="run"),
     path("runs/<int:pk>/live/", runs.live, name="run-live"),
     path("runs/<int:pk>/log/", runs.log, name="run-log"),

@@ -1,7 +1,8 @@
 """Back-ups: the database and the files below RONDO_HOME, in any place that fsspec supports.
 
-    backups/TIME.json      one back-up: every file and the database, by pieces; written last
-    pieces/AB/ABCD…        the pieces, by their SHA-256; back-ups share equal pieces
+    archives/TIME/database        what pg_dump or SQLite's back-up wrote
+    archives/TIME/files.tar       the files, by their path below RONDO_HOME
+    archives/TIME/manifest.json   size and SHA-256 of everything; written last
 
 **The database is copied first, the files after it.** A file is created before the row that refers to it and
 deleted after that row, so every file that the copied rows refer to still exists. In the other order, a
@@ -9,8 +10,8 @@ checkpoint registered in between would have a row and no files. Files written af
 included and harmless. Only files deleted during these minutes may be missing: `manage.py verify_checkpoints`
 names them.
 
-django-dbbackup copies the database and the media files by two commands, into archives written whole each
-time. Rondo needs one restorable point of both, and pieces shared between back-ups of large checkpoints.
+django-dbbackup copies the database and the media files by two commands. Rondo needs one restorable point of
+both.
 """
 
 from webapp.backup.errors import BackupError

@@ -47,12 +47,21 @@ def _dumped_sqlite() -> Iterator[Dump]:
     name = str(connection.settings_dict["NAME"])
     with tempfile.TemporaryDirectory(prefix="rondo-backup-") as folder:
         copy = Path(folder) / "rondo.sqlite3"
-        with closing(sqlite3.connect(name, timeout=60)) as source, closing(sqlite3.connect(copy)) as target:
-            # In a single step: with WAL, writers are not blocked and the copy is consistent.
-            source.backup(target)
-            target.execute("PRAGMA journal_mode=DELETE")
-            rows = counted(target.cursor(), _tables_of_sqlite(target.cursor()))
-            applied = target.execute("SELECT app, name FROM django_migrations").fetchall()
+        try:
+            with (
+                closing(sqlite3.connect(name, timeout=60)) as source,
+                closing(sqlite3.connect(copy)) as target,
+            ):
+                # In a single step: with WAL, writers are not blocked and the copy is consistent.
+                source.backup(target)
+                target.execute("PRAGMA journal_mode=DELETE")
+                rows = counted(target.cursor(), _tables_of_sqlite(target.cursor()))
+                applied = target.execute("SELECT app, name FROM django_migrations").fetchall()
+        except sqlite3.Error as error:
+            raise BackupError(
+                f"The database was not copied to {folder} ({error}). Free some space there, or set TMPDIR to "
+                "another folder, and start again."
+            ) from error
         with copy.open("rb") as stream:
             yield Dump(stream, rows, [f"{app}.{name}" for app, name in applied])
 

@@ -1,9 +1,13 @@
 """Restore of a back-up: check everything, then write the files, the database last."""
 
+import hashlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import IO
 
 from django.apps import apps
 from django.conf import settings
@@ -12,13 +16,19 @@ from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 
 from training.files.shared import shared
-from training.store import Entry, Listing
-from training.store.listings import require_plain
 from webapp.backup import databases
 from webapp.backup.errors import BackupError
-from webapp.backup.folders import KINDS, SECRETS
-from webapp.backup.making import DATABASE_FILE
-from webapp.backup.target import Manifest, Target
+from webapp.backup.target import (
+    ARCHIVE,
+    BLOCK_BYTES,
+    DATABASE,
+    KINDS,
+    SECRETS,
+    File,
+    Manifest,
+    Target,
+    members,
+)
 
 
 def restore_backup(
@@ -36,21 +46,19 @@ def restore_backup(
     use. Nothing may run meanwhile.
     """
     manifest = target.manifest(name)
+    name = name or target.names()[-1]
     _refuse_unfit(manifest)
     if not force:
         _refuse_in_use(manifest)
-    report("checking every piece")
-    if damaged := target.damaged(manifest):
+    report("checking everything")
+    if damaged := target.damaged(name, manifest):
         raise BackupError(
             f"The back-up in {target.address} is damaged: {', '.join(damaged[:10])}. Nothing was restored. "
             "Take an earlier one with --name, or another copy."
         )
-    for key, listing in manifest.folders.items():
-        report(key)
-        _bring(target, key, listing)
+    _restore_files(target, name, manifest, report)
     report("the database")
-    entry = manifest.database.files[DATABASE_FILE]
-    databases.load(target.content("the database", entry))
+    databases.load(_database(target, name, manifest))
     if (rows := databases.rows_now()) != dict(manifest.rows):
         tables = rows.keys() | manifest.rows.keys()
         differing = sorted(table for table in tables if rows.get(table) != manifest.rows.get(table))
@@ -95,48 +103,82 @@ def _refuse_in_use(manifest: Manifest) -> None:
                 raise BackupError(f"{path} is not of this back-up. {remedy}")
 
 
-def _holds(path: Path, listing: Listing | None) -> bool:
+def _holds(path: Path, listed: Mapping[str, File] | None) -> bool:
     """Return True if names and sizes match the back-up's: an earlier try restored the folder."""
-    if listing is None:
+    if listed is None:
         return False
     files = (
-        {path.name: path}
+        {"": path}
         if path.is_file()
         else {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     )
     return {name: file.stat().st_size for name, file in files.items()} == {
-        name: entry.size for name, entry in listing.files.items()
+        name: file.size for name, file in listed.items()
     }
 
 
-def _bring(target: Target, key: str, listing: Listing) -> None:
-    """Write a folder next to its destination, then move it there; publish it to a shared store."""
-    # Listings refuse such names themselves, but do not include their own key.
-    require_plain(key, where=target.address)
-    kind, _, name = key.partition("/")
-    if key != SECRETS and (kind not in KINDS or not name or "/" in name):
-        raise BackupError(f"The back-up in {target.address} holds {key}, which no Rondo puts there.")
+def _restore_files(target: Target, name: str, manifest: Manifest, report: Callable[[str], object]) -> None:
+    """Write each folder beside its place, then move it there; publish it to a shared store."""
+    places = {
+        f"{key}/{file}" if file else key: (key, file)
+        for key, files in manifest.folders.items()
+        for file in files
+    }
+    contents = (
+        (*places[path], content)
+        for path, content in _members(target, name)
+        if path in places  # of a folder that changed while it was read, files of before
+    )
+    restored = set()
+    for key, files in groupby(contents, key=itemgetter(0)):
+        report(key)
+        _restore_folder(key, manifest, ((file, content) for _, file, content in files))
+        restored.add(key)
+    for key in manifest.folders.keys() - restored:
+        _restore_folder(key, manifest, iter(()))
+
+
+def _members(target: Target, name: str) -> Iterator[tuple[str, IO[bytes]]]:
+    with target.reading(name, ARCHIVE) as stream:
+        yield from members(stream)
+
+
+def _restore_folder(key: str, manifest: Manifest, contents: Iterator[tuple[str, IO[bytes]]]) -> None:
     place = Path(settings.RONDO_HOME) / key
     draft = place.with_name(f".{place.name}.restoring")
     _removed(draft)
-    draft.mkdir(parents=True)
-    for name, entry in listing.files.items():
-        _write(target, name, entry, draft / name)
-    single = set(listing.files) == {place.name}
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    if "" not in manifest.folders[key]:
+        draft.mkdir()
+    written = {}
+    for name, content in contents:
+        path = draft / name if name else draft
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = hashlib.sha256()
+        with path.open("wb") as stream:
+            while data := content.read(BLOCK_BYTES):
+                digest.update(data)
+                stream.write(data)
+        written[name] = File(path.stat().st_size, digest.hexdigest())
+    if written != manifest.folders[key]:
+        _removed(draft)
+        raise BackupError(f"The back-up is damaged: {key} is not what was kept. Take an earlier one.")
     _removed(place)
-    os.replace(draft / place.name if single else draft, place)
-    _removed(draft)
+    os.replace(draft, place)
     if key == SECRETS:
         place.chmod(0o600)
     elif store := shared():
         store.publish(key, place)
 
 
-def _write(target: Target, name: str, entry: Entry, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as stream:
-        for data in target.content(name, entry):
-            stream.write(data)
+def _database(target: Target, name: str, manifest: Manifest) -> Iterator[bytes]:
+    digest = hashlib.sha256()
+    with target.reading(name, DATABASE) as stream:
+        while data := stream.read(BLOCK_BYTES):
+            digest.update(data)
+            yield data
+    if digest.hexdigest() != manifest.database.sha256:
+        raise BackupError("The back-up is damaged: its database is not what was kept. Take an earlier one.")
 
 
 def _removed(path: Path) -> None:

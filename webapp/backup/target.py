@@ -1,21 +1,47 @@
-"""Storage of back-ups: manifests, and the pieces that back-ups share."""
+"""Storage of back-ups: manifests, and streams of the database and the archive beside them."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import re
+import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from training.contract import canonical_json
 from training.contract.private_files import make_private_folder
-from training.store import PIECE_BYTES, DamagedError, Entry, Listing, NotInStoreError, Objects
-from training.store.listings import pieces_of
+from training.store import DamagedError, NotInStoreError, Objects
+from training.store.listings import require_plain
 from webapp.backup.errors import BackupError
 
-FORMAT = 1
+FORMAT = 2
+KINDS = ("snapshots", "checkpoints", "runs", "imports", "models")
+SECRETS = "secret_key"
+"""The key that encrypts second factors in the database."""
+DATABASE, ARCHIVE = "database", "files.tar"
+BLOCK_BYTES = 1024**2
+_MANIFEST = "manifest.json"
+_FOLDER = "archives"
+_OF_1_0 = "backups"
+"""Folder of the manifests of Rondo 1.0, whose back-ups shared pieces."""
+_NAME = "%Y%m%dT%H%M%S.%fZ"
+_ABANDONED = timedelta(days=1)
+"""A back-up without a manifest was cut off when it is older; a younger one may still be written."""
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Size and digest of a file of a back-up."""
+
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,45 +58,34 @@ class Manifest:
     """Applied migrations, as APP.NAME."""
     rows: Mapping[str, int]
     """Row counts by table."""
-    database: Listing
-    """A listing of one file."""
-    folders: Mapping[str, Listing] = field(default_factory=dict)
-    """Listings by path below RONDO_HOME."""
-
-    @property
-    def pieces(self) -> set[str]:
-        """Digests of all pieces of the back-up."""
-        return self.database.pieces.union(*(listing.pieces for listing in self.folders.values()))
+    database: File
+    archive: File
+    folders: Mapping[str, Mapping[str, File]] = field(default_factory=dict)
+    """Files by name, by folder below RONDO_HOME; an uploaded file and the secret key are named ''."""
 
     @property
     def size(self) -> int:
         """Total bytes."""
-        return self.database.size + sum(listing.size for listing in self.folders.values())
+        return self.database.size + self.archive.size
 
     @property
-    def files(self) -> int:
-        """Number of files, without the database."""
-        return sum(len(listing.files) for listing in self.folders.values())
+    def paths(self) -> dict[str, File]:
+        """Return the files by their path below RONDO_HOME."""
+        return {
+            f"{key}/{name}" if name else key: file
+            for key, files in self.folders.items()
+            for name, file in files.items()
+        }
 
     def to_bytes(self) -> bytes:
         """Serialise the manifest, with a digest of itself."""
-        listed = {key: json.loads(listing.to_bytes()) for key, listing in self.folders.items()}
-        plain = {
-            "format": FORMAT,
-            "time": self.time,
-            "commit": self.commit,
-            "vendor": self.vendor,
-            "migrations": list(self.migrations),
-            "rows": dict(self.rows),
-            "database": json.loads(self.database.to_bytes()),
-            "folders": listed,
-        }
+        plain = {"format": FORMAT, **asdict(self)}
         digest = hashlib.sha256(canonical_json(plain).encode()).hexdigest()
         return (canonical_json({**plain, "digest": digest}) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str) -> Manifest:
-        """Parse the output of `to_bytes`. Raise `BackupError` for anything else."""
+        """Parse the output of `to_bytes`. Raise `BackupError` for anything else and for unsafe names."""
         try:
             plain = json.loads(data)
             digest = plain.pop("digest")
@@ -78,23 +93,71 @@ class Manifest:
                 raise ValueError("its digest is another")
             if plain.pop("format") != FORMAT:
                 raise ValueError("it has another format than this Rondo reads")
-            folders = plain["folders"].items()
-            listings = {key: _listing(listing, f"{key} in {where}") for key, listing in folders}
-            return cls(
+            manifest = cls(
                 time=plain["time"],
                 commit=plain["commit"],
                 vendor=plain["vendor"],
                 migrations=tuple(plain["migrations"]),
                 rows=plain["rows"],
-                database=_listing(plain["database"], where),
-                folders=listings,
+                database=_file(plain["database"]),
+                archive=_file(plain["archive"]),
+                folders={
+                    key: {name: _file(file) for name, file in files.items()}
+                    for key, files in plain["folders"].items()
+                },
             )
+            for key in manifest.folders:
+                kind, _, name = key.partition("/")
+                if key != SECRETS and (kind not in KINDS or not name or "/" in name):
+                    raise ValueError(f"it holds {key[:200]!r}, which no Rondo puts there")
+            for path in (*manifest.folders, *manifest.paths):
+                require_plain(path, where=where)
+            for key, files in manifest.folders.items():
+                for name in filter(None, files):
+                    require_plain(name, where=f"{key} in {where}")
         except (ValueError, KeyError, TypeError, AttributeError, DamagedError) as error:
             raise BackupError(f"The back-up {where} is damaged: {error}. Take an earlier one.") from error
+        return manifest
 
 
-def _listing(plain: object, where: str) -> Listing:
-    return Listing.from_bytes(canonical_json(plain).encode(), where=where)
+def _file(plain: Any) -> File:
+    file = File(plain["size"], plain["sha256"])
+    if not isinstance(file.size, int) or file.size < 0 or not _DIGEST.fullmatch(file.sha256):
+        raise ValueError("a file without size or SHA-256")
+    return file
+
+
+class Writer:
+    """A stream into a back-up that counts and digests what goes through it."""
+
+    def __init__(self, stream: IO[bytes], address: str) -> None:
+        self._stream, self._address = stream, address
+        self._digest, self._size = hashlib.sha256(), 0
+
+    def write(self, data: bytes) -> int:
+        """Write all of `data`. Raise `BackupError` where the target takes nothing more."""
+        self._digest.update(data)
+        self._size += len(data)
+        with _plain_errors(self._address):
+            self._stream.write(data)
+        return len(data)
+
+    @property
+    def file(self) -> File:
+        """Return size and digest of what was written."""
+        return File(self._size, self._digest.hexdigest())
+
+
+class _Reader:
+    """A stream of a back-up that digests what is read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self.digest = stream, hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        self.digest.update(data)
+        return data
 
 
 class Target:
@@ -105,16 +168,13 @@ class Target:
         self.address = address
         self._folder = None if "://" in address else Path(address).resolve()
         self._objects = Objects(f"file://{self._folder}" if self._folder else address)
-        self._there: dict[str, int] | None = None
-        self.written = 0
-        """Bytes of the pieces that were not there before."""
 
     def make_private(self) -> None:
         """Make the folder readable for its owner only, also if it existed before."""
         if self._folder is None:
             return
         try:
-            for folder in (self._folder, self._folder / "backups", self._folder / "pieces"):
+            for folder in (self._folder, self._folder / _FOLDER):
                 make_private_folder(folder)
         except OSError as error:
             raise BackupError(
@@ -123,102 +183,128 @@ class Target:
 
     def names(self) -> list[str]:
         """Return the names of the back-ups, oldest first."""
-        sizes = self._objects.sizes("backups")
-        return sorted(name.removesuffix(".json") for name in sizes if name.endswith(".json"))
+        paths = (path.split("/") for path in self._objects.sizes(_FOLDER))
+        return sorted(path[0] for path in paths if path[1:] == [_MANIFEST])
+
+    def names_of_1_0(self) -> list[str]:
+        """Return the names of the back-ups that Rondo 1.0 made, oldest first."""
+        names = self._objects.sizes(_OF_1_0)
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def manifest(self, name: str = "") -> Manifest:
         """Return the manifest of a back-up, by default the newest. Raise `BackupError`."""
         names = self.names()
         if not names or (name and name not in names):
+            old = [old for old in self.names_of_1_0() if name in ("", old)]
+            if old:
+                raise BackupError(
+                    f"{old[-1]} in {self.address} was made by Rondo 1.0, which kept files in pieces. Restore "
+                    "it with Rondo 1.0, then upgrade."
+                )
             raise BackupError(f"{self.address} holds no back-up{f' named {name}' if name else ''}.")
         chosen = name or names[-1]
-        data = self._objects.read(f"backups/{chosen}.json")
+        data = self._objects.read(f"{_FOLDER}/{chosen}/{_MANIFEST}")
         return Manifest.from_bytes(data, where=f"{chosen} in {self.address}")
 
     def write_manifest(self, name: str, manifest: Manifest) -> None:
         """Write the manifest, which completes the back-up."""
-        self._objects.write(f"backups/{name}.json", manifest.to_bytes())
+        self._objects.write(f"{_FOLDER}/{name}/{_MANIFEST}", manifest.to_bytes())
+
+    @contextmanager
+    def new_backup(self, now: datetime) -> Iterator[str]:
+        """Yield the name of a new back-up, of which nothing stays where the block fails.
+
+        Remove those that were cut off before.
+        """
+        for path in {path.split("/")[0] for path in self._objects.sizes(_FOLDER)} - set(self.names()):
+            with suppress(ValueError):
+                if datetime.strptime(path, _NAME).replace(tzinfo=UTC) < now - _ABANDONED:
+                    self._remove(path)
+        name = now.astimezone(UTC).strftime(_NAME)
+        try:
+            yield name
+        except BaseException:
+            # Without a manifest it counts as none, whatever stays of it.
+            with suppress(Exception):
+                self._remove(name)
+            raise
 
     def forget_all_but(self, count: int) -> list[str]:
-        """Remove all but the newest `count` back-ups and the pieces only they used. Return their names."""
-        names = self.names()
-        gone = names[:-count]
-        manifests = [self.manifest(name) for name in names[-count:]]
+        """Remove all but the newest `count` back-ups. Return their names."""
+        gone = self.names()[:-count]
         for name in gone:
-            self._objects.remove(f"backups/{name}.json")
-        needed = set[str]().union(*(manifest.pieces for manifest in manifests))
-        for path in self._objects.sizes("pieces"):
-            if path.rpartition("/")[2] not in needed:
-                self._objects.remove(f"pieces/{path}")
-        self._there = None
+            self._remove(name)
         return gone
 
-    def put(self, stream: IO[bytes], *, size: int | None = None) -> Entry:
-        """Store a stream, to its end or for `size` bytes; existing pieces are not sent."""
-        digest, length, pieces = hashlib.sha256(), 0, []
-        parts = iter(lambda: _piece(stream), b"") if size is None else pieces_of(stream, size)
-        for data in parts:
-            digest.update(data)
-            length += len(data)
-            pieces.append(self.put_piece(data))
-        return Entry(length, digest.hexdigest(), tuple(pieces))
+    def _remove(self, name: str) -> None:
+        # The manifest first: what is half removed is none.
+        for part in (_MANIFEST, DATABASE, ARCHIVE):
+            self._objects.remove(f"{_FOLDER}/{name}/{part}")
+        if self._folder is not None:
+            with suppress(FileNotFoundError):
+                (self._folder / _FOLDER / name).rmdir()
 
-    def put_piece(self, data: bytes) -> str:
-        """Store a piece. Return its SHA-256."""
-        piece = hashlib.sha256(data).hexdigest()
-        if not self.has(piece, len(data)):
-            self._objects.write(_place(piece), data)
-            self.written += len(data)
-            self._known()[piece] = len(data)
-        return piece
+    @contextmanager
+    def writing(self, name: str, part: str) -> Iterator[Writer]:
+        """Yield a stream into a part of a back-up; complete, and on the disk, once the block ends."""
+        with self._objects.writing(f"{_FOLDER}/{name}/{part}") as stream:
+            yield Writer(stream, self.address)
 
-    def has(self, piece: str, size: int) -> bool:
-        """Return True if a piece exists, judged by name and size."""
-        return self._known().get(piece) == size
+    @contextmanager
+    def reading(self, name: str, part: str) -> Iterator[IO[bytes]]:
+        """Yield a part of a back-up. Raise `BackupError` where it is missing."""
+        try:
+            with self._objects.reading(f"{_FOLDER}/{name}/{part}") as stream:
+                yield stream
+        except NotInStoreError:
+            raise BackupError(
+                f"The back-up in {self.address} is damaged: {part} is missing. Take an earlier one."
+            ) from None
 
-    def _known(self) -> dict[str, int]:
-        if self._there is None:
-            sizes = self._objects.sizes("pieces")
-            self._there = {name.rpartition("/")[2]: size for name, size in sizes.items()}
-        return self._there
-
-    def content(self, name: str, entry: Entry) -> Iterator[bytes]:
-        """Yield a file piece by piece, verified. Raise `BackupError` if a piece is damaged."""
-        for piece, size in zip(entry.pieces, entry.sizes(), strict=True):
-            try:
-                data = self._objects.read(_place(piece))
-            except NotInStoreError:
-                data = b""
-            if len(data) != size or hashlib.sha256(data).hexdigest() != piece:
-                raise BackupError(
-                    f"The back-up in {self.address} is damaged: a piece of {name} is not what was kept. "
-                    "Take an earlier back-up, or another copy of this one."
-                )
-            yield data
-
-    def damaged(self, manifest: Manifest) -> list[str]:
-        """Read every piece of a back-up once. Return the damaged files."""
-        wrong = set()
-        for piece in sorted(manifest.pieces):
-            try:
-                data = self._objects.read(_place(piece))
-            except NotInStoreError:
-                data = b""
-            if hashlib.sha256(data).hexdigest() != piece:
-                wrong.add(piece)
-        entries = [("", "database", entry) for entry in manifest.database.files.values()]
-        for key, folder in manifest.folders.items():
-            entries += [(key, name, entry) for name, entry in folder.files.items()]
-        return sorted(f"{key}/{name}".strip("/") for key, name, e in entries if wrong & set(e.pieces))
+    def damaged(self, name: str, manifest: Manifest) -> list[str]:
+        """Read everything of a back-up once. Return the damaged files."""
+        with self.reading(name, DATABASE) as stream:
+            database = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
+        found: dict[str, str] = {}
+        with self.reading(name, ARCHIVE) as stream:
+            whole = _Reader(stream)
+            with suppress(tarfile.TarError, EOFError, ValueError):
+                for member, content in members(whole):
+                    digest = hashlib.sha256()
+                    while data := content.read(BLOCK_BYTES):
+                        digest.update(data)
+                    found[member] = digest.hexdigest()
+            while whole.read(BLOCK_BYTES):
+                pass
+        wrong = [path for path, file in manifest.paths.items() if found.get(path) != file.sha256]
+        if not wrong and whole.digest.hexdigest() != manifest.archive.sha256:
+            wrong = [ARCHIVE]
+        return sorted(wrong + ([DATABASE] if database != manifest.database.sha256 else []))
 
 
-def _piece(stream: IO[bytes]) -> bytes:
-    """Read a full piece; a pipe may return less than requested."""
-    gathered = bytearray()
-    while len(gathered) < PIECE_BYTES and (data := stream.read(PIECE_BYTES - len(gathered))):
-        gathered += data
-    return bytes(gathered)
+def members(stream: Any) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield path and content of each regular file of an archive, which is read from front to back once."""
+    with tarfile.open(fileobj=stream, mode="r|", bufsize=BLOCK_BYTES) as archive:
+        for member in archive:
+            content = archive.extractfile(member) if member.isreg() else None
+            if content is not None:
+                yield member.name, content
 
 
-def _place(piece: str) -> str:
-    return f"pieces/{piece[:2]}/{piece}"
+@contextmanager
+def _plain_errors(address: str) -> Iterator[None]:
+    """Raise errors of writing as `BackupError` with the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BackupError(
+                f"{address} is full, and nothing was kept. Free some space there, or keep fewer back-ups "
+                "(--keep), then start again."
+            ) from error
+        raise BackupError(
+            f"{address} takes nothing ({error.strerror or error}). Nothing was kept."
+        ) from error
+    except Exception as error:
+        # Every store's library has errors of its own.
+        raise BackupError(f"{address} takes nothing ({error}). Nothing was kept.") from error

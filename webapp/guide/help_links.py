@@ -41,7 +41,6 @@ _PAGES: dict[str, tuple[str, ...]] = {
         *("withheld", "drift", "drift-items"),
     ),
     "explanation/statistics": ("statistics",),
-    "how-to/train-on-several-gpus": ("scaling",),
     "how-to/use-ai-annotators": ("judges", "judge", "suggestions"),
     "how-to/use-rubrics": ("rubrics", "rubric", "rubric-new", "rubric-edit", "rubric-drafts", "rubric-draft"),
     "how-to/train-a-round": ("rounds", "round", "round-draft", "round-promote"),
@@ -121,7 +120,6 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "training.forms.comparing.CompareForm": ("how-to/compare-checkpoints", "playground"),
     "training.forms.comparing.AgainForm": ("how-to/compare-checkpoints", "playground"),
     "training.forms.comparing.ArenaForm": ("how-to/compare-checkpoints", "arenas"),
-    "training.forms.scaling.ScalingForm": ("how-to/train-on-several-gpus", "how-many-gpus"),
 }
 """Form → its page of the guide and the sections that may explain its fields."""
 EXPLAINED_FORMS = tuple(_FORMS)

@@ -65,8 +65,6 @@ def _pages(user: User, text: str, project: Project | None) -> Iterator[Result]:
                 if query in f"{section.label} {page.label}".casefold():
                     yield Result(page.label, page.address, section.icon, project.name)
     pages = [(_("Projects"), "projects", "folder"), (_("Your account"), "account", "user")]
-    if user.is_superuser or managed_projects(user).exists():
-        pages.append((_("Scaling"), "scaling", "activity"))
     if user.is_superuser:
         pages += [(_("Status"), "status", "activity"), (_("Activity of all projects"), "audit", "history")]
     if user.is_staff:

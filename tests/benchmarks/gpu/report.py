@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tests.benchmarks.gpu.sizes import SIZES, Need, need_of
-from training.services.runs.scaling import GPUS
 
 Figures = Mapping[str, Any]
+PEAK_OPERATIONS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12}
+"""Dense bfloat16 operations a second of a GPU, by its data sheet."""
 PARTS = ("reward", "dpo", "grpo", "generation")
 UNITS = {"reward": "rankings", "dpo": "pairs", "grpo": "completions", "generation": "streams"}
 RONDO, FIXED, TRL, VLLM = "Rondo", "Rondo, fixed shapes", "TRL", "vLLM"
@@ -82,10 +83,9 @@ def peak_operations(machine: Figures, teraflops: float | None) -> tuple[float, s
     if teraflops is not None:
         return teraflops * 1e12, "as given"
     if machine["dtype"] == "bfloat16":
-        for gpu in GPUS.values():
-            # "H100 80 GB" without its memory.
-            if gpu.name.rsplit(" ", 2)[0] in machine["device"]:
-                return gpu.operations, f"data sheet of {gpu.name}, dense bfloat16"
+        for name, operations in PEAK_OPERATIONS.items():
+            if name in machine["device"]:
+                return operations, f"data sheet of {name}, dense bfloat16"
     return float(machine["measured_peak"]), "measured, product of two matrices"
 
 

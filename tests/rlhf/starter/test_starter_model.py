@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from training.contract import sha256_of_file
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.samples import end_tokens
@@ -74,6 +75,21 @@ def test_the_folder_says_where_it_came_from_and_is_not_quantised(starter: Path):
     assert configuration["dtype"] == "bfloat16"
     # 134,515,008 parameters of two bytes, embeddings tied.
     assert 269_030_016 <= (starter / "model.safetensors").stat().st_size < 269_200_000
+
+
+def test_the_package_is_converted_to_the_bytes_that_1_0_wrote(starter: Path):
+    if json.loads((starter / "source.json").read_text())["way"] != "package":
+        pytest.skip("the model came from the hub or a folder")
+    digests = {
+        "model.safetensors": "7ef915c9bf9d94d8d70211970476878352a5b95855c589ae987916d7a455242b",
+        "tokenizer.json": "75b3182b3a5a2af0f60d57fa1002a42242c0abc4d1954d1bdda925dbb5c7601e",
+        "chat_template.jinja": "872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788",
+    }
+    assert {name: sha256_of_file(starter / name) for name in digests} == digests
+    configuration = json.loads((starter / "config.json").read_text())
+    assert configuration["rms_norm_eps"] == 9.999999747378752e-06
+    assert configuration["rope_parameters"] == {"rope_theta": 100000.0, "rope_type": "default"}
+    assert (configuration["tie_word_embeddings"], configuration["max_position_embeddings"]) == (True, 8192)
 
 
 def test_a_sample_is_drawn_again_alone_by_its_seed(backbone: Backbone):

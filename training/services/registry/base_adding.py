@@ -42,13 +42,10 @@ from training.services.runs.memory import Shape, dtype_in, parameters_in
 
 INSPECT_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.model.inspection")
 STARTER_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.starter")
-GGUF_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.gguf_files")
 HUB_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.files.hub")
 _HUB_AWAY = 75
 _NETWORK = ("HF_ENDPOINT", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy")
 _WANTED = (".safetensors", ".json", ".txt", ".jinja", ".model")
-_GGUF = ".gguf"
-_BESIDE_GGUF = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 _PIECE_BYTES = 16 * 1024**2
 _INSPECTION_SECONDS = 15 * 60
 """Weights are mapped and the first layers alone computed: a model of any size takes a minute or two."""
@@ -165,8 +162,6 @@ def _starter(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None
 def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> None:
     """Take over the files of a folder on the server: by hard links where the disk allows, else as copies."""
     folder = allowed_folder(addition.folder)
-    if gguf_file := _gguf_in(folder):
-        return _converted(gguf_file, staged, beat)
     if not (folder / "config.json").is_file():
         raise Refusal(
             "no_model_in_folder",
@@ -192,40 +187,6 @@ def _taken_over(addition: BaseModelAddition, staged: Path, beat: Heartbeat) -> N
                     stream.write(piece)
                     done += len(piece)
                     beat(current=done, total=total)
-
-
-def _gguf_in(named: Path) -> Path | None:
-    """Return the GGUF file that was named, or the one of a folder without another model; else None."""
-    if named.is_file() and named.suffix == _GGUF:
-        return named
-    files = [] if (named / "config.json").is_file() else sorted(named.glob(f"*{_GGUF}"))
-    if len(files) > 1:
-        raise Refusal(
-            "several_gguf_files",
-            _("%(named)s holds %(count)s GGUF files. Name one of them, such as %(file)s."),
-            named=named,
-            count=len(files),
-            file=files[0].name,
-        )
-    return allowed_file(files[0]) if files else None
-
-
-def _converted(gguf_file: Path, staged: Path, beat: Heartbeat) -> None:
-    """Dequantise a GGUF file into the folder; tokenizer files beside it count more than its metadata."""
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
-    for name in _BESIDE_GGUF:
-        if (gguf_file.parent / name).is_file():
-            shutil.copyfile(allowed_file(gguf_file.parent / name), staged / name)
-    ended = run_process(
-        (*GGUF_COMMAND, str(gguf_file), str(staged), "--alone"),
-        environment=_environment(),
-        beat=lambda: beat(current=_bytes_in(staged), total=0, message=f"converting {gguf_file.name}"),
-    )
-    refuse_failed(ended.code, ended.last_line)
-    for file in staged.iterdir():
-        # Weights are written for their owner alone; the model server may be another user.
-        file.chmod(0o644)
 
 
 def _is_wanted(file: Path) -> bool:
@@ -313,7 +274,7 @@ def _facts_of(folder: Path, beat: Heartbeat) -> dict[str, Any]:
 
 
 def _gguf_facts(folder: Path) -> dict[str, Any]:
-    """Return the GGUF file that a model was converted from; nothing of any other."""
+    """Return the GGUF file that 1.0 converted a model from; nothing of any other."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         source = json.loads((folder / SOURCE_FILE).read_text(encoding="utf-8"))
         types = ", ".join(f"{count} × {name}" for name, count in source["types"].items())

@@ -49,7 +49,7 @@ class NewBaseModel:
         """Return the name that it will bear."""
         by_origin = {
             BaseOrigin.STARTER: STARTER_PACKAGE,
-            BaseOrigin.FOLDER: Path(self.folder).name.removesuffix(".gguf"),
+            BaseOrigin.FOLDER: Path(self.folder).name,
             BaseOrigin.HUB: self.repository.rpartition("/")[2],
             BaseOrigin.SERVER: self.server_model.rpartition("/")[2],
         }
@@ -68,7 +68,8 @@ def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseMod
     """Have a worker add a base model. A worker is told after the commit.
 
     For superusers alone: it fills a disk or sends a key to a server. Refuses a name that is taken or not
-    valid, a folder outside the allowed ones, a licence that is not accepted, and a refused address.
+    valid, a folder outside the allowed ones, a GGUF file, a licence that is not accepted, and a refused
+    address.
     """
     if not requested_by.is_superuser:
         raise NotAllowed("administrator_changes_base_models", _("Only an administrator adds base models."))
@@ -84,7 +85,9 @@ def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseMod
                     name=STARTER_PACKAGE,
                 )
         case BaseOrigin.FOLDER:
-            values["folder"] = str(allowed_folder(new_base.folder))
+            folder = allowed_folder(new_base.folder)
+            _refuse_gguf(folder)
+            values["folder"] = str(folder)
         case BaseOrigin.HUB:
             values |= _of_hub(new_base)
         case BaseOrigin.SERVER:
@@ -172,7 +175,7 @@ def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> Base
 
 
 def allowed_folder(text: str) -> Path:
-    """Return a folder or GGUF file on the server that may be read. Refuses one outside `allowed_roots`."""
+    """Return a folder on the server that may be read. Refuses one outside `allowed_roots`."""
     roots = allowed_roots()
     named = text.strip()
     folder = Path(named).expanduser()
@@ -191,6 +194,21 @@ def allowed_folder(text: str) -> Path:
             roots=", ".join(map(str, roots)),
         )
     return resolved
+
+
+def _refuse_gguf(folder: Path) -> None:
+    """Refuse a GGUF file, and a folder whose model is one."""
+    files = [folder] if folder.suffix == ".gguf" else sorted(folder.glob("*.gguf"))
+    if files and not (folder / "config.json").is_file():
+        raise Refusal(
+            "gguf_not_supported",
+            _(
+                "%(file)s is a GGUF file, which is not read. Name a folder with the model’s original "
+                "weights: config.json, tokenizer.json and *.safetensors."
+            ),
+            field="folder",
+            file=files[0].name,
+        )
 
 
 def allowed_file(file: Path) -> Path:

@@ -1,4 +1,4 @@
-"""`manage.py backup`: database and files into a folder or a bucket, incrementally."""
+"""`manage.py backup`: database and files into a folder or a bucket."""
 
 from typing import Any
 
@@ -11,16 +11,14 @@ from webapp.backup import BackupError, Target, make_backup
 
 
 class Command(BaseCommand):
-    help = (
-        "Copy the database and all files into a folder or a store; what is there already is not sent again."
-    )
+    help = "Copy the database and all files into a folder or a store."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("target", help="A folder, or an address such as s3://bucket/prefix.")
         parser.add_argument(
             "--verify",
             action="store_true",
-            help="Make none; read the newest, or --name, and check every piece.",
+            help="Make none; read the newest, or --name, and check every file.",
         )
         parser.add_argument("--name", default="", help="Which back-up --verify reads.")
         parser.add_argument("--list", action="store_true", help="Make none; list those that are there.")
@@ -38,7 +36,8 @@ class Command(BaseCommand):
         try:
             target = Target(options["target"])
             if options["list"]:
-                self.stdout.write("\n".join(target.names()))
+                of_1_0 = [f"{name} (of Rondo 1.0, which restores it)" for name in target.names_of_1_0()]
+                self.stdout.write("\n".join(sorted(of_1_0 + target.names())))
             elif options["verify"]:
                 self._verify(target, options["name"])
             else:
@@ -50,8 +49,7 @@ class Command(BaseCommand):
         made = make_backup(target, models=not options["without_models"], secrets=options["with_secrets"])
         rows = sum(made.manifest.rows.values())
         self.stdout.write(
-            f"{made.name}: {rows} rows, {made.manifest.files} files, {_megabytes(made.manifest.size)}, "
-            f"of it new {_megabytes(made.written)}."
+            f"{made.name}: {rows} rows, {len(made.manifest.paths)} files, {_megabytes(made.manifest.size)}."
         )
         if options["keep"]:
             for name in target.forget_all_but(options["keep"]):
@@ -59,7 +57,7 @@ class Command(BaseCommand):
 
     def _verify(self, target: Target, name: str) -> None:
         manifest = target.manifest(name)
-        if damaged := target.damaged(manifest):
+        if damaged := target.damaged(name or target.names()[-1], manifest):
             raise CommandError(_("Damaged: %(names)s.") % {"names": ", ".join(damaged)})
         self.stdout.write(f"The back-up of {manifest.time} is intact: {_megabytes(manifest.size)}.")
 

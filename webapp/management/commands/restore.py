@@ -34,4 +34,4 @@ class Command(BaseCommand):
         except (BackupError, Refusal, StoreError) as error:
             raise CommandError(str(error)) from error
         rows = sum(manifest.rows.values())
-        self.stdout.write(f"Restored from {manifest.time}: {rows} rows, {manifest.files} files.")
+        self.stdout.write(f"Restored from {manifest.time}: {rows} rows, {len(manifest.paths)} files.")
