@@ -12,7 +12,7 @@ from django.test import Client
 
 from annotation.models import Judgment, Project, User
 from annotation.services.assignments import assign_next
-from annotation.services.assignments.tokens import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -6,6 +6,7 @@ completions on a page. Locks are always taken in the order person, assignment, c
 where the person is their row of `AnnotatorTally`.
 """
 
+from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.leases import (
     expire_leases,
     expire_leases_now_and_then,
@@ -15,7 +16,6 @@ from annotation.services.assignments.leases import (
 )
 from annotation.services.assignments.next import assign_ahead, assign_next, assign_next_in_transaction
 from annotation.services.assignments.slots import retake_slot, take_slot
-from annotation.services.assignments.tokens import candidate_token, tokens_of
 
 __all__ = [
     "assign_ahead",

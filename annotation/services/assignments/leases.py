@@ -15,7 +15,7 @@ from annotation.errors import LeaseLost, NotAllowed, Refusal
 from annotation.models import Assignment, Candidate, Comparison, Project, User
 from annotation.services.assignments.display_order import display_order as order_of
 from annotation.services.assignments.display_order import draw_number
-from annotation.services.assignments.qualification import settle_qualification
+from annotation.services.assignments.next import settle_qualification
 from annotation.services.assignments.slots import close, give_back, lease_time
 
 MOST_HELD = 2

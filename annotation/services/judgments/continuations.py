@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import AssignmentState
 from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed, Unavailable
 from annotation.models import Assignment, Completion, Continuation, User
-from annotation.services.judgments.part_checks import check_text
+from annotation.services.judgments.checks import check_text
 
 MOST_CHARACTERS = 100_000
 MOST_OF_ONE = 100

@@ -35,9 +35,9 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import retake_slot
+from annotation.services.assignments.next import settle_qualification
 from annotation.services.assignments.online import note_judgment
-from annotation.services.assignments.qualification import settle_qualification
-from annotation.services.assignments.tallies import Turn, count_submission, take_turn
+from annotation.services.assignments.slots import Turn, count_submission, take_turn
 from annotation.services.judgments.checks import (
     CorrectionInput,
     EvidencePointer,

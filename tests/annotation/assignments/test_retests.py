@@ -11,7 +11,7 @@ from annotation.services.assignments import (
     release_assignment,
     skip_assignment,
 )
-from annotation.services.assignments.retests import other_order
+from annotation.services.assignments.next import other_order
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, work
 

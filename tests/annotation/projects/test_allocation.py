@@ -149,7 +149,7 @@ class TestRules:
         self, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
     ):
         # Two places each: the walk starts behind one's own place after five that one has had.
-        monkeypatch.setattr("annotation.services.assignments.queue._LOOK_AHEAD", 5)
+        monkeypatch.setattr("annotation.services.assignments.next._LOOK_AHEAD", 5)
         project.overlap = 2
         project.save()
         for index in range(16):
