@@ -8,7 +8,6 @@ from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
@@ -17,13 +16,11 @@ from annotation.choices import (
     AcquisitionStrategy,
     AssignmentState,
     Purpose,
-    QualificationState,
     Role,
 )
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AnnotatorTally, Assignment, Comparison, Membership, Project, Review, User
 from annotation.selectors import access, eligibility
-from annotation.selectors.access import SPENT_STATES
 from annotation.selectors.allocation import allotted_to
 from annotation.services.assignments import randomness
 from annotation.services.assignments.leases import (
@@ -33,6 +30,8 @@ from annotation.services.assignments.leases import (
     held_by,
     is_free,
     lease,
+    let_in_if_passed,
+    next_qualification_item,
     only_self,
     require_owner,
 )
@@ -242,38 +241,6 @@ def other_order(first: Assignment) -> list[int]:
     while any(before == now for before, now in zip(shown, order, strict=True)):
         chances.shuffle(order)
     return order
-
-
-# ── Qualification ───────────────────────────────────────────────────────────────────────
-
-
-def next_qualification_item(*, project: Project, annotator: User) -> Comparison | None:
-    """The first item of the set that this person has neither answered nor skipped, in their order."""
-    had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
-    items = Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.QUALIFICATION)
-    return items.select_related("prompt").order_by("id").first()
-
-
-def settle_qualification(*, assignment: Assignment) -> None:
-    """After an item of the set was answered or skipped: let its annotator in if they have passed.
-
-    Call it in the transaction of the answer. Does nothing for other comparisons.
-    """
-    if assignment.comparison.purpose == Purpose.QUALIFICATION and assignment.state in (
-        AssignmentState.SUBMITTED,
-        AssignmentState.SKIPPED,
-    ):
-        let_in_if_passed(project=assignment.comparison.project, annotator=assignment.annotator)
-
-
-def let_in_if_passed(*, project: Project, annotator: User) -> bool:
-    """Set `qualified_at` of who has passed; whether work is open to them now."""
-    qualification = eligibility.qualification_of(project, annotator)
-    if qualification.state == QualificationState.PASSED:
-        Membership.objects.filter(project=project, user=annotator, qualified_at__isnull=True).update(
-            qualified_at=timezone.now()
-        )
-    return qualification.state in (QualificationState.PASSED, QualificationState.NOT_ASKED)
 
 
 # ── Next ────────────────────────────────────────────────────────────────────────────────

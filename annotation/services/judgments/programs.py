@@ -27,7 +27,8 @@ from annotation.selectors import access
 from annotation.services.assignments.leases import held_by, lease
 from annotation.services.assignments.next import QUEUE_ORDER
 from annotation.services.assignments.slots import take_turn
-from annotation.services.judgments.checks import JudgmentAnswer, check_answer, check_rubric_scores
+from annotation.services.judgments.checks import check_answer, check_rubric_scores
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import write_judgment
 
 

@@ -14,7 +14,7 @@ from annotation.selectors.eligibility import daily_limit_of, why_nothing
 from annotation.selectors.known_answers import feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.confirmations import Doubt, doubts_of
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.response import NOTHING, Notice, show

@@ -39,7 +39,7 @@ from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.own_work import progress_and_pace
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.confirmations import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys
 from annotation.text.references import refers_to_context

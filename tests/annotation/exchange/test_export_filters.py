@@ -16,7 +16,7 @@ from annotation.exchange.export_counts import count_export
 from annotation.exchange.export_files import export_of
 from annotation.exchange.export_filters import ExportFilters
 from annotation.models import Project, User
-from annotation.services.judgments.checks import SpanFlagInput
+from annotation.services.judgments.inputs import SpanFlagInput
 from tests import factories
 from tests.refusals import refused
 

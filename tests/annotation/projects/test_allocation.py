@@ -13,8 +13,9 @@ from annotation.models import Assignment, AuditEntry, Comparison, Membership, Pr
 from annotation.selectors.access import round_of_work
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.progress import EXACT_UP_TO, progress_of
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.members import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.home import home_rows
