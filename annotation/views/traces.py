@@ -8,7 +8,7 @@ from django.views.decorators.http import require_safe
 from annotation.choices import Role
 from annotation.models import Comparison, Project, Review
 from annotation.selectors import access
-from annotation.selectors.comparison.traces import step_token
+from annotation.selectors.comparison import step_token
 from annotation.selectors.traces import part_of_step, title_of
 from annotation.services.assignments.display_order import tokens_of
 from annotation.views.access import Request, own_assignment, project_page

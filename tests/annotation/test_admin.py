@@ -60,9 +60,9 @@ from annotation.models import (
     Withholding,
 )
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.checks import CritiqueInput
 from annotation.services.judgments.inputs import (
     CorrectionInput,
+    CritiqueInput,
     MissingInfoInput,
     RatingInput,
     SpanFlagInput,

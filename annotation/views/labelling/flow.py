@@ -1,24 +1,124 @@
-"""Steps that the labelling pages share: the next screen, its notices, what a page was opened with."""
+"""From one comparison to the next: what is shown, and the labelling screen as HTML."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django_htmx.http import replace_url
 
 from annotation.choices import Purpose
 from annotation.forms import Entered, JudgmentForm
-from annotation.models import Assignment, Comparison, Guideline, HelpReveal, Project, RubricVersion
+from annotation.models import (
+    Assignment,
+    Comparison,
+    ConversationTask,
+    ConversationTurn,
+    Guideline,
+    HelpReveal,
+    Project,
+    RubricVersion,
+    Suggestion,
+)
 from annotation.selectors import access as selectors
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
-from annotation.selectors.known_answers import feedback_for
+from annotation.selectors.known_answers import Feedback, feedback_for
+from annotation.selectors.own_work import announced_guideline
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.confirmations import Doubt, doubts_of
+from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
-from annotation.views.labelling.response import NOTHING, Notice, show
 from annotation.views.labelling.screen import Screen, draft_of
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The turn that a labelling screen judges, and the addresses that its page uses."""
+
+    turn: ConversationTurn
+    address: str
+    """Of the conversation, which follows the submission."""
+    submit: str
+    kept: bool = True
+    """True if there are drafts and a lease to renew; False in an arena."""
+
+    @property
+    def task(self) -> ConversationTask | None:
+        """The opening task, shown beside the conversation."""
+        return self.turn.conversation.task
+
+
+def place_of(turn: ConversationTurn, assignment: Assignment) -> Place:
+    """Return the place of a member's turn."""
+    conversation = turn.conversation
+    return Place(
+        turn=turn,
+        address=conversation.get_absolute_url(),
+        submit=reverse("submit", args=[conversation.project.slug, assignment.pk]),
+    )
+
+
+def place_in(request: Request, assignment: Assignment) -> Place | None:
+    """Return the place in the conversation that the request names; None outside of one.
+
+    Of another person's conversation, or one without this comparison, it is None as well.
+    """
+    named = request.POST.get("conversation") or request.GET.get("conversation")
+    try:
+        pk = uuid.UUID(named or "")
+    except ValueError:
+        return None
+    turn = (
+        ConversationTurn.objects.select_related("conversation__task")
+        .filter(conversation=pk, conversation__annotator=request.user, comparison=assignment.comparison_id)
+        .first()
+    )
+    if turn is None:
+        return None
+    turn.conversation.project = assignment.comparison.project
+    return place_of(turn, assignment)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Notice about the comparison before; false where there is nothing to show."""
+
+    feedback: Feedback | None = None
+    planted: Sequence[tuple[Suggestion, str]] = ()
+    """Suggestions that were wrong on purpose, with the annotator's decisions."""
+
+    def __bool__(self) -> bool:
+        return self.feedback is not None or bool(self.planted)
+
+    def context(self) -> dict[str, Any]:
+        """Return what feedback.html and planted.html take."""
+        explanation = render_markdown(self.feedback.explanation) if self.feedback else ""
+        return {"feedback": self.feedback, "explanation": explanation, "planted": self.planted}
+
+
+NOTHING = Notice()
+
+
+def show(request: Request, screen: Screen, *, status: int = 200, notice: Notice = NOTHING) -> HttpResponse:
+    """Render the labelling screen: the fragment for htmx, else the whole page."""
+    announced = announced_guideline(screen.project, request.membership)
+    context = {"project": screen.project, "screen": screen, "announced": announced, **notice.context()}
+    markup = render_to_string("annotation/screen.html", context, request)
+    if request.htmx:
+        response = HttpResponse(markup, status=status)
+    else:
+        context = {"project": screen.project, "screen_markup": markup}
+        response = render(request, "annotation/label.html", context, status=status)
+    # A cached page would show a comparison that may be gone.
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 def show_next(

@@ -10,7 +10,7 @@ from annotation.models import HelpReveal, Suggestion
 from annotation.selectors.suggestions import suggestions_for
 from annotation.services.suggestions.applying import SUGGESTED_STRENGTH, ranks_of
 from annotation.text.orders import with_rest
-from annotation.views.labelling.screen_parts import CandidateOnScreen
+from annotation.views.labelling.screen import CandidateOnScreen
 
 
 class SuggestionOnScreen:

@@ -13,9 +13,9 @@ from annotation.choices import Verdict
 from annotation.exchange.records import records
 from annotation.models import Criterion, Project, User
 from annotation.selectors.access import judgments_current
-from annotation.services.judgments.checks import CritiqueInput
 from annotation.services.judgments.inputs import (
     CorrectionInput,
+    CritiqueInput,
     JudgmentAnswer,
     MissingInfoInput,
     RatingInput,

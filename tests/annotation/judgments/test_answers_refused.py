@@ -13,8 +13,7 @@ from annotation.models import (
     User,
 )
 from annotation.services.assignments.leases import release_assignment
-from annotation.services.judgments.checks import EvidencePointer
-from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.inputs import EvidencePointer, JudgmentAnswer
 from annotation.text.identity import text_hash
 from tests import factories
 from tests.annotation.judgments.answers import (

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
-from annotation.agreement.rankings import kendall_tau_b
+from annotation.agreement.coefficients import kendall_tau_b
 from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
 from annotation.agreement.records import Judged, decides_a_pair, outcome_between, unordered_among
 from annotation.agreement.selection import Selection

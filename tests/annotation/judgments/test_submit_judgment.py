@@ -26,8 +26,8 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.services.assignments.leases import expire_leases, skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.checks import EvidencePointer, dense_ranks
-from annotation.services.judgments.inputs import CorrectionInput, JudgmentAnswer
+from annotation.services.judgments.checks import dense_ranks
+from annotation.services.judgments.inputs import CorrectionInput, EvidencePointer, JudgmentAnswer
 from annotation.services.projects.projects import add_member, publish_guideline
 from tests import factories
 from tests.annotation.judgments.answers import (

@@ -11,8 +11,7 @@ from annotation.choices import AssignmentState, ReviewReason, Verdict
 from annotation.models import Assignment, Criterion, ItemFlag, Judgment, Project, Review, User
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.checks import EvidencePointer
-from annotation.services.judgments.inputs import MissingInfoInput
+from annotation.services.judgments.inputs import EvidencePointer, MissingInfoInput
 from tests import factories
 from tests.annotation.labelling.questions_scene import (
     CRLF,
