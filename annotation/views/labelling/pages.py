@@ -16,19 +16,18 @@ from annotation.services.assignments.next import assign_ahead, assign_next
 from annotation.services.judgments.submission import flag_item, submit_and_get_next, submit_judgment
 from annotation.views.access import Request, own_assignment, project_page
 from annotation.views.labelling.flow import (
-    Place,
     doubts_left,
     guideline_on_screen,
     nothing_to_label,
     notice_after,
     notice_of,
-    place_in,
     rubric_on_screen,
     show,
     show_empty,
     show_final_pass,
     show_next,
 )
+from annotation.views.labelling.places import Place, place_in
 from annotation.views.labelling.screen import Screen, draft_of
 
 

@@ -15,7 +15,7 @@ from annotation.models import Assignment, Conversation
 from annotation.services.judgments.confirmations import Doubt
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request
-from annotation.views.labelling.flow import Place, place_of
+from annotation.views.labelling.places import Place, place_of
 from annotation.views.labelling.screen import Screen, draft_of
 from training.forms.conversations import EndForm
 from training.selectors.conversation_transcripts import TurnRead, transcript_of

@@ -1,0 +1,57 @@
+"""The labelling screen inside a conversation: where it belongs, and what follows it."""
+
+import uuid
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from annotation.models import Assignment, ConversationTask, ConversationTurn
+from annotation.views.access import Request
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """The turn that a labelling screen judges, and the addresses that its page uses."""
+
+    turn: ConversationTurn
+    address: str
+    """Of the conversation, which follows the submission."""
+    submit: str
+    kept: bool = True
+    """True if there are drafts and a lease to renew; False in an arena."""
+
+    @property
+    def task(self) -> ConversationTask | None:
+        """The opening task, shown beside the conversation."""
+        return self.turn.conversation.task
+
+
+def place_of(turn: ConversationTurn, assignment: Assignment) -> Place:
+    """Return the place of a member's turn."""
+    conversation = turn.conversation
+    return Place(
+        turn=turn,
+        address=conversation.get_absolute_url(),
+        submit=reverse("submit", args=[conversation.project.slug, assignment.pk]),
+    )
+
+
+def place_in(request: Request, assignment: Assignment) -> Place | None:
+    """Return the place in the conversation that the request names; None outside of one.
+
+    Of another person's conversation, or one without this comparison, it is None as well.
+    """
+    named = request.POST.get("conversation") or request.GET.get("conversation")
+    try:
+        pk = uuid.UUID(named or "")
+    except ValueError:
+        return None
+    turn = (
+        ConversationTurn.objects.select_related("conversation__task")
+        .filter(conversation=pk, conversation__annotator=request.user, comparison=assignment.comparison_id)
+        .first()
+    )
+    if turn is None:
+        return None
+    turn.conversation.project = assignment.comparison.project
+    return place_of(turn, assignment)
