@@ -5,12 +5,12 @@ from celery import shared_task
 from annotation.agreement.selection import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
+from annotation.services import webhooks
 from annotation.services.assignments import online
 from annotation.services.inbox import mail
 from annotation.services.inbox.notifications import forget_notifications
-from annotation.services.people import password_reset
+from annotation.services.people import accounts
 from annotation.services.quality import agreement
-from annotation.services.webhooks import deliveries
 from annotation.statistics.cached import compute_in_worker
 
 
@@ -52,14 +52,14 @@ def sweep() -> None:
     """Look for uploaded files that nobody brings in, messages and e-mails that are due, stale choices."""
     uploads.sweep_imports()
     mail.sweep_mail()
-    deliveries.sweep_webhooks()
+    webhooks.sweep_webhooks()
     online.sweep_acquisition()
 
 
 @shared_task(name=TaskName.DELIVER_WEBHOOKS)
 def deliver_webhooks() -> None:
     """Send the messages to other programs that are due."""
-    deliveries.deliver_due()
+    webhooks.deliver_due()
 
 
 @shared_task(name=TaskName.SEND_NOTIFICATION)
@@ -84,4 +84,4 @@ def send_digests() -> None:
 @shared_task(name=TaskName.SEND_PASSWORD_RESET)
 def send_password_reset(user_id: int) -> None:
     """Send the link to a new password."""
-    password_reset.send_password_reset(user_id)
+    accounts.send_password_reset(user_id)

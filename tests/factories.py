@@ -28,11 +28,11 @@ from annotation.models import (
     Prompt,
     User,
 )
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.gold import create_gold_item
-from annotation.services.texts.completions import create_comparison
-from annotation.services.texts.traces import write_steps
+from annotation.services.texts.completions import create_comparison, write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
 from annotation.text.traces import Step, written
 from training.models import ApplicationRequest, Checkpoint

@@ -6,7 +6,7 @@ class TrainingConfig(AppConfig):
 
     def ready(self) -> None:
         from annotation.exchange.formats import segments
-        from annotation.services.judgments import continuations
+        from annotation.services.judgments import drafts
         from training.contract.segmentation import segment
         from training.services.comparing import leaderboard
         from training.services.sampling.continuing import CheckpointWriter
@@ -15,4 +15,4 @@ class TrainingConfig(AppConfig):
         # Exports cut completions into steps as the trainer cuts them into segments.
         segments.register(segment)
         # Annotators have checkpoints continue what they rewrite.
-        continuations.register(CheckpointWriter())
+        drafts.register(CheckpointWriter())

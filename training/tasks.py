@@ -6,8 +6,8 @@ from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
 
 from annotation.api import idempotency
+from annotation.services import webhooks
 from annotation.services.jobs.claims import worker_is_stopping
-from annotation.services.webhooks import deliveries
 from training.choices import TaskName
 from training.services import rounds
 from training.services.comparing import arena, leaderboard
@@ -96,7 +96,7 @@ def keep_what_is_kept() -> None:
     """Once a day, delete the files and stored requests that this installation does not keep."""
     retention.apply_retention()
     idempotency.forget_answers()
-    deliveries.forget_messages()
+    webhooks.forget_messages()
     erasure.erase_expired()
 
 

@@ -8,7 +8,7 @@ from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 
 from annotation.admin.base import BoundedAdmin, TabularInline, WrittenOnceAdmin
 from annotation.models import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
-from annotation.services.people.user_names import require_one_meaning
+from annotation.services.people.accounts import require_one_meaning
 
 if TYPE_CHECKING:
     # Generic in the type stubs alone.

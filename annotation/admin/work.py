@@ -22,7 +22,7 @@ from annotation.models import (
     Review,
     Withholding,
 )
-from annotation.services.assignments import release_assignment
+from annotation.services.assignments.leases import release_assignment
 
 
 class CandidateInline(WrittenOnceInline):

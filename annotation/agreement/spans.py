@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from annotation.agreement.alpha import krippendorff_alpha
 from annotation.agreement.bootstrap import RESAMPLES, estimate_of, ratio
+from annotation.agreement.coefficients import krippendorff_alpha
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.records import Span
 

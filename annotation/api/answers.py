@@ -32,7 +32,7 @@ from annotation.models import (
     SpanFlag,
 )
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import candidate_token, tokens_of
+from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.judgments.inputs import (
     CorrectionInput,
     CritiqueInput,

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from annotation.api.base import read_body
 from annotation.api.labelling import LabellingView
 from annotation.errors import InvalidAnswer
-from annotation.services.assignments import tokens_of
-from annotation.services.judgments.continuations import MOST_CHARACTERS, continue_response, is_offered
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.judgments.drafts import MOST_CHARACTERS, continue_response, is_offered
 
 
 class OfferedSerializer(serializers.Serializer[Any]):

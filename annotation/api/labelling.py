@@ -42,16 +42,11 @@ from annotation.selectors.known_answers import feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import open_reveal_of
 from annotation.selectors.traces import steps_by_completion
-from annotation.services.assignments import (
-    assign_next,
-    candidate_token,
-    release_assignment,
-    renew_lease,
-    skip_assignment,
-)
+from annotation.services.assignments.display_order import candidate_token
+from annotation.services.assignments.leases import release_assignment, renew_lease, skip_assignment
+from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import save_draft
-from annotation.services.judgments.flags import flag_item
-from annotation.services.judgments.submission import submit_judgment
+from annotation.services.judgments.submission import flag_item, submit_judgment
 
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",

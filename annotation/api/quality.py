@@ -17,8 +17,8 @@ from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
 from annotation.selectors.comparisons import comparisons_behind
+from annotation.services.quality.agreement import request_report
 from annotation.services.quality.gold import mark_as_gold
-from annotation.services.quality.reports import request_report
 from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.cached import items_of, report_without_waiting
 from annotation.statistics.report import Report

@@ -18,13 +18,8 @@ from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
 from annotation.errors import InvalidAnswer
 from annotation.models import Completion, Review
-from annotation.selectors.reviews import (
-    ReviewPage,
-    completion_ids_by_name,
-    decided_reviews_of,
-    name_of,
-    open_reviews_for,
-)
+from annotation.selectors.comparison import completion_ids_by_name, name_of
+from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
 from annotation.services.quality.reviews import decide_review, may_review
 
 

@@ -14,7 +14,7 @@ from annotation.api.labelling import IDEMPOTENCY_KEY, LabellingView, guideline_o
 from annotation.choices import SuggestionDecision, SuggestionKind, Verdict
 from annotation.models import Assignment, HelpReveal, Judgment, Suggestion
 from annotation.selectors.suggestions import open_reveal_of, planted_suggestions, suggestions_for
-from annotation.services.assignments import candidate_token
+from annotation.services.assignments.display_order import candidate_token
 from annotation.services.suggestions.applying import ranks_of
 from annotation.services.suggestions.final_pass import DecisionInput, finish_help
 

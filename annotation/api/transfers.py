@@ -18,16 +18,18 @@ from rest_framework.response import Response
 from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body, read_filters, storable
 from annotation.api.downloads import FileView, attachment
 from annotation.choices import ImportState, Split
-from annotation.exchange.export_files import (
+from annotation.exchange.file_exports import (
+    COMPARISONS,
+    MOST_COMPARISONS,
     TYPES,
+    Export,
+    ExportFilters,
     dropped_lines,
     export_of,
     file_name,
     manifest_of,
     pieces_of,
 )
-from annotation.exchange.export_filters import COMPARISONS, MOST_COMPARISONS, ExportFilters
-from annotation.exchange.file_exports import Export
 from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, accounts_of, preview_of

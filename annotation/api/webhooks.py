@@ -14,11 +14,11 @@ from rest_framework.response import Response
 from annotation.api.base import Filters, ListView, ProjectView, read_body
 from annotation.choices import DeliveryState, WebhookEvent
 from annotation.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from annotation.services.webhooks.deliveries import resend
-from annotation.services.webhooks.endpoints import (
+from annotation.services.webhooks import (
     change_webhook,
     create_webhook,
     delete_webhook,
+    resend,
     rotate_secret,
     send_test,
 )

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from annotation.choices import Split
-from annotation.exchange.export_filters import ExportFilters
-from annotation.exchange.file_exports import Export, dropped_line
+from annotation.exchange.file_exports import Export, ExportFilters, dropped_line
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.writers import Dropped, Record
 from annotation.exchange.records import as_line

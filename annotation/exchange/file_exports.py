@@ -1,29 +1,157 @@
-"""Judgments leave in any format, with an account of what was left out beside them."""
+"""Files of exports: which judgments, how many, in which format, written and kept."""
 
 import csv
 import io
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time, timedelta
 from itertools import islice
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from annotation.choices import CategoryScope
+from annotation.choices import CategoryScope, Split
 from annotation.errors import Refusal
-from annotation.exchange.export_filters import ExportFilters
+from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rondo_csv import header, safe
 from annotation.exchange.formats.segments import step_granularity
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, Writer
 from annotation.exchange.occurrences import Occurrences
 from annotation.exchange.records import as_line, records
-from annotation.models import Judgment, Project
+from annotation.models import Judgment, MissingInfo, Project, SpanFlag, User
 from annotation.selectors import access
+from annotation.selectors.allocation import tagged
+
+# ── Which judgments ─────────────────────────────────────────────────────────────────────
+
+
+MOST_COMPARISONS = 500
+"""Comparisons that one export may name: they stand in its address."""
+
+COMPARISONS = rf"^\d{{1,15}}(,\d{{1,15}}){{0,{MOST_COMPARISONS - 1}}}$"
+"""Form of their ids: numbers with commas between."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportFilters:
+    """The judgments of an export. What is empty restricts nothing."""
+
+    rounds: Sequence[int] | None = None
+    machines: bool = False
+    """With the judgments of programs."""
+    split: str = ""
+    """`train` or `held-out`; empty for both."""
+    annotator: str = ""
+    """A pseudonym, as exports write it."""
+    since: date | None = None
+    until: date | None = None
+    """The first and the last day on which a judgment was submitted, in the server's time zone."""
+    tag: str = ""
+    """A tag of the prompt."""
+    category: str = ""
+    """The key of a category that a span or missing information of the judgment has."""
+
+    comparisons: Sequence[int] = ()
+    """Ids of comparisons, `MOST_COMPARISONS` at most; empty for all."""
+
+    def judgments(self, project: Project, *, unblinded: bool) -> QuerySet[Judgment]:
+        """Return the current judgments that pass."""
+        judgments = access.judgments_current(
+            project, self.rounds, machines=self.machines, unblinded=unblinded
+        )
+        if self.split:
+            judgments = judgments.filter(comparison__prompt__split=Split(self.split))
+        if self.annotator:
+            judgments = judgments.filter(annotator__pseudonym=self.annotator)
+        if self.since:
+            judgments = judgments.filter(created_at__gte=_midnight(self.since))
+        if self.until:
+            judgments = judgments.filter(created_at__lt=_midnight(self.until + timedelta(days=1)))
+        if self.tag:
+            judgments = judgments.filter(with_tag(self.tag))
+        if self.category:
+            judgments = judgments.filter(_with_category(self.category))
+        if self.comparisons:
+            judgments = judgments.filter(comparison__in=list(self.comparisons))
+        return judgments
+
+    def manifest(self) -> dict[str, Any]:
+        """Return the filters as the manifest names them; those of later versions only where they restrict."""
+        narrower = {
+            "annotator": self.annotator,
+            "since": self.since and self.since.isoformat(),
+            "until": self.until and self.until.isoformat(),
+            "tag": self.tag,
+            "category": self.category,
+            "comparisons": list(self.comparisons),
+        }
+        return {
+            "rounds": list(self.rounds) if self.rounds is not None else "all",
+            "split": self.split or "all",
+            "programs that judge": self.machines,
+            **{name: value for name, value in narrower.items() if value},
+        }
+
+
+def with_tag(tag: str) -> Q:
+    """Judgments whose prompt has a tag. The only place of the export that knows where tags are stored."""
+    return tagged("comparison__prompt__tags", tag)
+
+
+def require_known(*, project: Project, filters: ExportFilters) -> None:
+    """Refuse an annotator or category that the project does not have, and days in the wrong order."""
+    if filters.since and filters.until and filters.since > filters.until:
+        raise Refusal(
+            "dates_reversed", _("The first day is after the last day. Exchange them."), field="until"
+        )
+    if filters.until and filters.until.year > 9000:
+        raise Refusal("date_too_late", _("The last day is too far in the future."), field="until")
+    if filters.category:
+        keys = list(project.categories.order_by("position", "pk").values_list("key", flat=True))
+        if filters.category not in keys:
+            message = (
+                _("The project has no category %(key)s. It has: %(keys)s.")
+                if keys
+                else _("The project has no category %(key)s, and no other.")
+            )
+            raise Refusal(
+                "unknown_category", message, field="category", key=filters.category, keys=", ".join(keys)
+            )
+    if filters.annotator and not _has_judged(project, filters.annotator):
+        raise Refusal(
+            "unknown_annotator",
+            _("No annotator of this project has the pseudonym %(name)s."),
+            field="annotator",
+            name=filters.annotator,
+        )
+
+
+def _has_judged(project: Project, pseudonym: str) -> bool:
+    annotator = User.objects.filter(pseudonym=pseudonym).first()
+    return annotator is not None and (
+        project.memberships.filter(user=annotator).exists()
+        or Judgment.objects.filter(annotator=annotator, comparison__project=project).exists()
+    )
+
+
+def _with_category(key: str) -> Q:
+    return Q(Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"), category__key=key))) | Q(
+        Exists(MissingInfo.objects.filter(judgment=OuterRef("pk"), category__key=key))
+    )
+
+
+def _midnight(day: date) -> datetime:
+    return timezone.make_aware(datetime.combine(day, time.min))
+
+
+# ── An export ───────────────────────────────────────────────────────────────────────────
+
 
 OnDrop = Callable[[Record, Dropped], None]
 
@@ -222,3 +350,122 @@ def _as_list(rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 def _kind(reason: str) -> str:
     return "tie within a ranking" if reason.startswith("tie with") else reason
+
+
+# ── How many ────────────────────────────────────────────────────────────────────────────
+
+
+_READ = 500
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExportCounts:
+    """Counts of an export. Of a large one only the first judgments are read, and `rows` is an estimate."""
+
+    judgments: int
+    spans: int
+    rows: int
+    is_estimate: bool
+    dropped: tuple[tuple[str, int], ...]
+    """Reason → number, among the judgments read."""
+    read: int
+    why_empty: str = ""
+
+
+def count_export(export: Export) -> ExportCounts:
+    """Count what an export would contain. Reads at most 500 judgments; the export is not used up."""
+    selected = export.selected()
+    judgments = selected.count()
+    tried = replace(export, at_most=_READ, dropped=type(export.dropped)(), on_drop=None)
+    for _row in islice(tried.row_stream(), _READ * 100):
+        pass
+    is_estimate = judgments > tried.judgments
+    rows = round(tried.rows * judgments / tried.judgments) if tried.judgments else 0
+    return ExportCounts(
+        judgments=judgments,
+        spans=_spans_of(selected),
+        rows=rows,
+        is_estimate=is_estimate,
+        dropped=tuple(sorted(tried.dropped.items())),
+        read=tried.judgments,
+        why_empty=_why_empty(export, judgments, rows),
+    )
+
+
+def _spans_of(selected: QuerySet[Judgment]) -> int:
+    plain = selected.prefetch_related(None).order_by().values("pk")
+    return SpanFlag.objects.filter(judgment__in=plain).count()
+
+
+def _why_empty(export: Export, judgments: int, rows: int) -> str:
+    """Return why nothing would be exported, and what to do; empty if there are rows."""
+    if rows:
+        return ""
+    if judgments:
+        return _("This format carries none of these annotations. Choose another format.")
+    if export.without_filters().exists():
+        return _("No annotation matches all filters. Remove one of them.")
+    return _("The project has no annotations yet. Gold items, retests and earlier versions do not count.")
+
+
+# ── As a file ───────────────────────────────────────────────────────────────────────────
+
+
+TYPES: Mapping[str, tuple[str, str]] = {
+    "csv": ("text/csv; charset=utf-8", "csv"),
+    "json": ("application/json", "json"),
+    "jsonl": ("application/jsonl", "jsonl"),
+    "parquet": ("application/vnd.apache.parquet", "parquet"),
+}
+"""Container → media type, and the ending of a file's name."""
+
+_READ_AT_ONCE = 1 << 16
+
+
+def file_name(export: Export) -> str:
+    """Return the name of the file."""
+    return f"{export.project.slug}-{export.writer.name}.{TYPES[export.writer.container][1]}"
+
+
+def pieces_of(export: Export) -> Iterator[bytes]:
+    """The file, piece by piece, in whatever container."""
+    if export.writer.container != "parquet":
+        for text in export.text_stream():
+            yield text.encode()
+        return
+    # Parquet has its table of contents at the end, so it has to be whole before its first byte goes.
+    with tempfile.TemporaryFile() as file:
+        write_parquet(export.row_stream(), export.writer.columns, file)
+        file.seek(0)
+        while piece := file.read(_READ_AT_ONCE):
+            yield piece
+
+
+def manifest_of(export: Export) -> dict[str, Any]:
+    """Return contents, filters, and counts of dropped rows by reason: reads the export to its end."""
+    for _row in export.row_stream():
+        pass
+    return export.manifest()
+
+
+def dropped_lines(
+    make: Callable[[Callable[[Record, Dropped], None]], Export],
+) -> Iterator[str]:
+    """Each thing that an export drops, as a line of JSON. make: the export, given whom to tell of them."""
+    lines: list[str] = []
+    for _row in make(lambda record, dropped: lines.append(dropped_line(record, dropped))).row_stream():
+        yield from lines
+        lines.clear()
+    yield from lines
+
+
+def export_of(
+    *,
+    project: Project,
+    format_name: str,
+    filters: ExportFilters,
+    on_drop: Callable[[Record, Dropped], None] | None = None,
+) -> Export:
+    """An export in the format of a name of `WRITERS`. Refuses filters that name what is not there."""
+    require_known(project=project, filters=filters)
+    return Export(project=project, writer=WRITERS[format_name], filters=filters, on_drop=on_drop)

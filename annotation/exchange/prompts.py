@@ -15,8 +15,7 @@ from annotation.exchange.ready_made import create_tasks
 from annotation.models import Project, Prompt, User, bulk
 from annotation.services import audit
 from annotation.services.assignments.acquisition import score_open_comparisons
-from annotation.services.texts.prompts import find_or_add_prompt
-from annotation.services.texts.splits import assign_splits
+from annotation.services.texts.completions import assign_splits, find_or_add_prompt
 from annotation.text.identity import content_hash, opening_hash
 
 LISTED_ERRORS = 50

@@ -10,9 +10,8 @@ from annotation.exchange.formats.items import ImportedCompletion, ImportedItem
 from annotation.models import Comparison, Completion, CompletionSource, Project, Prompt, Withholding, bulk
 from annotation.selectors import access
 from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
-from annotation.services.texts.completions import overlap_of
+from annotation.services.texts.completions import overlap_of, write_steps
 from annotation.services.texts.quarantine import asked_in, first_naming
-from annotation.services.texts.traces import write_steps
 from annotation.text.identity import text_hash
 
 IMPORTED = "imported answers"

@@ -1,14 +1,17 @@
-"""Files that managers upload: kept until they are in, looked through by a person, brought in by a worker."""
+"""Uploaded files of imports: kept, measured, read once, and gone."""
 
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.files.uploadedfile import UploadedFile
 from django.db import transaction
+from django.utils import timezone
 from django.utils.formats import number_format
+from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
 from annotation.choices import ImportState, Role, TaskName
@@ -18,15 +21,68 @@ from annotation.exchange.formats.plans import Plan, Stated, require_answers
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.previews import accounts_of, preview_values
 from annotation.exchange.undo import undo
-from annotation.exchange.upload_limits import count_upload
-from annotation.exchange.uploaded_files import uploaded_files
-from annotation.models import FileImport, Project, User
+from annotation.models import AuditEntry, FileImport, Project, User
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.jobs import messages
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.disk_space import refuse_without_room
 from annotation.services.jobs.running import run_job
+
+UPLOAD = "import.upload"
+MOST_KEPT = 50
+"""Files of one project that were uploaded and not imported."""
+
+
+def count_upload(*, project: Project, user: User, size: int) -> None:
+    """Write an upload down; of many at once exactly as many pass as may. Refuses the others."""
+    most = settings.RONDO_UPLOADS_PER_MINUTE
+    with transaction.atomic():
+        # Whoever uploads many files at once waits here for themselves.
+        User.objects.select_for_update().get(pk=user.pk)
+        since = timezone.now() - timedelta(minutes=1)
+        lately = AuditEntry.objects.filter(action=UPLOAD, actor=user, created_at__gt=since)
+        if lately.count() >= most:
+            raise Refusal(
+                "too_many_uploads",
+                _("You may upload %(most)s files a minute. Wait a moment, then upload this one again."),
+                field="file",
+                most=number_format(most),
+            )
+        imports = project.file_imports.filter(state__in=(ImportState.UPLOADED, ImportState.FAILED))
+        if imports.exclude(stored_as="").count() >= MOST_KEPT:
+            raise Refusal(
+                "too_many_waiting_files",
+                _("%(most)s files wait here to be imported. Import some of them or delete them."),
+                field="file",
+                most=number_format(MOST_KEPT),
+            )
+        audit.record(action=UPLOAD, subject=project, actor=user, project=project, details={"bytes": size})
+
+
+class UploadedFiles:
+    """In a folder that web processes and workers have in common: there is nothing to do.
+
+    Files that lie elsewhere may be `Unavailable` for a while.
+    """
+
+    def keep(self, path: Path) -> None:
+        """A file was received whole: have it where workers find it."""
+
+    def here(self, path: Path) -> Path:
+        """The file on this machine."""
+        return path
+
+    def remove(self, path: Path) -> None:
+        """The file is not needed any more."""
+        path.unlink(missing_ok=True)
+
+
+def uploaded_files() -> UploadedFiles:
+    """Return the store that the settings name: `annotation` knows none."""
+    made: UploadedFiles = import_string(settings.RONDO_UPLOADED_FILES)()
+    return made
+
 
 BUSY = (ImportState.WAITING, ImportState.RUNNING, ImportState.UNDOING)
 

@@ -10,7 +10,7 @@ from annotation.choices import Verdict
 from annotation.forms.rewrites import rewrite_shown
 from annotation.models import Assignment, Draft, Judgment, MissingInfo
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import candidate_token, tokens_of
+from annotation.services.assignments.display_order import candidate_token, tokens_of
 
 _ROW = {
     "candidate": "missing-candidate",

@@ -15,7 +15,7 @@ from annotation.forms.entered import Entered, MissingRow, rating_field, step_of_
 from annotation.forms.rewrites import corrected, rewrites_sent
 from annotation.models import Assignment, Completion
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.incomplete import Incomplete
 from annotation.services.judgments.inputs import (
     CorrectionInput,

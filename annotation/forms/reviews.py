@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import Verdict
 from annotation.errors import Refusal
 from annotation.models import Review
-from annotation.selectors.reviews import completion_ids_by_name
+from annotation.selectors.comparison import completion_ids_by_name
 
 _SHOWN_AT = {"verdict": "choice", "ranks": "choice", "comment": "comment"}
 

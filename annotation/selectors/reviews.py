@@ -38,7 +38,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
-from annotation.selectors.comparison.traces import Traces
+from annotation.selectors.comparison import Traces, completion_ids_by_name
 from annotation.text.orders import with_rest
 from annotation.text.rendering import render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
@@ -126,18 +126,6 @@ def decided_reviews_of(project: Project) -> QuerySet[Review]:
     return Review.objects.filter(comparison__project=project, decided_at__isnull=False).order_by(
         "-decided_at", "-id"
     )
-
-
-def name_of(review: Review, completion_id: int) -> str:
-    """The name of a completion on one review's page: it tells nothing and holds nowhere else."""
-    mac = salted_hmac("annotation.review.candidate", f"{review.pk}:{completion_id}", algorithm="sha256")
-    return mac.hexdigest()[:20]
-
-
-def completion_ids_by_name(review: Review) -> dict[str, int]:
-    """Name → completion id, in the order in which this review shows them: by chance, and for good."""
-    ids = review.comparison.completions.values_list("pk", flat=True)
-    return dict(sorted((name_of(review, pk), pk) for pk in ids))
 
 
 class ReviewPage:

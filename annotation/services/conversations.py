@@ -30,8 +30,7 @@ from annotation.services import audit
 from annotation.services.assignments.leases import lease
 from annotation.services.assignments.slots import close, give_back, take_slot
 from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.completions import create_comparison
-from annotation.services.texts.prompts import find_or_add_prompt
+from annotation.services.texts.completions import create_comparison, find_or_add_prompt
 from annotation.services.texts.quarantine import finding_in
 
 TAG = "conversation"

@@ -10,12 +10,18 @@ from statistics import median
 from django.utils import timezone
 
 from annotation.agreement import readings
-from annotation.agreement.alpha import Level, krippendorff_alpha
-from annotation.agreement.circles import circles_among
+from annotation.agreement.coefficients import (
+    Level,
+    circles_among,
+    cohen_kappa,
+    fleiss_kappa,
+    krippendorff_alpha,
+    mean_tau_b,
+    percent_agreement,
+    position_bias,
+    win_share_by_position,
+)
 from annotation.agreement.estimate import Estimate, Missing, absent
-from annotation.agreement.pairs import cohen_kappa, fleiss_kappa, percent_agreement
-from annotation.agreement.position import position_bias, win_share_by_position
-from annotation.agreement.rankings import mean_tau_b
 from annotation.agreement.records import Judged, Span
 from annotation.agreement.selection import Selection
 from annotation.agreement.shares import share_of, share_of_independent

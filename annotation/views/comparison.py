@@ -13,8 +13,13 @@ from annotation.choices import Role
 from annotation.forms.statistics import ItemsForm
 from annotation.models import Comparison, Project, Review
 from annotation.selectors import access
-from annotation.selectors.comparison.neighbours import Neighbours, neighbours_by_age, neighbours_in
-from annotation.selectors.comparison.page import SIDE_BY_SIDE, ComparisonPage
+from annotation.selectors.comparison import (
+    SIDE_BY_SIDE,
+    ComparisonPage,
+    Neighbours,
+    neighbours_by_age,
+    neighbours_in,
+)
 from annotation.services.quality.reviews import may_review
 from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, project_page

@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
-from annotation.exchange.export_filters import MOST_COMPARISONS
+from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.models import Project
 from annotation.selectors.tables import TABLES, View
 from annotation.services import bulk

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Split
 from annotation.errors import Refusal
-from annotation.exchange.export_filters import COMPARISONS, ExportFilters, require_known
+from annotation.exchange.file_exports import COMPARISONS, ExportFilters, require_known
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.statistics import rounds_of
 from annotation.models import Project

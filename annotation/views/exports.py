@@ -10,8 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from annotation.choices import Role
-from annotation.exchange.export_counts import count_export
-from annotation.exchange.export_files import TYPES, export_of, file_name, pieces_of
+from annotation.exchange.file_exports import TYPES, count_export, export_of, file_name, pieces_of
 from annotation.exchange.formats.registry import WRITERS
 from annotation.models import Project
 from annotation.views.access import Request, project_page

@@ -8,7 +8,7 @@ from django.utils.functional import Promise
 
 from annotation.agreement.selection import Selection
 from annotation.models import Project
-from annotation.services.quality.reports import request_report
+from annotation.services.quality.agreement import request_report
 from annotation.statistics.cached import is_large, report_of, report_without_waiting
 from annotation.statistics.report import Report
 from annotation.views.access import Request

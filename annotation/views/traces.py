@@ -8,9 +8,9 @@ from django.views.decorators.http import require_safe
 from annotation.choices import Role
 from annotation.models import Comparison, Project, Review
 from annotation.selectors import access
-from annotation.selectors.comparison.traces import step_token
+from annotation.selectors.comparison import step_token
 from annotation.selectors.traces import part_of_step, title_of
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.views.access import Request, own_assignment, project_page
 from annotation.views.comparison import require_open_to_reviewer
 

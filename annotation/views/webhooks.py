@@ -14,11 +14,11 @@ from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.forms.webhooks import WebhookForm, WebhookSettingsForm
 from annotation.models import Project, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from annotation.services.webhooks.deliveries import resend
-from annotation.services.webhooks.endpoints import (
+from annotation.services.webhooks import (
     change_webhook,
     create_webhook,
     delete_webhook,
+    resend,
     rotate_secret,
     send_test,
 )

@@ -3,7 +3,7 @@
 import pytest
 
 from annotation.models import Assignment, Comparison, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.judgments.answers import TEXT
 

@@ -59,8 +59,8 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import (
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import (
     CorrectionInput,
     CritiqueInput,
     MissingInfoInput,

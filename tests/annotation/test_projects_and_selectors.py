@@ -12,7 +12,8 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Membership, Project, User
 from annotation.selectors import access
 from annotation.selectors.access import Progress
-from annotation.services.assignments import assign_next, skip_assignment
+from annotation.services.assignments.leases import skip_assignment
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import add_member, create_project, publish_guideline
 from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
 from annotation.text.identity import text_hash

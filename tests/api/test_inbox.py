@@ -3,7 +3,7 @@
 import pytest
 
 from annotation.models import Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests.api.scene import Asker, make_scene
 
 pytestmark = pytest.mark.django_db

@@ -21,8 +21,8 @@ from annotation.models import (
     Withholding,
 )
 from annotation.models.encryption import seal
-from annotation.selectors.comparison.traces import step_token
-from annotation.services.assignments import candidate_token
+from annotation.selectors.comparison import step_token
+from annotation.services.assignments.display_order import candidate_token
 from annotation.services.inbox.comments import post_comment
 from annotation.services.people.tokens import create_token
 from annotation.services.projects.invitations import create_invitation

@@ -66,7 +66,7 @@ def label(people: int) -> dict[str, float]:
     django.setup()
     from annotation.choices import Role, Verdict
     from annotation.models import Membership, Project, User
-    from annotation.services.assignments import assign_next
+    from annotation.services.assignments.next import assign_next
     from annotation.services.judgments.inputs import JudgmentAnswer
     from annotation.services.judgments.submission import submit_judgment
 

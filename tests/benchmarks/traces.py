@@ -38,7 +38,8 @@ def _measure(options: argparse.Namespace) -> None:
 
     settings.ALLOWED_HOSTS = ["testserver"]
     call_command("migrate", verbosity=0)
-    from annotation.services.assignments import assign_next, candidate_token
+    from annotation.services.assignments.display_order import candidate_token
+    from annotation.services.assignments.next import assign_next
     from annotation.services.texts.completions import create_comparison
     from tests import factories
 

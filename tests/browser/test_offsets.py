@@ -9,7 +9,7 @@ from playwright.sync_api import Page as BrowserPage
 from playwright.sync_api import expect
 
 from annotation.models import Assignment, Completion, Project, User
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.text.identity import text_hash
 from annotation.text.rendering import render_answer
 from tests import factories

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from annotation.models import Completion, Continuation, Correction, Judgment, Project, User
-from annotation.services.judgments import continuations
-from annotation.services.judgments.continuations import Written
+from annotation.services.judgments import drafts
+from annotation.services.judgments.drafts import Written
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.browser.keyboard import Keyboard
@@ -35,7 +35,7 @@ class StubWriter:
 def writer(monkeypatch: pytest.MonkeyPatch) -> StubWriter:
     """The model of these tests."""
     stub = StubWriter()
-    monkeypatch.setattr(continuations, "_registered", [stub])
+    monkeypatch.setattr(drafts, "_registered", [stub])
     return stub
 
 
@@ -111,7 +111,7 @@ def test_a_stretch_is_rewritten_continued_and_rewritten_further_on(
 def test_without_a_model_the_rewrite_works_and_comes_back_with_the_draft(
     pair, monkeypatch: pytest.MonkeyPatch, alice: User, open_as: Open
 ):
-    monkeypatch.setattr(continuations, "_registered", [])
+    monkeypatch.setattr(drafts, "_registered", [])
     page = open_as(alice, LABEL)
     by = Keyboard(page)
     select(page, by, skip=0, words=1)

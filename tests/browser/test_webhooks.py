@@ -5,7 +5,7 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from annotation.models import Project, User, WebhookAttempt, WebhookEndpoint
-from annotation.services.webhooks.endpoints import send_test
+from annotation.services.webhooks import send_test
 from tests.annotation.webhooks.webhook_scene import make_webhook
 from tests.browser.conftest import Axe, Open
 

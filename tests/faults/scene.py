@@ -13,7 +13,7 @@ import django
 django.setup()
 
 from annotation.models import Assignment, Completion, Judgment, Prompt, User  # noqa: E402 - after set-up
-from annotation.services.assignments.tokens import tokens_of  # noqa: E402
+from annotation.services.assignments.display_order import tokens_of  # noqa: E402
 from tests import factories  # noqa: E402
 from tests.benchmarks.labelling.fill import session_of  # noqa: E402
 from tests.faults.ledger import PROJECT  # noqa: E402

@@ -12,8 +12,9 @@ from django.core.management import call_command
 django.setup()
 
 from annotation.models import User  # noqa: E402 - models need set-up Django
-from annotation.services.assignments import assign_next  # noqa: E402
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment  # noqa: E402
+from annotation.services.assignments.next import assign_next  # noqa: E402
+from annotation.services.judgments.inputs import JudgmentAnswer  # noqa: E402
+from annotation.services.judgments.submission import submit_judgment  # noqa: E402
 from tests import factories  # noqa: E402
 from tests.loop.recipe import tiny_recipe  # noqa: E402
 from training.services.rounds import open_first_round, start_round  # noqa: E402

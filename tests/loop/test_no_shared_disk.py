@@ -41,8 +41,9 @@ def machine(tmp_path: Path, s3_url: str) -> Iterator[Machines]:
 
 
 def started(project: Project, alice: User, carol: User) -> Round:
-    from annotation.services.assignments import assign_next
-    from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+    from annotation.services.assignments.next import assign_next
+    from annotation.services.judgments.inputs import JudgmentAnswer
+    from annotation.services.judgments.submission import submit_judgment
 
     for number in range(4):
         prompt = factories.make_prompt(project, f"What is {number} and {number}?", split="train")

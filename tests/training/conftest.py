@@ -11,9 +11,10 @@ from django.conf import settings
 from pytest_django import Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import claims
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train

@@ -17,7 +17,7 @@ from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, Verdict
 from annotation.models import Comparison, Project, User
 from annotation.selectors.tables import TABLES, View
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
 from annotation.services.judgments.votes import record_vote
 from annotation.statistics.cached import report_of

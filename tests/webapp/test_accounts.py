@@ -20,7 +20,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState
 from annotation.models import ApiToken, AuditEntry, Draft, Judgment, Membership, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.audit import record
 from annotation.services.judgments.drafts import save_draft
 from annotation.services.people.tokens import create_token

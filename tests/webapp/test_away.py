@@ -11,8 +11,8 @@ from django.db import InterfaceError, OperationalError, connection
 from django.test import Client
 
 from annotation.models import Judgment, Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.assignments.tokens import tokens_of
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.assignments.next import assign_next
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -14,12 +14,11 @@ from django.utils import timezone
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import AnnotatorTally, Assignment, Category, Judgment, Project, User
-from annotation.services.assignments import assign_next
 from annotation.services.assignments.leases import skip_assignment
+from annotation.services.assignments.next import assign_next
 from annotation.services.inbox.comments import post_comment
-from annotation.services.judgments.flags import flag_item
 from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
-from annotation.services.judgments.submission import submit_judgment
+from annotation.services.judgments.submission import flag_item, submit_judgment
 from tests import factories
 from webapp.demo.clock import Clock
 from webapp.demo.desk import Desk, shown_in

@@ -11,7 +11,7 @@ from pytest_django import Settings
 from annotation.errors import Unavailable
 from annotation.exchange import uploads
 from annotation.models import Judgment, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.webapp.test_away import away
 from webapp.operations import database_unavailable

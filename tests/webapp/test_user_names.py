@@ -6,7 +6,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import User
-from annotation.services.people.user_names import require_one_meaning
+from annotation.services.people.accounts import require_one_meaning
 
 MIXED = ("аlice", "alicе", "bοb", "carоl.smith", "Ꭺdmin")
 IMITATED = ("сосо", "ΑΝΝΑ", "оре.2")

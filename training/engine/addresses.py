@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import httpx
 
-from annotation.services.webhooks import addresses
-from annotation.services.webhooks.addresses import Policy, Resolve, is_public
+from annotation.services import addresses
+from annotation.services.addresses import Policy, Resolve, is_public
 from training.engine.errors import EngineError
 
 __all__ = ["AddressError", "AsyncGuardedTransport", "GuardedTransport", "check_url", "is_public"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from annotation.exchange.uploaded_files import UploadedFiles
+from annotation.exchange.uploads import UploadedFiles
 from training.files import shared
 
 

@@ -9,9 +9,8 @@ from itertools import combinations
 
 from django.db.models import Count
 
+from annotation.agreement.coefficients import Outcomes, cohen_kappa, percent_agreement, position_bias
 from annotation.agreement.estimate import Estimate, PositionBias
-from annotation.agreement.pairs import cohen_kappa, percent_agreement
-from annotation.agreement.position import Outcomes, position_bias
 from annotation.agreement.records import outcome_between
 from annotation.agreement.shares import share_of_independent
 from annotation.choices import AssignmentState, Verdict

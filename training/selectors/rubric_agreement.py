@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from annotation.agreement.alpha import krippendorff_alpha
+from annotation.agreement.coefficients import krippendorff_alpha
 from annotation.agreement.estimate import Estimate
 from annotation.models import Rating, RubricCriterion, RubricScore
 from annotation.selectors.access import judgments_current

@@ -34,12 +34,11 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.services.assignments import randomness
 from annotation.services.assignments.display_order import display_order, draw_number
-from annotation.services.assignments.queue import QUEUE_ORDER
-from annotation.services.assignments.retests import drawn_from, is_retest_due
+from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
 from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox.comments import post_comment
-from annotation.services.judgments.flags import flag_item
 from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.quality.reviews import review_after_judgment

@@ -26,7 +26,7 @@ from annotation.models import (
     SuggestionSet,
     User,
 )
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.conversations import save_task
 from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
@@ -34,8 +34,7 @@ from annotation.services.projects.rubrics import RubricCriterionInput, publish_r
 from annotation.services.suggestions.final_pass import DecisionInput, finish_help
 from annotation.services.suggestions.settings import set_help
 from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
-from annotation.services.texts.completions import create_comparison
-from annotation.services.texts.traces import write_steps
+from annotation.services.texts.completions import create_comparison, write_steps
 from annotation.text.identity import content_hash, text_hash
 from annotation.text.traces import Step, written
 from training.choices import FeedbackKind

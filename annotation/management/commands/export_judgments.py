@@ -18,8 +18,14 @@ from django.utils.translation import gettext as _
 from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.exchange.dataset_folders import write_dataset_folder
-from annotation.exchange.export_filters import ExportFilters, require_known
-from annotation.exchange.file_exports import Export, dropped_line, require_rounds, write_parquet
+from annotation.exchange.file_exports import (
+    Export,
+    ExportFilters,
+    dropped_line,
+    require_known,
+    require_rounds,
+    write_parquet,
+)
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.spans import tokens_of
 from annotation.exchange.formats.writers import Dropped, Record

@@ -1,4 +1,4 @@
-"""The order in which an annotator sees completions: drawn by chance, balanced by count."""
+"""The order of the responses on a page, and the tokens that name them there."""
 
 import random
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from django.db import connection
 from django.utils.crypto import salted_hmac
 
-from annotation.models import Project, User
+from annotation.models import Assignment, Project, User
 
 LANES = 16
 """So many people of a project draw at once without waiting for each other's disk."""
@@ -64,3 +64,14 @@ _NEXT_NUMBER = """
 
 def _lane(annotator: User) -> int:
     return annotator.pk % LANES
+
+
+def candidate_token(assignment: Assignment, completion_id: int) -> str:
+    """The name of a completion on one assignment's page: it tells nothing and holds nowhere else."""
+    mac = salted_hmac("annotation.candidate", f"{assignment.pk}:{completion_id}", algorithm="sha256")
+    return mac.hexdigest()[:20]
+
+
+def tokens_of(assignment: Assignment) -> dict[str, int]:
+    """Token → completion id, for the completions of an assignment in their display order."""
+    return {candidate_token(assignment, pk): pk for pk in assignment.display_order}

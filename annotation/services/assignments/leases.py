@@ -1,4 +1,4 @@
-"""A comparison in one person's hands: given, renewed, given back, run out."""
+"""A comparison in one person's hands: given, renewed, given back, run out; and who is let in to work."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,12 +10,13 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AcquisitionArm, AssignmentState
+from annotation.choices import AcquisitionArm, AssignmentState, Purpose, QualificationState
 from annotation.errors import LeaseLost, NotAllowed, Refusal
-from annotation.models import Assignment, Candidate, Comparison, Project, User
+from annotation.models import Assignment, Candidate, Comparison, Membership, Project, User
+from annotation.selectors import eligibility
+from annotation.selectors.access import SPENT_STATES
 from annotation.services.assignments.display_order import display_order as order_of
 from annotation.services.assignments.display_order import draw_number
-from annotation.services.assignments.qualification import settle_qualification
 from annotation.services.assignments.slots import close, give_back, lease_time
 
 MOST_HELD = 2
@@ -196,3 +197,35 @@ def _end(assignment: Assignment, state: AssignmentState, *, reason: str = "") ->
         )
     if assignment.state != state:
         raise LeaseLost("lease_lost", _("This comparison is no longer yours. Ask for the next one."))
+
+
+# ── Qualification ───────────────────────────────────────────────────────────────────────
+
+
+def next_qualification_item(*, project: Project, annotator: User) -> Comparison | None:
+    """The first item of the set that this person has neither answered nor skipped, in their order."""
+    had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
+    items = Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.QUALIFICATION)
+    return items.select_related("prompt").order_by("id").first()
+
+
+def settle_qualification(*, assignment: Assignment) -> None:
+    """After an item of the set was answered or skipped: let its annotator in if they have passed.
+
+    Call it in the transaction of the answer. Does nothing for other comparisons.
+    """
+    if assignment.comparison.purpose == Purpose.QUALIFICATION and assignment.state in (
+        AssignmentState.SUBMITTED,
+        AssignmentState.SKIPPED,
+    ):
+        let_in_if_passed(project=assignment.comparison.project, annotator=assignment.annotator)
+
+
+def let_in_if_passed(*, project: Project, annotator: User) -> bool:
+    """Set `qualified_at` of who has passed; whether work is open to them now."""
+    qualification = eligibility.qualification_of(project, annotator)
+    if qualification.state == QualificationState.PASSED:
+        Membership.objects.filter(project=project, user=annotator, qualified_at__isnull=True).update(
+            qualified_at=timezone.now()
+        )
+    return qualification.state in (QualificationState.PASSED, QualificationState.NOT_ASKED)

@@ -1,22 +1,20 @@
-"""The places of a comparison: as many as `overlap`, each held by one assignment.
-
-`Comparison.open_slots` counts the places that are left; whoever takes or gives back a place
-changes it with an update whose row count is checked. Beneath it stand the constraints
-`assignment_slot_held_once` and `assignment_never_twice_to_one_person`.
-"""
+"""Places of a comparison for annotators, and the tallies of rounds that follow from them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
 
+from django.db import connection
 from django.db.models import F, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState
+from annotation.choices import AssignmentState, Purpose
 from annotation.errors import LeaseLost
-from annotation.models import Assignment, Comparison, Project
+from annotation.models import AnnotatorTally, Assignment, Comparison, Project, RoundTally
 from annotation.models.work import HOLDS_A_SLOT
+from annotation.selectors.progress import count_done
 
 
 def take_slot(comparison: Comparison) -> int | None:
@@ -99,3 +97,77 @@ def _others_like(assignment: Assignment) -> QuerySet[Assignment]:
         annotator_id=assignment.annotator_id,
         retest_of_id=assignment.retest_of_id,
     ).exclude(pk=assignment.pk)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One request of one person in one project, and their tally at this moment."""
+
+    tally_id: int
+    number: int
+    submitted: int
+    retests: int
+    in_round: RoundTally
+
+
+_TAKE_TURN = """
+    INSERT INTO annotation_annotatortally
+        (project_id, annotator_id, turns, submitted, retests, round_number, round_done, round_unseen)
+    VALUES (%s, %s, 1, 0, 0, NULL, 0, 0)
+    ON CONFLICT (project_id, annotator_id)
+        DO UPDATE SET turns = annotation_annotatortally.turns + 1
+    RETURNING id, turns, submitted, retests, round_number, round_done, round_unseen
+"""
+
+
+def take_turn(*, project_id: int, annotator_id: int) -> Turn:
+    """Wait for this person's other requests in this project, then go on alone until the transaction ends.
+
+    It comes first in a transaction: it is the lock of the person. One statement makes the row, locks
+    it and reads it, which no query of the ORM can.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(_TAKE_TURN, [project_id, annotator_id])
+        tally_id, number, submitted, retests, *in_round = cursor.fetchone()
+    return Turn(
+        tally_id=tally_id,
+        number=number,
+        submitted=submitted,
+        retests=retests,
+        in_round=RoundTally(*in_round),
+    )
+
+
+def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
+    """Count an assignment that was just submitted for the first time, and return the turn with it counted.
+
+    Call it in the turn's transaction. Gold, qualification and retests are no part of anyone's progress.
+    """
+    comparison = assignment.comparison
+    counted = turn.in_round
+    if comparison.purpose == Purpose.GOLD or assignment.retest_of_id is not None:
+        # The page that comes next counts it like any other.
+        in_round = counted._replace(round_unseen=counted.round_unseen + 1)
+        AnnotatorTally.objects.filter(pk=turn.tally_id).update(**in_round._asdict())
+        return replace(turn, in_round=in_round)
+    if comparison.purpose != Purpose.WORK:
+        return turn
+    if counted.round_number == comparison.round_number:
+        done = counted.round_done + 1
+    else:
+        # Another round than last time: counted once from the rows, then kept again.
+        done = count_done(
+            project_id=comparison.project_id,
+            annotator_id=assignment.annotator_id,
+            round_number=comparison.round_number,
+        )
+    same_round = counted.round_number in (None, comparison.round_number)
+    in_round = RoundTally(comparison.round_number, done, counted.round_unseen if same_round else 0)
+    submitted = turn.submitted + 1
+    AnnotatorTally.objects.filter(pk=turn.tally_id).update(submitted=submitted, **in_round._asdict())
+    return replace(turn, submitted=submitted, in_round=in_round)
+
+
+def count_retest(*, turn: Turn) -> None:
+    """Count a retest that was given. One that is given back is not offered anew at once."""
+    AnnotatorTally.objects.filter(pk=turn.tally_id).update(retests=F("retests") + 1)

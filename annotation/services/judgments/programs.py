@@ -25,10 +25,10 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.services.assignments.leases import held_by, lease
-from annotation.services.assignments.queue import QUEUE_ORDER
-from annotation.services.assignments.tallies import take_turn
-from annotation.services.judgments.checks import JudgmentAnswer, check_answer
-from annotation.services.judgments.part_checks import check_rubric_scores
+from annotation.services.assignments.next import QUEUE_ORDER
+from annotation.services.assignments.slots import take_turn
+from annotation.services.judgments.checks import check_answer, check_rubric_scores
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import write_judgment
 
 

@@ -1,4 +1,4 @@
-"""Submission of judgments: one transaction, written once, superseded and never changed."""
+"""A judgment is stored, once: what it is checked for, supersedes, closes and counts towards."""
 
 import uuid
 from collections.abc import Sequence
@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, Role
-from annotation.errors import AnsweredElsewhere, InvalidAnswer, NotAllowed
+from annotation.choices import AssignmentState, Purpose, ReviewReason, Role
+from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, NotAllowed, Refusal
 from annotation.models import (
     Assignment,
     Comparison,
@@ -19,6 +19,7 @@ from annotation.models import (
     Critique,
     Demonstration,
     Guideline,
+    ItemFlag,
     Judgment,
     LabelledStep,
     MissingInfo,
@@ -34,38 +35,24 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import retake_slot
+from annotation.services.assignments.leases import expire_leases_now_and_then, settle_qualification
+from annotation.services.assignments.next import assign_next_in_transaction
 from annotation.services.assignments.online import note_judgment
-from annotation.services.assignments.qualification import settle_qualification
-from annotation.services.assignments.tallies import Turn, count_submission, take_turn
-from annotation.services.judgments.checks import (
+from annotation.services.assignments.slots import Turn, count_submission, retake_slot, take_turn
+from annotation.services.judgments.checks import check_answer, evidence_of
+from annotation.services.judgments.drafts import discard_draft
+from annotation.services.judgments.inputs import (
     CorrectionInput,
-    EvidencePointer,
     JudgmentAnswer,
     MissingInfoInput,
-    SpanFlagInput,
     StepLabelInput,
-    check_answer,
-    evidence_of,
 )
-from annotation.services.judgments.drafts import discard_draft
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement_after
-from annotation.services.quality.reviews import review_after_judgment
+from annotation.services.quality.reviews import open_review, review_after_judgment
 from annotation.services.suggestions.reveals import open_reveal, refuse_while_open
-from annotation.services.webhooks.messages import tell_of_judgment
+from annotation.services.webhooks import tell_of_judgment
 from annotation.text import edits as corrections
-
-__all__ = [
-    "CorrectionInput",
-    "EvidencePointer",
-    "JudgmentAnswer",
-    "MissingInfoInput",
-    "SpanFlagInput",
-    "submit_in_transaction",
-    "submit_judgment",
-    "write_judgment",
-]
 
 
 def submit_judgment(
@@ -369,3 +356,73 @@ def _missing_info(judgment: Judgment, prompt: Prompt, number: int, missing: Miss
             )
         ]
     return row
+
+
+def flag_item(*, assignment: Assignment, annotator: User, reason: str, details: str = "") -> ItemFlag:
+    """Report a comparison to reviewers. It stays in hand: a flag neither judges nor skips it.
+
+    The same report sent twice is one. Refuses another person's assignment (`NotAllowed`), one that is
+    neither in hand nor submitted (`LeaseLost`), and a report without a reason (`InvalidAnswer`).
+    Gold and qualification items are noted but not reviewed: their answer is known.
+    """
+    reason, details = reason.strip(), details.strip()
+    for name, text in (("reason", reason), ("details", details)):
+        if "\x00" in text:
+            raise InvalidAnswer(
+                "text_holds_nul", _("The text holds the character NUL, which cannot be stored."), field=name
+            )
+    if not reason:
+        raise InvalidAnswer("flag_reason_missing", _("Choose a reason."), field="reason")
+    with transaction.atomic():
+        locked = Assignment.objects.select_for_update(no_key=True).get(pk=assignment.pk)
+        if locked.annotator_id != annotator.pk:
+            raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
+        if locked.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
+            raise LeaseLost(
+                "lease_lost", _("You no longer have this comparison, so it cannot be flagged from here.")
+            )
+        known = locked.flags.filter(reason=reason, details=details).first()
+        flag = known or ItemFlag.objects.create(assignment=locked, reason=reason, details=details)
+        if locked.comparison.purpose == Purpose.WORK:
+            open_review(comparison=locked.comparison, reason=ReviewReason.FLAGGED)
+    return flag
+
+
+def submit_and_get_next(
+    *,
+    assignment: Assignment,
+    annotator: User,
+    answer: JudgmentAnswer,
+    idempotency_key: uuid.UUID,
+    guideline: Guideline | None = None,
+    rubric: RubricVersion | None = None,
+    stands_on: int | None = None,
+) -> Assignment | None:
+    """`submit_judgment`, and then `assign_next`, written to disk together.
+
+    A database waits for the disk at the end of every transaction; one instead of two halves the
+    time that everyone else waits for it. Refuses as `submit_judgment` does. None when nothing could
+    be leased in the same breath: ask `assign_next` then, which tells why.
+    """
+    project = assignment.comparison.project
+    expire_leases_now_and_then(project=project)
+    answered: dict[str, Any] = {
+        "assignment": assignment,
+        "annotator": annotator,
+        "answer": answer,
+        "idempotency_key": idempotency_key,
+        "guideline": guideline,
+        "rubric": rubric,
+        "stands_on": stands_on,
+    }
+    try:
+        # Without savepoints, which would be four statements more: of a clash nothing stays.
+        with transaction.atomic():
+            _judgment, turn = submit_in_transaction(**answered)
+            try:
+                return assign_next_in_transaction(project=project, annotator=annotator, turn=turn)
+            except Refusal:
+                return None
+    except IntegrityError:
+        submit_judgment(**answered)
+        return None

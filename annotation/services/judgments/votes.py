@@ -10,9 +10,9 @@ from annotation.choices import AssignmentState, Purpose
 from annotation.errors import InvalidAnswer, Refusal
 from annotation.models import Assignment, Comparison, Completion, Judgment, Prompt, User
 from annotation.selectors import access
-from annotation.services.assignments import take_slot
-from annotation.services.assignments.tallies import count_submission, take_turn
-from annotation.services.judgments.checks import JudgmentAnswer, check_answer
+from annotation.services.assignments.slots import count_submission, take_slot, take_turn
+from annotation.services.judgments.checks import check_answer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import write_judgment
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.texts.comparisons import NewComparison, checked_ids, find_or_write_comparison

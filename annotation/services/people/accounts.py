@@ -1,23 +1,73 @@
-"""Accounts of people, up to their deletion."""
+"""Accounts of people: names, passwords, switched on and off."""
 
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from typing import Any
 
+from allauth.account.forms import default_token_generator
+from allauth.account.utils import user_pk_to_url_str
 from django.conf import settings
 from django.contrib.admin.models import LogEntry
+from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models import Q
-from django.utils import timezone
+from django.urls import reverse
+from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState
 from annotation.errors import Refusal
 from annotation.models import AnnotatorTally, Assignment, AuditEntry, Draft, User
 from annotation.selectors.personal_data import pointing_at_people
-from annotation.services.assignments import release_assignment
+from annotation.services.assignments.leases import release_assignment
 from annotation.services.audit import record
+from annotation.services.inbox.mail import absolute, deliver
+
+_WRITTEN_TOGETHER = (
+    frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}),
+    frozenset({"CJK", "HANGUL"}),
+    frozenset({"CJK", "BOPOMOFO"}),
+)
+"""Scripts that one language mixes."""
+_LOOK_LATIN = frozenset(
+    # Cyrillic, Greek, Armenian, Cherokee: letters that a Latin letter looks like in most fonts.
+    "аеіјорсухѕһԁԛԝӏАВЕЅІЈКМНОРСТУХҮԌοονιρυκαχΑΒΕΖΗΙΚΜΝΟΡΤΥΧϲϳօոսհցզՕՍՏԼᎪᎫᎬᎳᎻᏀᏃᏆᏔᏚᏞᏟᏢᏦᏮᏴ"
+)
+
+
+def require_one_meaning(username: str) -> None:
+    """Raise `ValidationError` for a name of several scripts, or one whose letters only look Latin."""
+    letters = [char for char in username if unicodedata.category(char).startswith("L")]
+    scripts = {_script_of(char) for char in letters}
+    if len(scripts) > 1 and not any(scripts <= together for together in _WRITTEN_TOGETHER):
+        raise ValidationError(_("Use letters of one script in a user name."), code="several_scripts")
+    if letters and scripts != {"LATIN"} and all(char in _LOOK_LATIN for char in letters):
+        raise ValidationError(
+            _("This user name looks like one in Latin letters. Choose another."), code="looks_latin"
+        )
+
+
+def _script_of(char: str) -> str:
+    """Return the first word of the letter's name, which is its script for all but a few old letters."""
+    return unicodedata.name(char, "UNKNOWN").partition(" ")[0]
+
+
+def send_password_reset(user_id: int) -> bool:
+    """Send a person the link to a new password; return True where it was sent.
+
+    The link holds for `PASSWORD_RESET_TIMEOUT`, and until the password or the address changes.
+    """
+    user = User.objects.filter(pk=user_id, is_active=True, is_guest=False, is_machine=False).first()
+    if user is None or not user.email or not settings.RONDO_EMAIL:
+        return False
+    parts = {"uidb36": user_pk_to_url_str(user), "key": default_token_generator.make_token(user)}
+    link = absolute(reverse("account_reset_password_from_key", kwargs=parts))
+    with translation.override(user.language or settings.LANGUAGE_CODE):
+        subject = _("Your password for Rondo")
+        return deliver(user.email, subject, "mail/password_reset.txt", {"user": user, "link": link})
+
 
 _STAYS: tuple[type[models.Model], ...] = (AnnotatorTally, LogEntry)
 """Rows that would go with a person's row, and stay: counts of their judgments, and the admin's history."""

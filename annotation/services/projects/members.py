@@ -10,7 +10,7 @@ from annotation.choices import AssignmentState, Role
 from annotation.errors import Refusal
 from annotation.models import Assignment, Comparison, Membership, User
 from annotation.services import audit
-from annotation.services.assignments import release_assignment
+from annotation.services.assignments.leases import release_assignment
 
 
 @transaction.atomic

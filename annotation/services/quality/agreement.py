@@ -1,16 +1,18 @@
-"""Agreement of a comparison's annotators, stored on its row for tables to filter and sort by."""
+"""Agreement of annotators, and reports that a worker computes."""
 
 from collections.abc import Collection
+from dataclasses import astuple
 
 from django.db import transaction
 from django.db.models import Q
 
 from annotation.agreement.readings import agreeing_share, by_comparison
+from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, TaskName
 from annotation.models import Comparison, Judgment
 from annotation.selectors.judged import judged_in
 from annotation.services.assignments.leases import only_self
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs.messages import send, send_after_commit
 
 
 def record_agreement_after(*, judgment: Judgment, comparison: Comparison) -> None:
@@ -53,3 +55,8 @@ def record_agreement(*, comparisons: Collection[int], skip_locked: bool = False)
     if changed:
         Comparison.objects.bulk_update(changed, ["agreement"], batch_size=500)
     return len(rows)
+
+
+def request_report(*, project_id: int, selection: Selection) -> bool:
+    """Ask a worker to compute a report; return False where no message could be sent."""
+    return send(TaskName.COMPUTE_REPORT, project_id, *astuple(selection))

@@ -11,8 +11,8 @@ from annotation.choices import CategoryScope, SuggestionKind
 from annotation.errors import InvalidAnswer
 from annotation.models import Category, Comparison, Completion, Suggestion, SuggestionSet
 from annotation.selectors.configuration import configuration_of
-from annotation.services.judgments.checks import SpanFlagInput, check_ranks
-from annotation.services.judgments.part_checks import check_span, check_text
+from annotation.services.judgments.checks import check_ranks, check_span, check_text
+from annotation.services.judgments.inputs import SpanFlagInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

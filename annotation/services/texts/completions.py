@@ -1,15 +1,16 @@
-"""Answers of models, and what is put before annotators."""
+"""Prompts and their completions: stored once, with steps of traces and splits."""
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from annotation.choices import FinishReason
-from annotation.models import Comparison, Completion, CompletionSource, Project, Prompt
+from annotation.choices import FinishReason, Split
+from annotation.models import Comparison, Completion, CompletionSource, Project, Prompt, TraceStep, bulk
 from annotation.services.assignments.acquisition import score_new_comparison
 from annotation.services.texts.comparisons import (
     NewComparison,
@@ -19,7 +20,105 @@ from annotation.services.texts.comparisons import (
     write_comparison,
 )
 from annotation.services.texts.quarantine import finding_in
-from annotation.text.identity import text_hash
+from annotation.text.identity import ENOUGH_HELD_OUT, content_hash, opening_hash, split_new, text_hash
+from annotation.text.traces import PlacedStep
+
+_EARLY = 1_000
+"""Held-out prompts among which all are that the quota added: it is met by the first `ENOUGH_HELD_OUT`."""
+
+
+def assign_splits(
+    *,
+    project: Project,
+    openings: Mapping[str, str],
+    stated: Mapping[str, Split] = MappingProxyType({}),
+) -> dict[str, Split]:
+    """Return the side of each new prompt, by content hash; prompts that are there keep theirs.
+
+    openings: each prompt's content hash → its `opening_hash`, which decides: all turns of a conversation are
+    on one side. stated: the sides that a file states, by content hash; they count where the project has no
+    turn of the conversation yet.
+
+    Call it in the transaction that adds the prompts, with the project locked: of two imports at once the
+    second counts what the first has added.
+    """
+    if not openings:
+        return {}
+    there = _sides_there(project, {opening for digest, opening in openings.items() if opening != digest})
+    sides = {openings[digest]: side for digest, side in stated.items()} | there
+    prompts = Prompt.objects.filter(project=project)
+    # Counted no further than the quota goes: a large project is not counted for every batch.
+    held_out = prompts.filter(split=Split.HELD_OUT)[:ENOUGH_HELD_OUT].count()
+    total = prompts.count() if held_out < ENOUGH_HELD_OUT else 0
+    sides |= split_new(set(openings.values()) - sides.keys(), prompts=total, held_out=held_out)
+    return {
+        digest: there.get(opening) or stated.get(digest) or sides[opening]
+        for digest, opening in openings.items()
+    }
+
+
+def _sides_there(project: Project, openings: set[str]) -> dict[str, Split]:
+    """Return the sides of conversations of which the project has an earlier or another turn."""
+    if not openings:
+        return {}
+    prompts = Prompt.objects.filter(project=project)
+    # A hash in the held-out share is held out whenever it comes: the quota's additions alone need a look.
+    early = prompts.filter(split=Split.HELD_OUT).order_by("pk").values_list("messages", "context")[:_EARLY]
+    there = {opening_hash(messages, context) for messages, context in early if len(messages) > 1}
+    known = prompts.filter(content_hash__in=openings).values_list("content_hash", "split")
+    return {**dict.fromkeys(there & openings, Split.HELD_OUT), **{key: Split(side) for key, side in known}}
+
+
+def write_steps(traces: Iterable[tuple[int, Sequence[PlacedStep]]]) -> None:
+    """Write the steps of new completions, by id. Call it in the transaction that writes the completions."""
+    bulk.insert_numbered(
+        TraceStep,
+        [
+            *("completion_id", "index", "kind", "role", "tool", "call", "is_error"),
+            *("start", "body", "end", "arguments"),
+        ],
+        [
+            (
+                *(completion, index, str(step.kind), step.role, step.tool, step.call, step.is_error),
+                *(step.start, step.body, step.end),
+                None if step.arguments is None else bulk.json_value(step.arguments),
+            )
+            for completion, steps in traces
+            for index, step in enumerate(steps)
+        ],
+    )
+
+
+@transaction.atomic
+def find_or_add_prompt(
+    *,
+    project: Project,
+    messages: Sequence[Any],
+    context: Sequence[Any] = (),
+    references: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    split: Split | str | None = None,
+) -> Prompt:
+    """Return the project's prompt with these messages and this context; add it when there is none.
+
+    split: of the new prompt, where it derives from another whose side it must keep.
+    """
+    digest = content_hash(messages, context)
+    # Of two who add one prompt at once the second finds it.
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if prompt := Prompt.objects.filter(project=project, content_hash=digest).first():
+        return prompt
+    return Prompt.objects.create(
+        project=project,
+        messages=list(messages),
+        context=list(context),
+        references=list(references),
+        tags=list(tags),
+        content_hash=digest,
+        split=split
+        or assign_splits(project=project, openings={digest: opening_hash(messages, context)})[digest],
+    )
+
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 

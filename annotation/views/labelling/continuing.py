@@ -8,8 +8,8 @@ from django.views.decorators.http import require_http_methods
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Continuation, Project
-from annotation.services.assignments import tokens_of
-from annotation.services.judgments.continuations import continue_response, is_offered
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.judgments.drafts import continue_response, is_offered
 from annotation.views.access import Request, own_assignment, project_page
 
 

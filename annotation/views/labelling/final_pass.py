@@ -17,10 +17,10 @@ from annotation.views.labelling.flow import (
     guideline_on_screen,
     notice_of,
     rubric_on_screen,
+    show,
     show_final_pass,
     show_next,
 )
-from annotation.views.labelling.response import show
 from annotation.views.labelling.screen import Screen
 
 

@@ -1,24 +1,73 @@
-"""Steps that the labelling pages share: the next screen, its notices, what a page was opened with."""
+"""From one comparison to the next: what is shown, and the labelling screen as HTML."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django_htmx.http import replace_url
 
 from annotation.choices import Purpose
 from annotation.forms import Entered, JudgmentForm
-from annotation.models import Assignment, Comparison, Guideline, HelpReveal, Project, RubricVersion
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Guideline,
+    HelpReveal,
+    Project,
+    RubricVersion,
+    Suggestion,
+)
 from annotation.selectors import access as selectors
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
-from annotation.selectors.known_answers import feedback_for
+from annotation.selectors.known_answers import Feedback, feedback_for
+from annotation.selectors.own_work import announced_guideline
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.confirmations import Doubt, doubts_of
+from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
-from annotation.views.labelling.response import NOTHING, Notice, show
 from annotation.views.labelling.screen import Screen, draft_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Notice about the comparison before; false where there is nothing to show."""
+
+    feedback: Feedback | None = None
+    planted: Sequence[tuple[Suggestion, str]] = ()
+    """Suggestions that were wrong on purpose, with the annotator's decisions."""
+
+    def __bool__(self) -> bool:
+        return self.feedback is not None or bool(self.planted)
+
+    def context(self) -> dict[str, Any]:
+        """Return what feedback.html and planted.html take."""
+        explanation = render_markdown(self.feedback.explanation) if self.feedback else ""
+        return {"feedback": self.feedback, "explanation": explanation, "planted": self.planted}
+
+
+NOTHING = Notice()
+
+
+def show(request: Request, screen: Screen, *, status: int = 200, notice: Notice = NOTHING) -> HttpResponse:
+    """Render the labelling screen: the fragment for htmx, else the whole page."""
+    announced = announced_guideline(screen.project, request.membership)
+    context = {"project": screen.project, "screen": screen, "announced": announced, **notice.context()}
+    markup = render_to_string("annotation/screen.html", context, request)
+    if request.htmx:
+        response = HttpResponse(markup, status=status)
+    else:
+        context = {"project": screen.project, "screen_markup": markup}
+        response = render(request, "annotation/label.html", context, status=status)
+    # A cached page would show a comparison that may be gone.
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 def show_next(

@@ -11,10 +11,9 @@ from annotation.forms import Entered, FlagForm, JudgmentForm, SkipForm
 from annotation.models import Assignment, Project
 from annotation.selectors import access as selectors
 from annotation.selectors.suggestions import oldest_open_reveal, open_reveal_of
-from annotation.services.assignments import assign_ahead, assign_next, renew_lease, skip_assignment
-from annotation.services.judgments.flags import flag_item
-from annotation.services.judgments.labelling import submit_and_get_next
-from annotation.services.judgments.submission import submit_judgment
+from annotation.services.assignments.leases import renew_lease, skip_assignment
+from annotation.services.assignments.next import assign_ahead, assign_next
+from annotation.services.judgments.submission import flag_item, submit_and_get_next, submit_judgment
 from annotation.views.access import Request, own_assignment, project_page
 from annotation.views.labelling.flow import (
     doubts_left,
@@ -23,12 +22,12 @@ from annotation.views.labelling.flow import (
     notice_after,
     notice_of,
     rubric_on_screen,
+    show,
     show_empty,
     show_final_pass,
     show_next,
 )
 from annotation.views.labelling.places import Place, place_in
-from annotation.views.labelling.response import show
 from annotation.views.labelling.screen import Screen, draft_of
 
 

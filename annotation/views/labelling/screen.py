@@ -8,52 +8,247 @@ import string
 import uuid
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from html import unescape
+from itertools import groupby
 from typing import Any
 
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.html import json_script, strip_tags
+from django.utils.html import format_html, json_script, strip_tags
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from annotation.choices import STRENGTHS, AssignmentState, CategoryScope, ContextDisplay, Verdict
-from annotation.forms import Entered, JudgmentForm
+from annotation.choices import (
+    SCALE_VALUES,
+    STRENGTHS,
+    AssignmentState,
+    CategoryScope,
+    ContextDisplay,
+    FinishReason,
+    RatingScale,
+    SuggestionDecision,
+    SuggestionKind,
+    Verdict,
+)
+from annotation.forms import Entered, JudgmentForm, MissingRow, rating_field
 from annotation.forms.entered import step_field
+from annotation.forms.final_pass import decided_in
 from annotation.models import (
     Assignment,
     Category,
     Completion,
+    Criterion,
     Draft,
     Guideline,
     HelpReveal,
     Project,
     RubricVersion,
+    Suggestion,
     TraceStep,
     User,
 )
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.own_work import progress_and_pace
+from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.confirmations import Doubt
-from annotation.services.people.shortcuts import keys_of, own_keys
+from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
+from annotation.services.suggestions.applying import SUGGESTED_STRENGTH, ranks_of
+from annotation.text.edits import Piece, pieces, with_own_line_breaks
+from annotation.text.orders import with_rest
 from annotation.text.references import refers_to_context
-from annotation.text.rendering import render_markdown
+from annotation.text.rendering import render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import Place
-from annotation.views.labelling.screen_parts import (
-    CandidateOnScreen,
-    Choice,
-    CriterionOnScreen,
-    KeysOnScreen,
-    Passage,
-)
-from annotation.views.labelling.suggestions_on_screen import HelpOnScreen
+
+# ── Parts ───────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A verdict to choose."""
+
+    value: str
+    label: str
+    key: str
+    short: str = ""
+    strength: int = 0
+    letter_key: str = ""
+    """A second key: the letter of the response, where no category has it."""
+
+    @property
+    def title(self) -> str:
+        """The label with its keys."""
+        keys = f"{self.key}, {self.letter_key}" if self.letter_key else self.key
+        return f"{self.label} ({keys})"
+
+    @property
+    def attributes(self) -> SafeString:
+        """Attributes of the radio button."""
+        letter = format_html(' data-letter="{}"', self.letter_key) if self.letter_key else ""
+        return format_html(
+            'value="{}" data-key="{}"{} data-label="{}"', self.value, self.key, letter, self.label
+        )
+
+    @property
+    def sign(self) -> str:
+        """The sign on its step of the scale."""
+        return "=" if self.value == Verdict.EQUAL else self.key if self.strength else self.short
+
+
+class CandidateOnScreen:
+    """A completion as shown to the annotator: a letter, a text, and the values entered about it."""
+
+    def __init__(
+        self,
+        letter: str,
+        token: str,
+        completion: Completion,
+        entered: Entered,
+        size: int,
+        steps: Sequence[ShownStep] = (),
+    ) -> None:
+        self.letter = letter
+        self.token = token
+        self.source = completion.text
+        self.steps = steps
+        self.text_hash = completion.text_hash
+        self.is_truncated = completion.finish_reason == FinishReason.LENGTH
+        self.rank = entered.ranks.get(token, "")
+        self.ranks = [str(rank) for rank in range(1, size + 1)]
+        rows = [row for row in entered.missing if row.candidate == token]
+        # An empty row, because without JavaScript there is no button that adds one.
+        self.missing = rows or [MissingRow(candidate=token)]
+        self.missing_count = len(rows)
+        self.edited = entered.corrections.get(token, self.source)
+        self.critique = entered.critiques.get(token, "")
+
+    @cached_property
+    def markup(self) -> SafeString:
+        """The rendered answer, with source positions."""
+        return render_answer(self.source)
+
+    @cached_property
+    def truncated_badge(self) -> SafeString:
+        """A badge if generation reached the token limit, else empty."""
+        return render_to_string("annotation/truncated.html") if self.is_truncated else SafeString()
+
+    @cached_property
+    def changes(self) -> tuple[Piece, ...]:
+        """The differences between text and edit field; empty if they are equal."""
+        if self.edited == self.source:
+            return ()
+        parts = pieces(self.source, with_own_line_breaks(self.source, self.edited))
+        return parts if any(piece.kind != "same" for piece in parts) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of a rating scale."""
+
+    value: int
+    label: str
+    icon: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """The field of one answer's rating on one criterion, and the chosen value."""
+
+    candidate: CandidateOnScreen
+    field: str
+    chosen: int | None
+
+
+class CriterionOnScreen:
+    """A criterion with its scale and the answers to rate."""
+
+    def __init__(
+        self, criterion: Criterion, candidates: Sequence[CandidateOnScreen], entered: Entered
+    ) -> None:
+        self.key = criterion.key
+        self.label = criterion.label
+        self.description = criterion.description
+        self.scale = criterion.scale
+        self.steps = _steps(RatingScale(criterion.scale))
+        names = [(candidate, rating_field(candidate.token, criterion.key)) for candidate in candidates]
+        self.rated = [
+            Rated(candidate, name, _number(entered.ratings.get(name, ""))) for candidate, name in names
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A context passage, with the form values of its title and sentences."""
+
+    title: str
+    value: str
+    sentences: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysOnScreen:
+    """All that the list of keys hangs on: the same for nearly every comparison of a person in a project."""
+
+    keys: tuple[tuple[str, str], ...]
+    """The key of every action."""
+    size: int
+    ask_verdict: bool
+    wins: tuple[tuple[str, str, str], ...] = ()
+    """Key, letter and second key of a win, where no strength is asked for."""
+    no_wins: tuple[Choice, ...] = ()
+    spans: tuple[tuple[str, str], ...] = ()
+    """Key and label of the categories that can be marked."""
+    spans_without_key: tuple[tuple[str, str], ...] = ()
+    has_spans: bool = False
+    has_help: bool = False
+    has_missing: bool = False
+    has_evidence: bool = False
+    has_criteria: bool = False
+    has_steps: bool = False
+    has_previous: bool = False
+    ask_step_labels: bool = False
+    ask_critique: bool = False
+    ask_correction: bool = False
+    ask_demonstration: bool = False
+    ask_comment: bool = False
+    is_revision: bool = False
+    is_preview: bool = False
+
+    @property
+    def signs(self) -> Mapping[str, list[str]]:
+        """The key of every action as printed on keyboards."""
+        return {action: shown_key(key) for action, key in self.keys}
+
+    @property
+    def markup(self) -> SafeString:
+        """The dialog. Rendering it takes as long as a response, so the last ones are remembered."""
+        return _keys_markup(self, get_language())
+
+
+@lru_cache(maxsize=128)
+def _keys_markup(shown: KeysOnScreen, _language: str | None) -> SafeString:
+    return render_to_string("annotation/keys.html", {"shown": shown})
+
+
+def _steps(scale: RatingScale) -> list[Step]:
+    if scale == RatingScale.THUMBS:
+        return [Step(0, _("thumb down"), "thumbs-down"), Step(1, _("thumb up"), "thumbs-up")]
+    return [Step(value, str(value)) for value in SCALE_VALUES[scale]]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+# ── The screen ──────────────────────────────────────────────────────────────────────────
+
 
 _SHORT = 400
 
@@ -400,3 +595,98 @@ def _less_taken(
         if category.shortcut.lower() in reassigned:
             category.shortcut = ""
     return copies, conflicts
+
+
+class SuggestionOnScreen:
+    """One suggestion: what it says, in the letters of the page, and the decision so far."""
+
+    def __init__(
+        self, row: Suggestion, candidates: Mapping[int, CandidateOnScreen], decision: str, asks_strength: bool
+    ) -> None:
+        self.pk = row.pk
+        self.kind = row.kind
+        self.kind_label = row.get_kind_display()
+        self.candidate = candidates.get(row.completion_id or 0)
+        self.category = row.category
+        self.quote = row.quote
+        self.text = row.text
+        self.severity = row.severity
+        self.percent = None if row.confidence is None else round(100 * row.confidence)
+        self.decision = decision if decision in SuggestionDecision.values else ""
+        self.start, self.end = row.start, row.end
+        self.ranks: dict[str, int] = {}
+        self.preference = self.choice = ""
+        if row.kind == SuggestionKind.PREFERENCE:
+            ranked = {pk: rank for pk, rank in ranks_of(row).items() if pk in candidates}
+            self.ranks = {candidates[pk].letter: rank for pk, rank in ranked.items()}
+            letters = [candidate.letter for candidate in candidates.values()]
+            rest = [letter for letter in letters if letter not in self.ranks] if self.ranks else []
+            self.preference = with_rest(_order(self.ranks), rest)
+            self.choice = _choice(row, ranked, candidates, asks_strength)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what label-help.js takes."""
+        return {
+            "id": self.pk,
+            "kind": self.kind,
+            "candidate": self.candidate.token if self.candidate else "",
+            "category": self.category.key if self.category else "",
+            "start": self.start,
+            "end": self.end,
+            "severity": self.severity,
+            "text": self.text,
+            "choice": self.choice,
+            "ranks": self.ranks,
+        }
+
+
+class HelpOnScreen:
+    """The suggestions of a final pass."""
+
+    def __init__(
+        self,
+        reveal: HelpReveal,
+        candidates: Sequence[CandidateOnScreen],
+        tokens: Mapping[str, int],
+        fields: Mapping[str, Any],
+    ) -> None:
+        comparison = reveal.assignment.comparison
+        by_completion = {tokens[candidate.token]: candidate for candidate in candidates}
+        decided = decided_in(fields)
+        self.times = _last(fields.get("suggestion_times", ""))
+        self.suggestions = [
+            SuggestionOnScreen(row, by_completion, decided.get(row.pk, ""), comparison.project.ask_strength)
+            for row in suggestions_for(comparison)
+        ]
+
+    @property
+    def left(self) -> int:
+        """The number of suggestions without a decision."""
+        return sum(not suggestion.decision for suggestion in self.suggestions)
+
+
+def _order(ranks: Mapping[str, int]) -> str:
+    """The ranking in letters: "B > A = C"."""
+    best_first = sorted(ranks, key=lambda letter: (ranks[letter], letter))
+    return " > ".join(
+        " = ".join(tier) for _rank, tier in groupby(best_first, key=lambda letter: ranks[letter])
+    )
+
+
+def _choice(
+    row: Suggestion,
+    ranks: Mapping[int, int],
+    candidates: Mapping[int, CandidateOnScreen],
+    asks_strength: bool,
+) -> str:
+    """The value of the preference as the form of a pair sends it; empty for a ranking of more."""
+    if row.verdict != Verdict.RANKED:
+        return row.verdict
+    if len(candidates) != 2:
+        return ""
+    winner = candidates[min(ranks, key=lambda pk: ranks[pk])].token
+    return f"win:{winner}:{SUGGESTED_STRENGTH}" if asks_strength else f"win:{winner}"
+
+
+def _last(value: Any) -> str:
+    return str(value[-1]) if isinstance(value, list) and value else str(value or "")

@@ -19,8 +19,8 @@ from annotation.models import (
     Withholding,
 )
 from annotation.services.assignments import acquisition as service
-from annotation.services.assignments import assign_next
 from annotation.services.assignments.acquisition import score_new_comparison, score_open_comparisons
+from annotation.services.assignments.next import assign_next
 from annotation.services.texts.completions import create_comparison
 from tests import factories
 from tests.annotation.judgments.answers import completions_of

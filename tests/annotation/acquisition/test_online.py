@@ -7,9 +7,11 @@ import pytest
 from annotation.acquisition.arrays import arrays_of, clear_cache
 from annotation.choices import AcquisitionStrategy, TaskName
 from annotation.models import AcquisitionFigures, Comparison, CompletionFeatures, Project, User
-from annotation.services.assignments import assign_next, online
+from annotation.services.assignments import online
+from annotation.services.assignments.next import assign_next
 from annotation.services.assignments.online import sweep_acquisition, update_acquisition
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 
 pytestmark = pytest.mark.django_db

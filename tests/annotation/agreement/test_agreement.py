@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from annotation.agreement.circles import circles_among
+from annotation.agreement.coefficients import (
+    circles_among,
+    cohen_kappa,
+    fleiss_kappa,
+    kendall_tau_b,
+    mean_tau_b,
+    percent_agreement,
+    position_bias,
+    win_share_by_position,
+)
 from annotation.agreement.estimate import Missing
-from annotation.agreement.pairs import cohen_kappa, fleiss_kappa, percent_agreement
-from annotation.agreement.position import position_bias, win_share_by_position
-from annotation.agreement.rankings import kendall_tau_b, mean_tau_b
 from annotation.agreement.shares import binomial_test, share_of, share_of_independent, wilson_interval
 
 # ── pairs ─────────────────────────────────────────────────────────────────────────────

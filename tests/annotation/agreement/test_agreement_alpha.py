@@ -8,8 +8,8 @@ import krippendorff
 import numpy as np
 import pytest
 
-from annotation.agreement.alpha import Level, alpha_of_coincidences, krippendorff_alpha
 from annotation.agreement.bootstrap import percentile_interval
+from annotation.agreement.coefficients import Level, alpha_of_coincidences, krippendorff_alpha
 from annotation.agreement.estimate import Missing
 
 # Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability", section D: four observers, twelve units.

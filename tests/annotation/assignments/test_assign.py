@@ -10,15 +10,14 @@ from django.utils import timezone
 from annotation.choices import AssignmentState, Role
 from annotation.errors import LeaseLost, NotAllowed
 from annotation.models import Assignment, Comparison, Project, User
-from annotation.services.assignments import (
-    assign_next,
-    candidate_token,
+from annotation.services.assignments.display_order import candidate_token, tokens_of
+from annotation.services.assignments.leases import (
     expire_leases,
     release_assignment,
     renew_lease,
     skip_assignment,
-    tokens_of,
 )
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import add_member
 from tests import factories
 from tests.annotation.labelling.work import lease

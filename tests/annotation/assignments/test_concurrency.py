@@ -24,16 +24,10 @@ from annotation.errors import LeaseLost, Refusal
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Assignment, Comparison, Judgment, Project, User, Withholding
 from annotation.selectors.progress import progress_of
-from annotation.services.assignments import (
-    assign_ahead,
-    assign_next,
-    expire_leases,
-    release_assignment,
-    skip_assignment,
-)
-from annotation.services.judgments.checks import JudgmentAnswer
-from annotation.services.judgments.labelling import submit_and_get_next
-from annotation.services.judgments.submission import submit_judgment
+from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
+from annotation.services.assignments.next import assign_ahead, assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_and_get_next, submit_judgment
 from annotation.services.projects.projects import publish_guideline
 from annotation.services.texts.quarantine import decide_withholding
 from tests import factories

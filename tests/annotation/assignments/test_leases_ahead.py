@@ -9,14 +9,13 @@ from annotation.choices import AssignmentState, WhyNothing
 from annotation.errors import NotAllowed
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.selectors.eligibility import left_today, why_nothing
-from annotation.services.assignments import (
-    assign_ahead,
-    assign_next,
+from annotation.services.assignments.leases import (
     expire_leases,
     release_assignment,
     renew_lease,
     skip_assignment,
 )
+from annotation.services.assignments.next import assign_ahead, assign_next
 from tests import factories
 from tests.annotation.labelling.work import answer, lease, reversed_order, work
 from tests.refusals import refused

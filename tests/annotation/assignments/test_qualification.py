@@ -6,7 +6,8 @@ from annotation.choices import Purpose, QualificationState, Role, WhyNothing
 from annotation.models import Assignment, Comparison, Membership, Project, User
 from annotation.selectors import access, eligibility
 from annotation.selectors.eligibility import qualification_of, why_nothing
-from annotation.services.assignments import assign_next, expire_leases, skip_assignment
+from annotation.services.assignments.leases import expire_leases, skip_assignment
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import add_member
 from tests import factories
 from tests.annotation.labelling.work import answer, lease, reversed_order, work

@@ -10,9 +10,8 @@ from django.utils import timezone
 
 from annotation.choices import AcquisitionArm, AcquisitionStrategy, AssignmentState
 from annotation.models import Assignment, Candidate, Comparison, Project, User
-from annotation.services.assignments import assign_next, release_assignment, skip_assignment
-from annotation.services.assignments.leases import stale_leases
-from annotation.services.assignments.queue import QUEUE_ORDER, first_open, open_to
+from annotation.services.assignments.leases import release_assignment, skip_assignment, stale_leases
+from annotation.services.assignments.next import QUEUE_ORDER, assign_next, first_open, open_to
 from annotation.services.texts.completions import overlap_of
 from tests import factories
 from tests.annotation.labelling.work import answer, lease, work

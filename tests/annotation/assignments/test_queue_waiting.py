@@ -8,8 +8,8 @@ import pytest
 from django.db import connection, transaction
 
 from annotation.models import Assignment, Comparison
-from annotation.services.assignments import assign_next
 from annotation.services.assignments import next as next_one
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 

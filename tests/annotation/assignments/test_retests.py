@@ -5,13 +5,8 @@ import pytest
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
-from annotation.services.assignments import (
-    assign_next,
-    expire_leases,
-    release_assignment,
-    skip_assignment,
-)
-from annotation.services.assignments.retests import other_order
+from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
+from annotation.services.assignments.next import assign_next, other_order
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, work
 

@@ -14,7 +14,7 @@ from annotation.models import AuditEntry, Comparison, Project, User, Withholding
 from annotation.selectors.access import round_of_work
 from annotation.selectors.progress import progress_of
 from annotation.services import bulk
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.members import remove_member
 from annotation.services.texts.quarantine import decide_withholding
 from annotation.statistics.home import home_rows

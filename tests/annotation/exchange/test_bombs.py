@@ -15,7 +15,7 @@ from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
 from annotation.errors import Refusal
-from annotation.exchange import upload_limits, uploads
+from annotation.exchange import uploads
 from annotation.exchange.file_imports import digest_of
 from annotation.exchange.formats import bounds
 from annotation.exchange.formats.fields import FieldError
@@ -240,7 +240,7 @@ def test_files_that_nobody_imports_do_not_pile_up(
     project: Project, carol: User, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     settings.RONDO_IMPORTS = tmp_path / "imports"
-    monkeypatch.setattr(upload_limits, "MOST_KEPT", 1)
+    monkeypatch.setattr(uploads, "MOST_KEPT", 1)
     first = uploads.receive_upload(
         project=project, upload=SimpleUploadedFile("a.jsonl", ROW.encode()), user=carol
     )

@@ -12,11 +12,9 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Verdict
-from annotation.exchange.export_counts import count_export
-from annotation.exchange.export_files import export_of
-from annotation.exchange.export_filters import ExportFilters
+from annotation.exchange.file_exports import ExportFilters, count_export, export_of
 from annotation.models import Project, User
-from annotation.services.judgments.checks import SpanFlagInput
+from annotation.services.judgments.inputs import SpanFlagInput
 from tests import factories
 from tests.refusals import refused
 
@@ -218,7 +216,7 @@ def test_what_a_format_cannot_carry_is_counted_before_the_download(
 def test_rows_of_a_large_export_are_estimated_from_the_first_ones(
     four: list[str], project: Project, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("annotation.exchange.export_counts._READ", 2)
+    monkeypatch.setattr("annotation.exchange.file_exports._READ", 2)
     counts = count_export(export_of(project=project, format_name="jsonl", filters=ExportFilters()))
     assert (counts.read, counts.rows, counts.judgments, counts.is_estimate) == (2, 4, 4, True)
 

@@ -13,7 +13,7 @@ from annotation.choices import Verdict
 from annotation.exchange.records import records
 from annotation.models import Criterion, Project, User
 from annotation.selectors.access import judgments_current
-from annotation.services.judgments.checks import (
+from annotation.services.judgments.inputs import (
     CorrectionInput,
     CritiqueInput,
     JudgmentAnswer,

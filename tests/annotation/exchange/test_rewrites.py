@@ -12,8 +12,8 @@ from annotation.exchange.file_imports import import_file
 from annotation.exchange.records import as_line, records
 from annotation.models import Continuation, CorrectionEdit, Project, User
 from annotation.selectors.access import judgments_current
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import CorrectionInput, JudgmentAnswer, SpanFlagInput
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import CorrectionInput, JudgmentAnswer, SpanFlagInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.text.edits import Edit, Origin
 from tests import factories

@@ -25,7 +25,7 @@ from annotation.models import (
     Prompt,
     User,
 )
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.refusals import refused
 from training.models import Snapshot

@@ -18,7 +18,7 @@ from annotation.services.inbox.notifications import (
     mark_read,
     notify_managers,
 )
-from annotation.services.judgments.flags import flag_item
+from annotation.services.judgments.submission import flag_item
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
 

@@ -21,7 +21,7 @@ from annotation.services.inbox.mail import (
     sweep_mail,
 )
 from annotation.services.inbox.notifications import Event, mark_read, notify_managers
-from annotation.services.people.password_reset import send_password_reset
+from annotation.services.people.accounts import send_password_reset
 from annotation.services.projects.invitations import create_invitation, find_invitation
 from tests.refusals import refused
 

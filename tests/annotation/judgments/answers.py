@@ -5,7 +5,7 @@ from typing import Any
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Comparison, Completion, Judgment
-from annotation.services.judgments.checks import JudgmentAnswer, MissingInfoInput, SpanFlagInput
+from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
 from annotation.services.judgments.submission import submit_judgment
 
 TEXT = "Grün 🍵 ist\r\n  gut.\tשלום e\u0301!"

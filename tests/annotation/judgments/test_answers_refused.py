@@ -12,8 +12,8 @@ from annotation.models import (
     Project,
     User,
 )
-from annotation.services.assignments import release_assignment
-from annotation.services.judgments.checks import EvidencePointer, JudgmentAnswer
+from annotation.services.assignments.leases import release_assignment
+from annotation.services.judgments.inputs import EvidencePointer, JudgmentAnswer
 from annotation.text.identity import text_hash
 from tests import factories
 from tests.annotation.judgments.answers import (

@@ -6,8 +6,8 @@ import pytest
 
 from annotation.choices import Polarity, Verdict
 from annotation.models import Assignment, Criterion, Project, User
-from annotation.services.judgments.checks import JudgmentAnswer, SpanFlagInput
 from annotation.services.judgments.confirmations import doubts_of
+from annotation.services.judgments.inputs import JudgmentAnswer, SpanFlagInput
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,9 @@ from django.urls import reverse
 from annotation.choices import AssignmentState
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, NotAllowed
 from annotation.models import Assignment, Comparison, Draft, Judgment, Project, User
-from annotation.services.assignments import assign_next, skip_assignment, tokens_of
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.assignments.leases import skip_assignment
+from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import MOST_CHARACTERS, DraftConflict, save_draft
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, submit

@@ -5,8 +5,8 @@ import pytest
 from annotation.choices import AssignmentState, Purpose, ReviewReason
 from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed
 from annotation.models import Assignment, Comparison, ItemFlag, Review, User
-from annotation.services.assignments import skip_assignment
-from annotation.services.judgments.flags import flag_item
+from annotation.services.assignments.leases import skip_assignment
+from annotation.services.judgments.submission import flag_item
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
-from annotation.agreement.rankings import kendall_tau_b
+from annotation.agreement.coefficients import kendall_tau_b
 from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
 from annotation.agreement.records import Judged, decides_a_pair, outcome_between, unordered_among
 from annotation.agreement.selection import Selection
@@ -22,9 +22,10 @@ from annotation.selectors.comparisons import items_behind
 from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import agrees_with_known
 from annotation.selectors.reviews import ReviewPage
-from annotation.services.assignments import candidate_token
-from annotation.services.judgments.checks import JudgmentAnswer, dense_ranks
+from annotation.services.assignments.display_order import candidate_token
+from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.confirmations import doubts_of
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.quality.reviews import decide_review, disagree, open_review
 from annotation.statistics.help import agreement_with
 from tests import factories

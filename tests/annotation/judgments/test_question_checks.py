@@ -7,7 +7,7 @@ import pytest
 from annotation.choices import RatingScale, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import Assignment, Comparison, Correction, Criterion, Judgment, Project, User
-from annotation.services.judgments.checks import CorrectionInput, CritiqueInput, JudgmentAnswer, RatingInput
+from annotation.services.judgments.inputs import CorrectionInput, CritiqueInput, JudgmentAnswer, RatingInput
 from tests import factories
 from tests.annotation.judgments.answers import (
     TEXT,

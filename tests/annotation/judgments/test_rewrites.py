@@ -12,10 +12,11 @@ from django.urls import reverse
 from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed, StaleAnswer, Unavailable
 from annotation.forms import Entered
 from annotation.models import Assignment, Comparison, Completion, Continuation, Correction, Judgment, User
-from annotation.services.assignments import candidate_token, skip_assignment
-from annotation.services.judgments import continuations
-from annotation.services.judgments.checks import CorrectionInput
-from annotation.services.judgments.continuations import Written, continue_response, is_offered
+from annotation.services.assignments.display_order import candidate_token
+from annotation.services.assignments.leases import skip_assignment
+from annotation.services.judgments import drafts
+from annotation.services.judgments.drafts import Written, continue_response, is_offered
+from annotation.services.judgments.inputs import CorrectionInput
 from annotation.text.edits import Edit, Origin
 from tests.annotation.judgments.answers import completions_of, nothing_was_written, prefer_first, span, submit
 from tests.refusals import refused
@@ -38,7 +39,7 @@ class Stub:
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuations, "_registered", [Stub()])
+    monkeypatch.setattr(drafts, "_registered", [Stub()])
 
 
 @pytest.fixture
@@ -202,7 +203,7 @@ def test_who_may_not_or_asks_too_much_is_refused(
 
     with refused("assigned_to_another", NotAllowed):
         ask(bob)
-    monkeypatch.setattr(continuations, "MOST_OF_ONE", 1)
+    monkeypatch.setattr(drafts, "MOST_OF_ONE", 1)
     with refused("too_many_continuations", InvalidAnswer, most=1):
         ask(assignment.annotator)
     skip_assignment(assignment=assignment, annotator=assignment.annotator, reason="Too long")
@@ -214,12 +215,12 @@ def test_who_may_not_or_asks_too_much_is_refused(
 def test_without_a_model_or_corrections_nothing_is_offered(
     assignment: Assignment, pair: Comparison, monkeypatch: pytest.MonkeyPatch, alice: User
 ):
-    monkeypatch.setattr(continuations, "_registered", [])
+    monkeypatch.setattr(drafts, "_registered", [])
     with refused("no_model_continues", Unavailable):
         continue_response(
             assignment=assignment, annotator=alice, completion_id=completions_of(pair)[0].pk, prefix="Tea"
         )
-    monkeypatch.setattr(continuations, "_registered", [Stub()])
+    monkeypatch.setattr(drafts, "_registered", [Stub()])
     assert is_offered(assignment)
     assignment.comparison.project.ask_correction = False
     assert not is_offered(assignment)

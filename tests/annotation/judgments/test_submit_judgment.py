@@ -24,8 +24,10 @@ from annotation.models import (
     User,
 )
 from annotation.selectors import access
-from annotation.services.assignments import assign_next, expire_leases, skip_assignment
-from annotation.services.judgments.checks import CorrectionInput, EvidencePointer, JudgmentAnswer, dense_ranks
+from annotation.services.assignments.leases import expire_leases, skip_assignment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.checks import dense_ranks
+from annotation.services.judgments.inputs import CorrectionInput, EvidencePointer, JudgmentAnswer
 from annotation.services.projects.projects import add_member, publish_guideline
 from tests import factories
 from tests.annotation.judgments.answers import (

@@ -6,7 +6,7 @@ from annotation.choices import WithholdingState
 from annotation.errors import NotAllowed
 from annotation.models import Comparison, Project, User, Withholding
 from annotation.selectors.queues import withheld_texts
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.texts.completions import create_comparison
 from annotation.services.texts.quarantine import decide_withholding
 from tests import factories

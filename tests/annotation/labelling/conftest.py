@@ -5,7 +5,7 @@ from django.test import Client
 
 from annotation.choices import RatingScale
 from annotation.models import Assignment, Criterion, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.labelling.questions_scene import CRLF, ClientOf
 

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import Assignment, Project, User
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 
 ClientOf = Callable[[User], Client]
 HTMX = {"HX-Request": "true"}

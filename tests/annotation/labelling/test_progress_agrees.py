@@ -11,7 +11,8 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Project, User
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 
 pytestmark = pytest.mark.django_db

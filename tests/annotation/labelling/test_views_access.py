@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState
 from annotation.models import Assignment, Membership, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 
 ClientOf = Callable[[User], Client]

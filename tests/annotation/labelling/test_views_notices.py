@@ -9,7 +9,8 @@ from django.urls import reverse
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, Membership, Project, User
 from annotation.selectors.own_work import Pace
-from annotation.services.assignments import assign_next, tokens_of
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import publish_guideline
 from tests import factories
 from tests.annotation.labelling.questions_scene import (

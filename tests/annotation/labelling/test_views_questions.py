@@ -9,8 +9,9 @@ from django.test import Client
 
 from annotation.choices import AssignmentState, ReviewReason, Verdict
 from annotation.models import Assignment, Criterion, ItemFlag, Judgment, Project, Review, User
-from annotation.services.assignments import assign_next, tokens_of
-from annotation.services.judgments.checks import EvidencePointer, MissingInfoInput
+from annotation.services.assignments.display_order import tokens_of
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import EvidencePointer, MissingInfoInput
 from tests import factories
 from tests.annotation.labelling.questions_scene import (
     CRLF,

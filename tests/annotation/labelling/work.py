@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from annotation.choices import Verdict
 from annotation.models import Assignment, Judgment, Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 
 Answering = Callable[[Assignment], JudgmentAnswer]

@@ -13,8 +13,9 @@ from annotation.models import Assignment, AuditEntry, Comparison, Membership, Pr
 from annotation.selectors.access import round_of_work
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.progress import EXACT_UP_TO, progress_of
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.members import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.home import home_rows
@@ -149,7 +150,7 @@ class TestRules:
         self, project: Project, alice: User, bob: User, monkeypatch: pytest.MonkeyPatch
     ):
         # Two places each: the walk starts behind one's own place after five that one has had.
-        monkeypatch.setattr("annotation.services.assignments.queue._LOOK_AHEAD", 5)
+        monkeypatch.setattr("annotation.services.assignments.next._LOOK_AHEAD", 5)
         project.overlap = 2
         project.save()
         for index in range(16):

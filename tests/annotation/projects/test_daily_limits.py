@@ -9,8 +9,9 @@ from django.urls import reverse
 from annotation.choices import Verdict, WhyNothing
 from annotation.models import AuditEntry, Comparison, Project, User
 from annotation.selectors.eligibility import why_nothing
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.members import change_allotment
 from tests import factories
 from tests.api.scene import Asker

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import Assignment, AuditEntry, Criterion, DisplayTally, Draft, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import archive_project
 from annotation.services.projects.templates import TEMPLATES, create_from_template
 from tests import factories

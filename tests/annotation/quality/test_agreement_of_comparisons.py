@@ -10,7 +10,8 @@ from django.db import transaction
 
 from annotation.choices import Purpose, TaskName, Verdict
 from annotation.models import Comparison, Judgment, Project, User
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.judgments.votes import record_vote
 from annotation.tasks import record_agreement
 from tests import factories

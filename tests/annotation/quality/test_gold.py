@@ -13,13 +13,9 @@ from annotation.errors import InvalidAnswer, NotAllowed, Refusal
 from annotation.models import Assignment, Comparison, GoldAnswer, Project, User
 from annotation.selectors import access
 from annotation.selectors.known_answers import feedback_for, gold_outcome
-from annotation.services.assignments import (
-    assign_next,
-    expire_leases,
-    release_assignment,
-    skip_assignment,
-)
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.quality.gold import create_gold_item, mark_as_gold
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, reversed_order, work

@@ -12,8 +12,9 @@ from django.utils import timezone
 from annotation.choices import Purpose, ReviewReason, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Project, User, Withholding
 from annotation.selectors.queues import EXCERPT, gold_candidates, known_items, withheld_texts
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
 from tests.annotation.judgments.answers import completions_of

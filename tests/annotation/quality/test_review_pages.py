@@ -24,8 +24,9 @@ from annotation.models import (
     SpanFlag,
     User,
 )
-from annotation.selectors.reviews import ReviewPage, completion_ids_by_name, open_reviews_for
-from annotation.services.assignments import assign_next
+from annotation.selectors.comparison import completion_ids_by_name
+from annotation.selectors.reviews import ReviewPage, open_reviews_for
+from annotation.services.assignments.next import assign_next
 from annotation.services.quality.reviews import decide_review, open_review
 from annotation.services.texts.completions import create_comparison
 from annotation.text.identity import text_hash

@@ -10,7 +10,8 @@ from annotation.choices import Purpose, ReviewReason, Role, Verdict
 from annotation.errors import InvalidAnswer, NotAllowed
 from annotation.models import Comparison, Judgment, Membership, Project, RankedCompletion, Review, User
 from annotation.selectors.reviews import open_reviews_for
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.reviews import (
     AlreadyDecided,
     decide_review,

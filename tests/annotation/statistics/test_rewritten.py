@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from annotation.agreement.selection import Selection
 from annotation.models import Project, User
-from annotation.services.judgments.checks import CorrectionInput
+from annotation.services.judgments.inputs import CorrectionInput
 from annotation.statistics.compute import compute_report
 from tests import factories
 

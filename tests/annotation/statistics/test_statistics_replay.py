@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from annotation.agreement.alpha import krippendorff_alpha
-from annotation.agreement.pairs import cohen_kappa, percent_agreement
+from annotation.agreement.coefficients import cohen_kappa, krippendorff_alpha, percent_agreement
 from annotation.agreement.reliability import Preference, annotator_reliability
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown

@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import Comparison, DecidedSuggestion, HelpReveal, Judgment, Project, User
-from annotation.services.assignments import candidate_token
+from annotation.services.assignments.display_order import candidate_token
 from tests import factories
 from tests.annotation.suggestions.help_scene import compare, prefers, span, suggest, switch_on
 

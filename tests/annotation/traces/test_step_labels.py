@@ -20,8 +20,8 @@ from annotation.models import (
     TraceStep,
     User,
 )
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import JudgmentAnswer, StepLabelInput
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer, StepLabelInput
 from annotation.services.texts.completions import create_comparison
 from annotation.text.traces import Step, written
 from tests import factories

@@ -6,7 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import Project, User
-from annotation.services.webhooks import endpoints
+from annotation.services import webhooks
 from tests.annotation.webhooks.receiver import Receiver, listening
 from tests.annotation.webhooks.webhook_scene import make_webhook
 
@@ -19,6 +19,6 @@ def receiver(settings: Settings) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def hook(project: Project, carol: User, receiver: Receiver) -> endpoints.NewSecret:
+def hook(project: Project, carol: User, receiver: Receiver) -> webhooks.NewSecret:
     """A webhook of the project that tells the receiver of judgments."""
     return make_webhook(project, carol, receiver.url)

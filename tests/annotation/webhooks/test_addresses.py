@@ -4,8 +4,8 @@ import ipaddress
 
 import pytest
 
-from annotation.services.webhooks import addresses
-from annotation.services.webhooks.addresses import is_public
+from annotation.services import addresses
+from annotation.services.addresses import is_public
 from training.engine import addresses as server_addresses
 
 # IANA IPv4 Special-Purpose Address Registry, and multicast.

@@ -13,9 +13,10 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 from annotation.choices import DeliveryState, TaskName, Verdict
 from annotation.models import AuditEntry, Project, User, WebhookAttempt, WebhookDelivery, WebhookMessage
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
-from annotation.services.webhooks import deliveries, endpoints, messages
-from annotation.services.webhooks.signing import draw_secret, headers_of, signature_of
+from annotation.services import webhooks
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
+from annotation.services.webhooks import draw_secret, headers_of, signature_of
 from tests import factories
 from tests.annotation.webhooks.receiver import Receiver
 from tests.annotation.webhooks.webhook_scene import judge, let_pass, make_webhook, state_of
@@ -65,10 +66,10 @@ def test_a_secret_that_is_none_is_refused():
 
 
 def test_a_judgment_reaches_its_receiver_signed_and_names_nobody(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     judgment = judge(project, alice)
-    assert deliveries.deliver_due() == 1
+    assert webhooks.deliver_due() == 1
     [request] = receiver.received
     event = Webhook(hook.secret).verify(request.body, request.headers)
     assert event["type"] == "judgment.submitted"
@@ -82,7 +83,7 @@ def test_a_judgment_reaches_its_receiver_signed_and_names_nobody(
     [attempt] = WebhookAttempt.objects.all()
     assert (attempt.status, attempt.error, attempt.answer) == (204, "", "")
     # Nothing is left to do, and nothing is sent twice.
-    assert deliveries.deliver_due() == 0
+    assert webhooks.deliver_due() == 0
 
 
 def test_a_change_of_mind_says_what_it_supersedes(project: Project, alice: User, carol: User):
@@ -111,7 +112,7 @@ def test_only_events_that_were_chosen_are_told_and_only_of_the_own_project(
 
 
 def test_what_is_rolled_back_was_never_told(
-    project: Project, alice: User, hook: endpoints.NewSecret, sent: list[object]
+    project: Project, alice: User, hook: webhooks.NewSecret, sent: list[object]
 ):
     with transaction.atomic():
         judge(project, alice)
@@ -124,7 +125,7 @@ def test_what_is_rolled_back_was_never_told(
 def test_a_worker_is_told_after_the_commit(
     project: Project,
     alice: User,
-    hook: endpoints.NewSecret,
+    hook: webhooks.NewSecret,
     sent: list[tuple[str, list[object]]],
     django_capture_on_commit_callbacks: DjangoCaptureOnCommitCallbacks,
 ):
@@ -143,65 +144,65 @@ def test_a_judgment_of_a_project_without_webhooks_asks_the_database_nothing_more
     # The project is at hand on the labelling path: it was loaded to see who may.
     assert judgment.comparison.project.has_webhooks is False
     with django_assert_num_queries(0):
-        messages.tell_of_judgment(judgment=judgment, comparison=judgment.comparison)
+        webhooks.tell_of_judgment(judgment=judgment, comparison=judgment.comparison)
 
 
 # ── By hand, and by the clock ─────────────────────────────────────────────────────────
 
 
 def test_a_message_that_was_given_up_is_sent_again_by_hand(
-    project: Project, alice: User, carol: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, carol: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     delivery = WebhookDelivery.objects.get()
-    deliveries.resend(delivery=delivery, sent_by=carol)
+    webhooks.resend(delivery=delivery, sent_by=carol)
     assert state_of(delivery) == (DeliveryState.WAITING, 10)
-    assert deliveries.deliver_due() == 1
+    assert webhooks.deliver_due() == 1
     assert receiver.ids == [delivery.message.key] * 2
     assert delivery.attempts.count() == 2
     assert AuditEntry.objects.filter(action="webhook.resend", actor=carol).count() == 1
 
 
 def test_a_secret_that_is_rotated_signs_beside_the_new_one_for_a_day(
-    project: Project, alice: User, carol: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, carol: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
-    rotated = endpoints.rotate_secret(endpoint=hook.endpoint, rotated_by=carol)
+    rotated = webhooks.rotate_secret(endpoint=hook.endpoint, rotated_by=carol)
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     for secret in (hook.secret, rotated.secret):
         Webhook(secret).verify(receiver.received[0].body, receiver.received[0].headers)
     let_pass(hours=25)
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     Webhook(rotated.secret).verify(receiver.received[1].body, receiver.received[1].headers)
     with pytest.raises(WebhookVerificationError):
         Webhook(hook.secret).verify(receiver.received[1].body, receiver.received[1].headers)
 
 
 def test_under_another_secret_key_nothing_is_sent_unsigned(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver, settings: Settings
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver, settings: Settings
 ):
     judge(project, alice)
     before, settings.SECRET_KEY = settings.SECRET_KEY, "another key altogether"
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     assert receiver.received == []
     assert "draw a new one" in WebhookAttempt.objects.get().error
     # Who keeps the old key among the fallbacks loses nothing.
     settings.SECRET_KEY_FALLBACKS = [before]
     let_pass(seconds=7)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     Webhook(hook.secret).verify(receiver.received[0].body, receiver.received[0].headers)
 
 
 def test_messages_are_forgotten_after_a_month_but_never_on_their_way(
-    project: Project, alice: User, hook: endpoints.NewSecret
+    project: Project, alice: User, hook: webhooks.NewSecret
 ):
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     judge(project, alice)
     _done, waiting = WebhookMessage.objects.order_by("pk")
-    deliveries.forget_messages(now=timezone.now() + timedelta(days=29))
+    webhooks.forget_messages(now=timezone.now() + timedelta(days=29))
     assert WebhookMessage.objects.count() == 2
-    deliveries.forget_messages(now=timezone.now() + timedelta(days=31))
+    webhooks.forget_messages(now=timezone.now() + timedelta(days=31))
     assert list(WebhookMessage.objects.all()) == [waiting]

@@ -20,7 +20,7 @@ from annotation.models import (
     WebhookEndpoint,
     WebhookMessage,
 )
-from annotation.services.webhooks import deliveries, endpoints, sending
+from annotation.services import webhooks
 from tests.annotation.webhooks.receiver import Receiver, listening, say
 from tests.annotation.webhooks.webhook_scene import judge, let_pass, make_webhook, state_of
 
@@ -31,11 +31,11 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_message_is_tried_again_under_the_same_id_until_it_arrives(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     receiver.answer = lambda handler: say(handler, 500, b"<b>down</b>")
     judge(project, alice)
-    assert deliveries.deliver_due() == 1
+    assert webhooks.deliver_due() == 1
     first = WebhookAttempt.objects.get()
     assert (first.status, first.answer) == (500, "<b>down</b>")
     assert "500" in first.error
@@ -45,7 +45,7 @@ def test_a_message_is_tried_again_under_the_same_id_until_it_arrives(
     assert 4 <= (delivery.next_attempt_at - failed_at).total_seconds() <= 6
     let_pass(seconds=7)
     receiver.answer = lambda handler: say(handler, 200)
-    assert deliveries.deliver_due() == 1
+    assert webhooks.deliver_due() == 1
     assert receiver.ids == [delivery.message.key] * 2
     for request in receiver.received:
         Webhook(hook.secret).verify(request.body, request.headers)
@@ -55,15 +55,15 @@ def test_a_message_is_tried_again_under_the_same_id_until_it_arrives(
 
 
 def test_pauses_grow_as_the_specification_proposes_and_the_last_try_gives_up(
-    project: Project, alice: User, hook: endpoints.NewSecret, monkeypatch: pytest.MonkeyPatch
+    project: Project, alice: User, hook: webhooks.NewSecret, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(deliveries, "post", lambda *_, **__: sending.Outcome(error="down"))
+    monkeypatch.setattr(webhooks, "post", lambda *_, **__: webhooks.Outcome(error="down"))
     judge(project, alice)
     pauses = []
     while (delivery := WebhookDelivery.objects.get()).state == DeliveryState.WAITING:
         WebhookEndpoint.objects.update(rests_until=None, failing_since=None)
         WebhookDelivery.objects.update(next_attempt_at=timezone.now())
-        assert deliveries.deliver_due() == 1
+        assert webhooks.deliver_due() == 1
         delivery.refresh_from_db()
         if delivery.next_attempt_at:
             failed_at = WebhookEndpoint.objects.get().failing_since
@@ -80,12 +80,12 @@ def test_pauses_grow_as_the_specification_proposes_and_the_last_try_gives_up(
 
 @pytest.mark.parametrize(("status", "least"), [(429, 4000), (503, 4000), (500, 4)])
 def test_a_receiver_that_says_when_to_come_back_is_left_alone_until_then(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver, status: int, least: int
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver, status: int, least: int
 ):
     receiver.answer = lambda handler: say(handler, status, Retry_After="4000")
     judge(project, alice)
     before = timezone.now()
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     waits = (WebhookDelivery.objects.get().next_attempt_at - before).total_seconds()
     assert least <= waits
     assert (waits > 1000) == (least == 4000)
@@ -94,7 +94,7 @@ def test_a_receiver_that_says_when_to_come_back_is_left_alone_until_then(
 def test_a_worker_that_died_between_sending_and_noting_it_loses_nothing(
     project: Project,
     alice: User,
-    hook: endpoints.NewSecret,
+    hook: webhooks.NewSecret,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -108,43 +108,43 @@ def test_a_worker_that_died_between_sending_and_noting_it_loses_nothing(
 
     judge(project, alice)
     with monkeypatch.context() as patch:
-        patch.setattr(deliveries, "_note", killed)
+        patch.setattr(webhooks, "_note", killed)
         with pytest.raises(Killed):
-            deliveries.deliver_due()
+            webhooks.deliver_due()
     # While its claim lasts nobody else sends it.
-    assert deliveries.deliver_due() == 0
+    assert webhooks.deliver_due() == 0
     let_pass(seconds=61)
-    assert deliveries.deliver_due() == 1
+    assert webhooks.deliver_due() == 1
     assert len(set(receiver.ids)) == 1
     assert len(receiver.ids) == 2
     assert state_of() == (DeliveryState.DELIVERED, 8)
 
 
 def test_a_message_on_which_every_worker_dies_is_given_up(
-    project: Project, alice: User, hook: endpoints.NewSecret
+    project: Project, alice: User, hook: webhooks.NewSecret
 ):
     judge(project, alice)
     WebhookDelivery.objects.update(tries_left=0)
-    assert deliveries.deliver_due() == 0
+    assert webhooks.deliver_due() == 0
     assert state_of() == (DeliveryState.GIVEN_UP, 0)
 
 
-def test_who_lost_the_claim_writes_nothing(project: Project, alice: User, hook: endpoints.NewSecret):
+def test_who_lost_the_claim_writes_nothing(project: Project, alice: User, hook: webhooks.NewSecret):
     judge(project, alice)
-    late = deliveries._claim_due()
+    late = webhooks._claim_due()
     let_pass(seconds=61)
-    assert deliveries._claim_due() is not None
-    deliveries._note(late, sending.Outcome(status=204), timezone.now())
+    assert webhooks._claim_due() is not None
+    webhooks._note(late, webhooks.Outcome(status=204), timezone.now())
     assert state_of() == (DeliveryState.WAITING, 8)
     assert not WebhookAttempt.objects.exists()
 
 
 def test_a_redirect_is_not_followed(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     receiver.answer = lambda handler: say(handler, 302, Location=receiver.url)
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     assert len(receiver.received) == 1
     [attempt] = WebhookAttempt.objects.all()
     assert attempt.status == 302
@@ -154,12 +154,12 @@ def test_a_redirect_is_not_followed(
 def test_a_receiver_that_drips_its_answer_is_cut_off(
     project: Project,
     alice: User,
-    hook: endpoints.NewSecret,
+    hook: webhooks.NewSecret,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Each byte comes well within any pause that a socket allows, and yet the whole has to end."""
-    monkeypatch.setattr(sending, "SECONDS", 0.5)
+    monkeypatch.setattr(webhooks, "SECONDS", 0.5)
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
         try:
@@ -172,14 +172,14 @@ def test_a_receiver_that_drips_its_answer_is_cut_off(
 
     receiver.answer = drip
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     [attempt] = WebhookAttempt.objects.all()
     assert attempt.status is None
     assert "0.5 seconds" in attempt.error
 
 
 def test_a_long_answer_is_kept_in_part_and_does_not_undo_the_success(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     def pour(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
@@ -192,7 +192,7 @@ def test_a_long_answer_is_kept_in_part_and_does_not_undo_the_success(
 
     receiver.answer = pour
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     [attempt] = WebhookAttempt.objects.all()
     assert attempt.answer == "é\ufffd" * 500
     assert state_of()[0] == DeliveryState.DELIVERED
@@ -211,7 +211,7 @@ def test_a_receiver_that_hangs_up_or_is_not_there_is_a_failure_that_is_told(
         if listens:
             listener.close()
         judge(project, alice)
-        deliveries.deliver_due()
+        webhooks.deliver_due()
     [attempt] = WebhookAttempt.objects.all()
     assert attempt.status is None
     assert attempt.error.startswith("It could not be sent")
@@ -222,13 +222,11 @@ def test_a_name_that_leads_inside_when_it_is_sent_is_not_asked(
 ):
     """It may have led elsewhere when it was entered; what counts is where the connection would go."""
     with listening() as inside:
-        monkeypatch.setattr(
-            "annotation.services.webhooks.addresses.addresses_of", lambda host, port: ["127.0.0.1"]
-        )
+        monkeypatch.setattr("annotation.services.addresses.addresses_of", lambda host, port: ["127.0.0.1"])
         port = inside.url.split(":")[2].split("/")[0]
         make_webhook(project, carol, f"https://rebound.example:{port}/hook")
         judge(project, alice)
-        deliveries.deliver_due()
+        webhooks.deliver_due()
         assert inside.received == []
     [attempt] = WebhookAttempt.objects.all()
     assert "inside a private network" in attempt.error
@@ -238,39 +236,39 @@ def test_a_name_that_leads_inside_when_it_is_sent_is_not_asked(
 def test_an_address_that_fails_rests_so_that_others_need_not_wait_for_it(
     project: Project,
     alice: User,
-    hook: endpoints.NewSecret,
+    hook: webhooks.NewSecret,
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(deliveries, "REST", timedelta(hours=1))
-    monkeypatch.setattr(deliveries, "LONGEST_REST", timedelta(hours=3))
+    monkeypatch.setattr(webhooks, "REST", timedelta(hours=1))
+    monkeypatch.setattr(webhooks, "LONGEST_REST", timedelta(hours=3))
     receiver.answer = lambda handler: say(handler, 500)
     for _ in range(4):
         judge(project, alice)
     # One attempt at a time, with 1, 2, 3 and 3 hours after them, whatever waits.
     for hours in (1, 2, 3, 3):
-        assert deliveries.deliver_due() == 1
+        assert webhooks.deliver_due() == 1
         let_pass(minutes=60 * hours - 1)
-        assert deliveries.deliver_due() == 0
+        assert webhooks.deliver_due() == 0
         let_pass(minutes=1)
     receiver.answer = lambda handler: say(handler, 200)
     # It is back, and so is everything that waited for it.
-    assert deliveries.deliver_due() == 4
+    assert webhooks.deliver_due() == 4
     assert set(WebhookDelivery.objects.values_list("state", flat=True)) == {DeliveryState.DELIVERED}
 
 
 def test_a_webhook_that_fails_for_days_is_switched_off(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     receiver.answer = lambda handler: say(handler, 500)
     judge(project, alice)
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     let_pass(days=4, hours=23)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     assert WebhookEndpoint.objects.get().is_enabled
     let_pass(hours=2)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     endpoint = WebhookEndpoint.objects.get()
     assert (endpoint.is_enabled, endpoint.why_disabled) == (False, WhyDisabled.FAILING)
     assert set(WebhookDelivery.objects.values_list("state", flat=True)) == {DeliveryState.GIVEN_UP}
@@ -283,20 +281,20 @@ def test_a_webhook_that_fails_for_days_is_switched_off(
 
 
 def test_a_receiver_that_is_gone_for_good_is_believed(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     receiver.answer = lambda handler: say(handler, 410)
     judge(project, alice)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     assert WebhookEndpoint.objects.get().why_disabled == WhyDisabled.GONE
     assert state_of()[0] == DeliveryState.GIVEN_UP
 
 
 def test_a_message_that_was_written_while_its_webhook_was_switched_off_is_not_sent(
-    project: Project, alice: User, hook: endpoints.NewSecret, receiver: Receiver
+    project: Project, alice: User, hook: webhooks.NewSecret, receiver: Receiver
 ):
     judge(project, alice)
     WebhookEndpoint.objects.update(is_enabled=False)
-    deliveries.deliver_due()
+    webhooks.deliver_due()
     assert receiver.received == []
     assert state_of()[0] == DeliveryState.GIVEN_UP

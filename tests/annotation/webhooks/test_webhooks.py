@@ -13,9 +13,8 @@ from pytest_django import DjangoAssertNumQueries, Settings
 from annotation.choices import DeliveryState, WebhookEvent, WhyDisabled
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Project, User, WebhookAttempt, WebhookDelivery, WebhookEndpoint
-from annotation.services.webhooks import endpoints
-from annotation.services.webhooks.deliveries import resend
-from annotation.services.webhooks.signing import PREFIX
+from annotation.services import webhooks
+from annotation.services.webhooks import PREFIX, resend
 from tests.annotation.webhooks.webhook_scene import SUBMITTED, make_webhook
 from tests.refusals import refused
 
@@ -24,20 +23,20 @@ SignIn = Callable[[User], Client]
 
 
 @pytest.fixture
-def hook(project: Project, carol: User) -> endpoints.NewSecret:
+def hook(project: Project, carol: User) -> webhooks.NewSecret:
     return make_webhook(project, carol, "https://example.org/hook?key=theirs")
 
 
 def change(endpoint: WebhookEndpoint, user: User, **values: Any) -> None:
     names = ("url", "description", "events", "is_enabled")
     fields: dict[str, Any] = {name: values.get(name, getattr(endpoint, name)) for name in names}
-    endpoints.change_webhook(endpoint=endpoint, changed_by=user, **fields)
+    webhooks.change_webhook(endpoint=endpoint, changed_by=user, **fields)
 
 
 # ── Keeping them ──────────────────────────────────────────────────────────────────────
 
 
-def test_the_secret_is_told_once_and_stands_sealed_in_the_database(hook: endpoints.NewSecret):
+def test_the_secret_is_told_once_and_stands_sealed_in_the_database(hook: webhooks.NewSecret):
     stored = str(WebhookEndpoint.objects.values().get())
     assert hook.secret.startswith("whsec_")
     assert hook.secret not in stored
@@ -45,12 +44,10 @@ def test_the_secret_is_told_once_and_stands_sealed_in_the_database(hook: endpoin
     assert hook.endpoint.open_secrets(timezone.now()) == [hook.secret]
 
 
-def test_what_was_done_is_written_down_without_what_opens_the_receiver(
-    hook: endpoints.NewSecret, carol: User
-):
-    endpoints.rotate_secret(endpoint=hook.endpoint, rotated_by=carol)
+def test_what_was_done_is_written_down_without_what_opens_the_receiver(hook: webhooks.NewSecret, carol: User):
+    webhooks.rotate_secret(endpoint=hook.endpoint, rotated_by=carol)
     change(hook.endpoint, carol, is_enabled=False)
-    endpoints.delete_webhook(endpoint=hook.endpoint, deleted_by=carol)
+    webhooks.delete_webhook(endpoint=hook.endpoint, deleted_by=carol)
     entries = AuditEntry.objects.order_by("pk")
     assert [(entry.action, entry.actor) for entry in entries] == [
         (f"webhook.{action}", carol) for action in ("create", "rotate", "change", "delete")
@@ -61,16 +58,16 @@ def test_what_was_done_is_written_down_without_what_opens_the_receiver(
 
 @pytest.mark.parametrize("who", ["alice", "oscar"])
 def test_only_managers_have_to_do_with_webhooks(
-    project: Project, hook: endpoints.NewSecret, carol: User, alice: User, oscar: User, who: str
+    project: Project, hook: webhooks.NewSecret, carol: User, alice: User, oscar: User, who: str
 ):
     user = {"alice": alice, "oscar": oscar}[who]
-    delivery = endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
+    delivery = webhooks.send_test(endpoint=hook.endpoint, sent_by=carol)
     for action in (
         lambda: make_webhook(project, user),
         lambda: change(hook.endpoint, user),
-        lambda: endpoints.rotate_secret(endpoint=hook.endpoint, rotated_by=user),
-        lambda: endpoints.delete_webhook(endpoint=hook.endpoint, deleted_by=user),
-        lambda: endpoints.send_test(endpoint=hook.endpoint, sent_by=user),
+        lambda: webhooks.rotate_secret(endpoint=hook.endpoint, rotated_by=user),
+        lambda: webhooks.delete_webhook(endpoint=hook.endpoint, deleted_by=user),
+        lambda: webhooks.send_test(endpoint=hook.endpoint, sent_by=user),
         lambda: resend(delivery=delivery, sent_by=user),
     ):
         with refused("manager_changes_webhooks", NotAllowed):
@@ -112,12 +109,12 @@ def test_a_host_that_an_administrator_lists_may_be_inside_and_without_tls(
 @pytest.mark.parametrize("events", [[], ["judgment.submitted", "judgment.everything"]])
 def test_no_event_and_an_unknown_one_are_refused(project: Project, carol: User, events: list[str]):
     with refused("webhook_events_missing") as refusal:
-        endpoints.create_webhook(project=project, url="https://example.org", events=events, created_by=carol)
+        webhooks.create_webhook(project=project, url="https://example.org", events=events, created_by=carol)
     assert refusal.value.field == "events"
 
 
 def test_a_project_has_only_so_many(project: Project, carol: User, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(endpoints, "MOST_WEBHOOKS", 2)
+    monkeypatch.setattr(webhooks, "MOST_WEBHOOKS", 2)
     make_webhook(project, carol)
     make_webhook(project, carol)
     with refused("too_many_webhooks", most=2):
@@ -131,7 +128,7 @@ def test_the_flag_of_the_project_follows_its_webhooks(project: Project, carol: U
     change(first, carol, is_enabled=False)
     project.refresh_from_db()
     assert project.has_webhooks
-    endpoints.delete_webhook(endpoint=second, deleted_by=carol)
+    webhooks.delete_webhook(endpoint=second, deleted_by=carol)
     project.refresh_from_db()
     assert not project.has_webhooks
     change(first, carol, is_enabled=True)
@@ -140,22 +137,22 @@ def test_the_flag_of_the_project_follows_its_webhooks(project: Project, carol: U
 
 
 def test_what_waits_of_a_webhook_that_is_switched_off_is_given_up_and_nothing_more_is_sent_to_it(
-    hook: endpoints.NewSecret, carol: User
+    hook: webhooks.NewSecret, carol: User
 ):
-    delivery = endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
+    delivery = webhooks.send_test(endpoint=hook.endpoint, sent_by=carol)
     change(hook.endpoint, carol, is_enabled=False)
     delivery.refresh_from_db()
     assert delivery.state == DeliveryState.GIVEN_UP
     for action in (
         lambda: resend(delivery=delivery, sent_by=carol),
-        lambda: endpoints.send_test(endpoint=hook.endpoint, sent_by=carol),
+        lambda: webhooks.send_test(endpoint=hook.endpoint, sent_by=carol),
     ):
         with refused("webhook_off"):
             action()
 
 
 def test_one_that_rondo_switched_off_begins_afresh_when_it_is_switched_on(
-    hook: endpoints.NewSecret, carol: User
+    hook: webhooks.NewSecret, carol: User
 ):
     WebhookEndpoint.objects.update(
         is_enabled=False, why_disabled=WhyDisabled.FAILING, failures=9, failing_since=timezone.now()
@@ -195,7 +192,7 @@ def test_a_form_that_is_wrong_says_where(project: Project, carol: User, client_o
     assert "RONDO_WEBHOOK_HOSTS" in answer.content.decode()
 
 
-def test_a_secret_is_rotated_on_the_page(hook: endpoints.NewSecret, carol: User, client_of: SignIn):
+def test_a_secret_is_rotated_on_the_page(hook: webhooks.NewSecret, carol: User, client_of: SignIn):
     answer = client_of(carol).post(reverse("webhook-rotate", args=["tea", hook.endpoint.pk]))
     hook.endpoint.refresh_from_db()
     new, before = hook.endpoint.open_secrets(timezone.now())
@@ -204,7 +201,7 @@ def test_a_secret_is_rotated_on_the_page(hook: endpoints.NewSecret, carol: User,
     assert hook.endpoint.open_secrets(timezone.now() + timedelta(hours=25)) == [new]
 
 
-def test_settings_are_changed_on_the_page(hook: endpoints.NewSecret, carol: User, client_of: SignIn):
+def test_settings_are_changed_on_the_page(hook: webhooks.NewSecret, carol: User, client_of: SignIn):
     address = reverse("webhook", args=["tea", hook.endpoint.pk])
     values = {"url": "https://example.org/other", "description": "Other", "events": ["run.failed"]}
     assert client_of(carol).post(address, values).status_code == 302
@@ -213,8 +210,8 @@ def test_settings_are_changed_on_the_page(hook: endpoints.NewSecret, carol: User
     assert client_of(carol).post(address, {**values, "url": "no"}).status_code == 422
 
 
-def test_what_a_receiver_answers_is_shown_as_text(hook: endpoints.NewSecret, carol: User, client_of: SignIn):
-    delivery = endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
+def test_what_a_receiver_answers_is_shown_as_text(hook: webhooks.NewSecret, carol: User, client_of: SignIn):
+    delivery = webhooks.send_test(endpoint=hook.endpoint, sent_by=carol)
     WebhookAttempt.objects.create(
         delivery=delivery,
         started_at=timezone.now(),
@@ -229,7 +226,7 @@ def test_what_a_receiver_answers_is_shown_as_text(hook: endpoints.NewSecret, car
     assert delivery.message.key in page
 
 
-def test_a_message_is_sent_again_from_its_page(hook: endpoints.NewSecret, carol: User, client_of: SignIn):
+def test_a_message_is_sent_again_from_its_page(hook: webhooks.NewSecret, carol: User, client_of: SignIn):
     browser = client_of(carol)
     browser.post(reverse("webhook-test", args=["tea", hook.endpoint.pk]))
     delivery = WebhookDelivery.objects.get()
@@ -241,7 +238,7 @@ def test_a_message_is_sent_again_from_its_page(hook: endpoints.NewSecret, carol:
 
 
 def test_managers_are_told_of_one_that_rondo_switched_off(
-    hook: endpoints.NewSecret, carol: User, alice: User, client_of: SignIn
+    hook: webhooks.NewSecret, carol: User, alice: User, client_of: SignIn
 ):
     home = reverse("project", args=["tea"])
     assert "A webhook was disabled" not in client_of(carol).get(home).content.decode()
@@ -253,9 +250,9 @@ def test_managers_are_told_of_one_that_rondo_switched_off(
 
 
 def test_one_that_is_deleted_takes_along_what_was_to_be_sent(
-    hook: endpoints.NewSecret, carol: User, client_of: SignIn
+    hook: webhooks.NewSecret, carol: User, client_of: SignIn
 ):
-    endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
+    webhooks.send_test(endpoint=hook.endpoint, sent_by=carol)
     client_of(carol).post(reverse("webhook-delete", args=["tea", hook.endpoint.pk]))
     assert not WebhookEndpoint.objects.exists()
     assert not WebhookDelivery.objects.exists()
@@ -263,14 +260,14 @@ def test_one_that_is_deleted_takes_along_what_was_to_be_sent(
 
 def test_pages_cost_the_same_few_queries_for_many_rows(
     project: Project,
-    hook: endpoints.NewSecret,
+    hook: webhooks.NewSecret,
     carol: User,
     client_of: SignIn,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ):
     for _ in range(7):
         make_webhook(project, carol)
-        endpoints.send_test(endpoint=hook.endpoint, sent_by=carol)
+        webhooks.send_test(endpoint=hook.endpoint, sent_by=carol)
     browser = client_of(carol)
     for address in (
         reverse("webhooks", args=["tea"]),

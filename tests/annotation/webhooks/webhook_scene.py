@@ -6,7 +6,7 @@ from django.db.models import F
 
 from annotation.choices import WebhookEvent
 from annotation.models import Project, User, WebhookDelivery, WebhookEndpoint
-from annotation.services.webhooks.endpoints import NewSecret, create_webhook
+from annotation.services.webhooks import NewSecret, create_webhook
 from tests import factories
 
 SUBMITTED = WebhookEvent.JUDGMENT_SUBMITTED

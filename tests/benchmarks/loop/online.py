@@ -102,8 +102,9 @@ def _measure(options: argparse.Namespace) -> None:
 
 
 def _next_and_submit(project, annotator):
-    from annotation.services.assignments import assign_next
-    from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+    from annotation.services.assignments.next import assign_next
+    from annotation.services.judgments.inputs import JudgmentAnswer
+    from annotation.services.judgments.submission import submit_judgment
 
     begun = time.monotonic()
     assignment = assign_next(project=project, annotator=annotator)

@@ -11,7 +11,7 @@ from annotation.choices import Purpose, Split, Verdict
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Completion, Project, User
 from annotation.selectors.access import judgments_current, last_submitted
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.refusals import refused
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints, ready_arena

@@ -11,7 +11,7 @@ from django.core.management import call_command
 
 from annotation.choices import Purpose, Role, SourceKind, Verdict
 from annotation.models import Completion, CompletionSource, Judgment, Membership, Project, Prompt, User
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.judgments.votes import record_vote, voted_comparison
 from annotation.services.texts.completions import create_comparison

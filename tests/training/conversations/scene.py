@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 
 from annotation.models import Assignment, Conversation, ConversationTurn, Project, User
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests.training.comparing.arena_scene import make_checkpoints
 from training.models import ConversationSettings, TurnResponse

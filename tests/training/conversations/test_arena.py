@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from annotation.choices import Purpose, Split
 from annotation.models import Assignment, Conversation, Judgment, Project, Prompt, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import ArenaLink, TurnResponse, VoteCount, Voters

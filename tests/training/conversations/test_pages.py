@@ -19,7 +19,7 @@ from annotation.models import (
     Project,
     User,
 )
-from annotation.services.assignments import tokens_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.services.conversations import end_conversation, save_task
 from tests import factories
 from tests.training.comparing.arena_scene import make_checkpoints

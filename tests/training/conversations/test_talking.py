@@ -22,7 +22,7 @@ from annotation.models import (
     User,
     Withholding,
 )
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.conversations import end_conversation, save_task
 from tests import factories
 from tests.refusals import refused

@@ -10,7 +10,8 @@ from django.urls import reverse
 
 from annotation.choices import Split
 from annotation.models import CompletionScore, Judgment, Project, User
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from annotation.statistics.plots import Dot, Line, scatter
 from tests import factories
 from tests.api.scene import Asker

@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 from annotation.choices import Purpose
 from annotation.models import Assignment, Judgment, Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.labelling.work import answer
 from tests.refusals import refused

@@ -5,7 +5,7 @@ import pytest
 
 from annotation.choices import JobState
 from annotation.models import Completion, Project, Prompt, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.test_scores import reward_model

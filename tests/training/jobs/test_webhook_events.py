@@ -6,7 +6,7 @@ import pytest
 
 from annotation.choices import WebhookEvent
 from annotation.models import Project, User, WebhookMessage
-from annotation.services.webhooks.endpoints import create_webhook
+from annotation.services.webhooks import create_webhook
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_trained

@@ -10,8 +10,9 @@ from django.urls import reverse
 from annotation.choices import JobState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work

@@ -11,10 +11,10 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, AuditEntry, Comparison, Judgment, Project, Review, User
 from annotation.selectors.access import judgments_current
 from annotation.selectors.judged import judged_in
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import claims
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
-from annotation.services.judgments.submission import JudgmentAnswer
 from tests import factories
 from tests.refusals import refused
 from tests.training.conftest import judge as judge_as_person

@@ -14,7 +14,7 @@ from annotation.errors import Refusal
 from annotation.exchange.records import records
 from annotation.models import Comparison, Judgment, Project, RubricScore, RubricVersion, User
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.inputs import JudgmentAnswer, RatingInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.rubrics import (

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from annotation.models import Project, User
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from annotation.services.jobs.claims import claim
-from annotation.services.judgments.submission import JudgmentAnswer, submit_judgment
+from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.loop.recipe import tiny_recipe
 from training.choices import StepKind, StepState

@@ -8,9 +8,9 @@ import pytest
 from annotation.choices import Verdict
 from annotation.errors import Unavailable
 from annotation.models import Assignment, Completion, Judgment, Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import CorrectionInput
-from annotation.services.judgments.continuations import continue_response, is_offered
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.drafts import continue_response, is_offered
+from annotation.services.judgments.inputs import CorrectionInput
 from annotation.text.edits import Edit, Origin
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, span, submit

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from annotation.models import Category, Judgment, Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import EvidencePointer
-from annotation.services.judgments.submission import (
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import (
+    EvidencePointer,
     JudgmentAnswer,
     MissingInfoInput,
     SpanFlagInput,
-    submit_judgment,
 )
+from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.refusals import refused
 from tests.training.conftest import judge, judge_all

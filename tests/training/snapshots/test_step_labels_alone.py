@@ -6,8 +6,8 @@ import pytest
 
 from annotation.choices import Verdict
 from annotation.models import Project, User
-from annotation.services.assignments import assign_next
-from annotation.services.judgments.checks import JudgmentAnswer, StepLabelInput
+from annotation.services.assignments.next import assign_next
+from annotation.services.judgments.inputs import JudgmentAnswer, StepLabelInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.texts.completions import create_comparison
 from tests import factories

@@ -24,7 +24,7 @@ from annotation.models import Comparison, Completion, Judgment, Project, Prompt,
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.prompts import find_or_add_prompt
+from annotation.services.texts.completions import find_or_add_prompt
 from training.engine import Answer, EngineError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
 from training.selectors.chats import chat_with, with_system

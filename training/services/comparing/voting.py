@@ -8,7 +8,7 @@ from typing import Any
 
 from annotation.choices import FinishReason, Verdict
 from annotation.models import Comparison, Completion, CompletionSource, Judgment, Prompt, User
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote
 from annotation.services.texts.completions import NewCompletion, record_completions
 from training.engine import Answer

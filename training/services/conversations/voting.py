@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import TurnState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Conversation, Judgment, User
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote
 from training.models import ArenaLink
 from training.selectors.conversations import completions_shown, standing_of

@@ -21,8 +21,12 @@ from annotation.selectors import access
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import EXPECTED, call_with_heartbeat, run_job
-from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
-from annotation.services.texts.prompts import find_or_add_prompt
+from annotation.services.texts.completions import (
+    NewCompletion,
+    create_comparison,
+    find_or_add_prompt,
+    record_completions,
+)
 from training.choices import SelectionReason, TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import (

@@ -4,7 +4,7 @@ from django.urls import reverse
 
 from annotation.choices import NotificationKind, WebhookEvent
 from annotation.services.inbox.notifications import Event, notify_managers
-from annotation.services.webhooks.messages import tell
+from annotation.services.webhooks import tell
 from training.choices import RoundState
 from training.models import Checkpoint, Round, Run
 

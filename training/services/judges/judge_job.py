@@ -12,11 +12,11 @@ from annotation.choices import JobState, Verdict
 from annotation.errors import LeaseLost
 from annotation.models import Assignment, Completion, Guideline, Judgment
 from annotation.selectors import access
-from annotation.services.assignments import release_assignment, skip_assignment
+from annotation.services.assignments.leases import release_assignment, skip_assignment
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import EXPECTED, run_job
-from annotation.services.judgments.checks import JudgmentAnswer
+from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine, unjudged_by
 from training.choices import TaskName
 from training.engine import Answer, Engine, EngineError, engine_for

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import FinishReason
 from annotation.errors import Unavailable
 from annotation.models import Completion
-from annotation.services.judgments.continuations import Written
+from annotation.services.judgments.drafts import Written
 from training.choices import WRITES_TEXT
 from training.engine import AddressError, EngineError, engine_for
 from training.engine.client import Sampling

@@ -18,7 +18,7 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, HelpSettings, Project, User
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments.queue import QUEUE_ORDER
+from annotation.services.assignments.next import QUEUE_ORDER
 from annotation.services.jobs.claims import Heartbeat, still_held
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job

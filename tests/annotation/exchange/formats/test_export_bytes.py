@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from annotation.choices import AssignmentState, Verdict
-from annotation.exchange.export_files import TYPES
-from annotation.exchange.file_exports import Export, write_parquet
+from annotation.exchange.file_exports import TYPES, Export, write_parquet
 from annotation.exchange.formats.registry import WRITERS
 from annotation.models import (
     Assignment,

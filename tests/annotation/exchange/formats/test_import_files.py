@@ -25,7 +25,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.access import judgments_current
-from annotation.services.assignments import assign_next
+from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.refusals import refused
 
