@@ -89,7 +89,6 @@ LAID_OUT = {
     "make test-fast": ".ci/test.py --fast",
     "make test-faults": ".ci/test.py --faults",
     "make test-processes": "test_processes.py",
-    "make test-slurm": ".ci/environments.py slurm",
     "make test-ray": ".ci/environments.py ray",
     "make test-vllm": ".ci/environments.py vllm",
     "make test-trl": ".ci/environments.py trl",

@@ -59,6 +59,14 @@ RUN_BY = {
 OF_THE_SYSTEM = {"useradd", "install", "git", "cd", "set", "python3"}
 """Programs of an administrator's own machine; their syntax is read here."""
 PROGRAMS = {
+    ("how-to/train-on-a-cluster.md", '"""Slurm by'): (
+        "tests/training/launchers/test_guide_programs.py",
+        "test_a_round_trains_to_its_end",
+    ),
+    ("how-to/train-on-a-cluster.md", '"""Kubernetes by'): (
+        "tests/training/launchers/test_guide_programs.py",
+        "test_a_round_trains_to_its_end",
+    ),
     ("how-to/add-a-format.md", "from annotation.exchange.formats.writers"): (
         "tests/webapp/test_guide.py",
         "test_the_format_that_the_guide_adds_writes_pairs",

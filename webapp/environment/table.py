@@ -1,9 +1,9 @@
 """Every environment variable of Rondo, in the order of the guide."""
 
-from webapp.environment.launchers import LAUNCHERS
+from webapp.environment.launchers import LAUNCHERS, REMOVED
 from webapp.environment.setting import WEB, Kind, Setting
 
-__all__ = ["TABLE", "WEB", "Kind", "Setting"]
+__all__ = ["REMOVED", "TABLE", "WEB", "Kind", "Setting"]
 
 TABLE = (
     Setting(
