@@ -2,8 +2,8 @@
 """Programs of Slurm and `kubectl` in a few lines each, which start a job's processes on this machine.
 
 The name by which it is called says which program it is; jobs lie in `$FAKE_CLUSTER`. Files in that folder
-make the cluster misbehave: `down` (does not answer), `refuse` (takes no job, or no Service), `hold` (jobs wait).
-A file with a program's name holds what that program writes in place of its own words.
+make the cluster misbehave: `down` (does not answer), `refuse` (takes no job, or no Service), `hold` (jobs
+wait). A file with a program's name holds what that program writes in place of its own words.
 """
 
 import json

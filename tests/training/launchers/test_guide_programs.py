@@ -1,4 +1,4 @@
-"""The guide's programs for Slurm and Kubernetes, as they stand there; `sbatch` and `kubectl` start processes."""
+"""The guide's programs for Slurm and Kubernetes; stand-ins for `sbatch` and `kubectl` start processes."""
 
 import json
 import os
