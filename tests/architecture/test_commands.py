@@ -91,7 +91,6 @@ LAID_OUT = {
     "make test-processes": "test_processes.py",
     "make test-ray": ".ci/environments.py ray",
     "make test-vllm": ".ci/environments.py vllm",
-    "make test-trl": ".ci/environments.py trl",
     "make test-quantised": ".ci/environments.py quantised",
     "make lock": ".ci/lock.py",
     "make wheel": "-m build --wheel",

@@ -58,8 +58,8 @@ NOT_FOR_A_TEAM = {
     *("RONDO_HOST", "RONDO_PORT", "RONDO_WEB_PROCESSES", "RONDO_MODEL_SERVER_PORT"),
     # The model server's command names the starter.
     *("RONDO_STARTER_MODEL", "RONDO_STARTER_MODEL_NAME"),
-    # For development and for tests.
-    *("RONDO_DEBUG", "RONDO_TRL"),
+    # For development.
+    "RONDO_DEBUG",
 }
 
 

@@ -26,8 +26,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from training.contract import HEADS_FILE, ContractError, Manifest, manifest_digest, read_manifest
-from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE, base_digest
+from training.contract import HEADS_FILE, ContractError, Manifest, base_digest, manifest_digest, read_manifest
+from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import SCORE
 from training.rlhf.model.classifier import classifier_of
 from training.rlhf.model.full_weights import holds_all_weights

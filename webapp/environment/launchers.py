@@ -103,5 +103,5 @@ REMOVED = {
         *("KUBERNETES_IMAGE", "KUBERNETES_CLAIM", "KUBERNETES_SECRET", "KUBERNETES_SERVICE_ACCOUNT"),
         "KUBERNETES_JOBSET",
     )
-}
+} | {"RONDO_TRL": "Name a trainer of yours by RONDO_TRAINER_COMMAND: guide, how-to/train-with-your-trainer"}
 """Variables of 1.0 that nothing reads any more, and what takes their place."""

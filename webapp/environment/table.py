@@ -372,8 +372,8 @@ TABLE = (
     Setting(
         "RONDO_REWARD_URL",
         Kind.ADDRESS,
-        "model server that scores for TRL, and where the reward model has another base than the policy, "
-        "without `/v1`; read by the trainer",
+        "model server that scores where the reward model has another base than the policy, without `/v1`; "
+        "read by the trainer",
         choices=WEB,
         default_note="the model server, on this machine",
     ),
@@ -393,9 +393,9 @@ TABLE = (
         default_note="none",
     ),
     Setting(
-        "RONDO_TRL",
+        "RONDO_TRAINER_COMMAND",
         Kind.TEXT,
-        "program `trl` of an environment of its own, for recipes whose trainer is `trl`; read by the trainer",
-        default_note="none",
+        "command of a trainer of yours, which gets the run's folder",
+        default_note="Rondo's own",
     ),
 )

@@ -14,8 +14,7 @@ from peft.functional import set_adapter, set_requires_grad
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
-from training.contract import ContractError, LoraSettings, Quantization
-from training.rlhf.model.adapter_files import base_digest
+from training.contract import ContractError, LoraSettings, Quantization, base_digest
 from training.rlhf.model.base_model import load_base_model
 from training.rlhf.model.lora_layer import Share, mixing
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from training.contract import ContractError
-from training.rlhf.model.adapter_files import ADAPTER_FILE, TOKENIZER_FILES
+from training.contract import TOKENIZER_FILES, ContractError
+from training.rlhf.model.adapter_files import ADAPTER_FILE
 
 
 def holds_all_weights(folder: Path) -> bool:
