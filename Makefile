@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL = $(PYTHON) .ci/install.py $(if $(TORCH),--torch $(TORCH))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev lock run test test-fast test-faults test-processes test-slurm test-ray test-vllm test-trl test-quantised wheel test-wheel sbom bench reverse screenshots guide lint format
+.PHONY: help install install-dev lock run test test-fast test-faults test-processes test-ray test-vllm test-quantised wheel test-wheel sbom bench reverse screenshots guide lint format
 
 help: ## Say what each target does
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -40,14 +40,8 @@ test-processes: install-dev ## Run every training method in two processes agains
 test-vllm: install-dev ## Run a policy gradient whose completions a real vLLM samples
 	@$(BIN)/python .ci/environments.py vllm
 
-test-trl: install-dev ## Train policies by a real TRL, through rounds and by hand
-	@$(BIN)/python .ci/environments.py trl
-
 test-quantised: install-dev ## Train adapters on bases of 4 and 8 bits
 	@$(BIN)/python .ci/environments.py quantised
-
-test-slurm: install-dev ## Run rounds on a real Slurm of three nodes; installs Debian's slurm-wlm, as root
-	@$(BIN)/python .ci/environments.py slurm
 
 test-ray: install-dev ## Run rounds on a real Ray cluster of three nodes, in a virtual environment of its own
 	@$(BIN)/python .ci/environments.py ray

@@ -1,12 +1,10 @@
 """Tests that need software in an environment of its own: `make test-vllm` and its like run this.
 
     .ci/environments.py vllm    vLLM for processors
-    .ci/environments.py trl     TRL with peft, datasets and accelerate
     .ci/environments.py ray     a Ray cluster of three nodes
     .ci/environments.py quantised  bitsandbytes and torchao, beside the usual packages
-    .ci/environments.py slurm   Debian's Slurm, installed where it is missing (as root); three nodes
 
-All but the last get a virtual environment in ~/.cache/rondo/NAME, made once for each list of packages. A
+Each gets a virtual environment in ~/.cache/rondo/NAME, made once for each list of packages. A
 variable (`Suite.variable`) names the Python of another one. Other arguments are handed on to pytest. Ends
 with a verdict; the exit status is that of the tests.
 """
@@ -14,7 +12,6 @@ with a verdict; the exit status is that of the tests.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -33,10 +30,10 @@ class Suite:
 
     tests: tuple[str, ...]
     """Arguments of pytest."""
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...]
     without: tuple[str, ...] = ()
     """Packages that come along and are removed."""
-    named: str = ""
+    named: str
     """The package whose version the verdict tells."""
     variable: str = ""
     """Environment variable by which the tests find the environment's Python."""
@@ -59,13 +56,6 @@ SUITES = {
         variable="RONDO_TEST_VLLM",
         threads=2,
     ),
-    "trl": Suite(
-        tests=("-m", "trl", "-n", "0", "tests/rlhf/external", "tests/training/rounds"),
-        packages=("trl[peft]==1.16.*", "torch==2.13.*", "httpx"),
-        named="trl",
-        variable="RONDO_TEST_TRL",
-        threads=2,
-    ),
     "ray": Suite(
         tests=("--clusters", *_PATIENT, "tests/training/launchers/test_on_ray.py"),
         packages=("ray[default]~=2.60",),
@@ -79,7 +69,6 @@ SUITES = {
         threads=2,
         tests_inside=True,
     ),
-    "slurm": Suite(tests=("--clusters", *_PATIENT, "tests/training/launchers/test_on_slurm.py")),
 }
 
 
@@ -91,15 +80,10 @@ def main() -> int:
     suite = SUITES[name]
     environment = {**os.environ, "OMP_NUM_THREADS": str(suite.threads), "TOKENIZERS_PARALLELISM": "false"}
     environment.pop("DATABASE_URL", None)
-    python = sys.executable
-    if suite.packages:
-        python = os.environ.get(suite.variable) or str(install(CACHE / name, suite))
-        if suite.variable:
-            environment[suite.variable] = python
-        version = version_of(python, suite.named)
-    else:
-        version = install_slurm()
-        environment["PATH"] = os.environ["PATH"]
+    python = os.environ.get(suite.variable) or str(install(CACHE / name, suite))
+    if suite.variable:
+        environment[suite.variable] = python
+    version = version_of(python, suite.named)
     began = time.monotonic()
     tested_by = python if suite.tests_inside else sys.executable
     command = [tested_by, "-m", "pytest", "-v", "-rA", *suite.tests, *arguments]
@@ -134,20 +118,6 @@ def version_of(python: str, package: str) -> str:
     """Return name and version of a package in an environment."""
     ask = [python, "-c", f"import importlib.metadata as m; print(m.version({package!r}))"]
     return f"{package} {subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()}"
-
-
-def install_slurm() -> str:
-    """Install Slurm and munge where they are missing; return the version."""
-    os.environ["PATH"] += ":/usr/sbin"
-    if not all(shutil.which(program) for program in ("slurmctld", "slurmd", "sbatch", "munged")):
-        if os.geteuid() != 0 or shutil.which("apt-get") is None:
-            sys.exit("Slurm is missing. Install it: apt install slurm-wlm munge. Its daemons need root here.")
-        for command in (["update"], ["install", "-y", "--no-install-recommends", "slurm-wlm", "munge"]):
-            subprocess.run(["apt-get", "-q", *command], check=True)  # noqa: S607 - whichever it has
-    if os.geteuid() != 0:
-        sys.exit("The test starts slurmctld and slurmd of its own, which need root.")
-    program = shutil.which("slurmd") or "slurmd"
-    return subprocess.run([program, "-V"], capture_output=True, text=True, check=True).stdout.strip()
 
 
 if __name__ == "__main__":

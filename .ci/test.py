@@ -89,7 +89,7 @@ def main() -> None:
         quick = "not postgres and not slow and not long and not browser and not starter and not servers"
         chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
         sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
-    elsewhere = "not vllm and not quantised and not trl"
+    elsewhere = "not vllm and not quantised"
     selected = f"{'long' if '--faults' in sys.argv else 'not long'} and {elsewhere}"
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 
-_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_DATA", "RONDO_TEST_VLLM", "RONDO_TEST_TRL")
+_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_DATA", "RONDO_TEST_VLLM")
 
 for _name in [name for name in os.environ if name.startswith("RONDO_") and name not in _STAYS]:
     del os.environ[_name]

@@ -45,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--clusters",
         action="store_true",
-        help="Run the tests that start a Slurm or a Ray of their own: `make test-slurm`, `make test-ray`.",
+        help="Run the tests that start a Ray of their own: `make test-ray`.",
     )
 
 
@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (
             "cluster",
             lambda: bool(config.getoption("--clusters")),
-            "starts a cluster: `make test-slurm` and `make test-ray` run it",
+            "starts a cluster: `make test-ray` runs it",
         ),
         ("namespaces", _ip_is_there, "needs ip (Debian: apt install iproute2)"),
         ("namespaces", namespaces_are_permitted, "needs network namespaces, which are not permitted here"),

@@ -23,6 +23,7 @@ from training.launchers import LauncherError
 from training.launchers.command import OF_OTHERS, OF_SUBMIT, arguments_of
 from training.store import Objects, StoreError
 from webapp.database.history import REMEDY, unfinished_apps
+from webapp.environment.table import REMOVED
 
 TAG = "rondo"
 _BROKER_PORTS = {"redis": 6379, "rediss": 6379, "amqp": 5672, "pyamqp": 5672, "amqps": 5671}
@@ -151,9 +152,7 @@ def rewards_can_be_had(app_configs: Any, **_: Any) -> list[CheckMessage]:
 
 _NEEDS: dict[str, tuple[str, ...]] = {
     "local": (),
-    "slurm": (),
     "ray": ("RONDO_RAY_URL",),
-    "kubernetes": ("RONDO_KUBERNETES_URL", "RONDO_KUBERNETES_IMAGE"),
     "command": ("RONDO_COMMAND_SUBMIT", "RONDO_COMMAND_POLL", "RONDO_COMMAND_CANCEL"),
 }
 """By launcher, the settings that it cannot do without."""
@@ -165,7 +164,10 @@ def launchers_are_set_up(app_configs: Any, **_: Any) -> list[CheckMessage]:
     messages: list[CheckMessage] = []
     for name in settings.RONDO_LAUNCHER or [""]:
         if name not in _NEEDS:
-            hint = f"Write one or more of {', '.join(_NEEDS)}, commas between them; the first is the default."
+            hint = (
+                f"Write one or more of {', '.join(_NEEDS)}, commas between them; the first is the default. "
+                "Slurm and Kubernetes are reached by command: see the guide, how-to/train-on-a-cluster."
+            )
             messages.append(
                 Error(f"RONDO_LAUNCHER names {name!r}, which is no launcher.", hint=hint, id="rondo.E022")
             )
@@ -183,6 +185,16 @@ def launchers_are_set_up(app_configs: Any, **_: Any) -> list[CheckMessage]:
                 Error(f"{variable}: {error}.", hint="See the guide on commands.", id="rondo.E024")
             )
     return messages
+
+
+@register(TAG)
+def no_removed_setting_is_set(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """Warn about variables that an earlier release read."""
+    return [
+        Warning(f"{name} is set, and nothing reads it any more.", hint=f"{instead}.", id="rondo.W025")
+        for name, instead in REMOVED.items()
+        if os.environ.get(name)
+    ]
 
 
 @register(TAG)

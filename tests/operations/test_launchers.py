@@ -35,16 +35,16 @@ def test_local_alone_asks_nobody():
 
 
 def test_a_cluster_that_answers_tells_what_it_has(settings: Settings, monkeypatch: pytest.MonkeyPatch):
-    settings.RONDO_LAUNCHER = ["slurm", "local"]
+    settings.RONDO_LAUNCHER = ["ray", "local"]
 
     class Answers:
         def look(self) -> list[str]:
-            return ["partition h100 (up): 5 nodes, 3 busy, 1 idle, 1 unavailable"]
+            return ["version 2.60.0: 3 nodes"]
 
     monkeypatch.setattr(launchers, "cluster", lambda name: Answers())
     assert texts_and_levels(launchers.launchers()) == [
-        ("Runs train where recipes say: slurm by default, local.", Level.FINE),
-        ("slurm: partition h100 (up): 5 nodes, 3 busy, 1 idle, 1 unavailable", Level.FINE),
+        ("Runs train where recipes say: ray by default, local.", Level.FINE),
+        ("ray: version 2.60.0: 3 nodes", Level.FINE),
     ]
 
 
@@ -65,16 +65,16 @@ def test_a_cluster_that_does_not_answer_is_wrong_with_the_remedy(
 
 
 def test_jobs_that_wait_run_or_were_lost_are_listed(run: Run):
-    common = {"run": run, "launcher": "slurm", "resources": {}}
+    common = {"run": run, "launcher": "command", "resources": {}}
     Launch.objects.create(name="a", state="lost", ended_at=timezone.now(), **common)
     Launch.objects.create(name="b", state="ended", ended_at=timezone.now(), **common)
     waits = Launch.objects.create(name="c", handle="17", state="waiting", reason="Priority", **common)
     first, second = texts_and_levels(launchers.cluster_jobs())
-    assert first[0].startswith("tea-reward waits as job 17 of slurm for")
+    assert first[0].startswith("tea-reward waits as job 17 of command for")
     assert first[0].endswith(": Priority.")
     assert second == ("1 job of a cluster was lost or refused in the last 24 hours.", Level.ATTENTION)
     Launch.objects.filter(pk=waits.pk).update(state="running", nodes="n[1-2]", started_at=timezone.now())
-    assert "runs as job 17 of slurm on n[1-2] for" in texts_and_levels(launchers.cluster_jobs())[0][0]
+    assert "runs as job 17 of command on n[1-2] for" in texts_and_levels(launchers.cluster_jobs())[0][0]
 
 
 def test_gpus_are_listed_with_what_trains_on_them(run: Run, make_worker: MakeWorker):

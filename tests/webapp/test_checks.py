@@ -15,6 +15,7 @@ from pytest_django import Settings
 
 from tests.webapp.running import free_port
 from webapp.checks import TAG
+from webapp.environment import read_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,8 +143,18 @@ def test_a_store_that_nothing_here_can_open_is_told(settings):
         assert "rondo.E021" not in identifiers()
 
 
+def test_a_setting_that_an_earlier_release_read_is_named_with_what_takes_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("RONDO_SLURM_OPTIONS", "--account=nlp")
+    monkeypatch.setenv("RONDO_KUBERNETES_JOBSET", "")
+    # Not one that stops the start as misspelt.
+    read_environment(os.environ)
+    assert identifiers() == {"rondo.W025"}
+
+
 def test_launchers_that_cannot_work_are_said_at_the_start(settings: Settings):
-    settings.RONDO_LAUNCHER = ["local", "ray", "kubernetes", "command", "lsf"]
+    settings.RONDO_LAUNCHER = ["local", "ray", "slurm", "command"]
     assert identifiers() == {"rondo.E022", "rondo.E023"}
     settings.RONDO_LAUNCHER = ["ray"]
     settings.RONDO_RAY_URL = "http://ray:8265"

@@ -58,11 +58,8 @@ NOT_FOR_A_TEAM = {
     *("RONDO_HOST", "RONDO_PORT", "RONDO_WEB_PROCESSES", "RONDO_MODEL_SERVER_PORT"),
     # The model server's command names the starter.
     *("RONDO_STARTER_MODEL", "RONDO_STARTER_MODEL_NAME"),
-    # Commands of a cluster that the image does not have.
-    *("RONDO_SLURM_OPTIONS", "RONDO_COMMAND_SUBMIT", "RONDO_COMMAND_POLL"),
-    *("RONDO_COMMAND_CANCEL", "RONDO_COMMAND_LOGS"),
-    # For development and for tests.
-    *("RONDO_DEBUG", "RONDO_TRL"),
+    # For development.
+    "RONDO_DEBUG",
 }
 
 

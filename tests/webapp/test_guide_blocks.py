@@ -50,11 +50,22 @@ RUN_BY = {
     "accelerate": ("tests/rlhf/loop/test_distributed.py", "test_accelerate_starts_a_run_unchanged"),
     "pipx": ("tests/webapp/test_wheel.py", "test_rondo_starts_and_its_commands_work"),
     "rondo": ("tests/webapp/test_wheel.py", "test_rondo_starts_and_its_commands_work"),
-    "/opt/trl/bin/pip": ("tests/training/rounds/test_trl_rounds.py", "test_a_round_has_trl_train_its_policy"),
 }
 OF_THE_SYSTEM = {"useradd", "install", "git", "cd", "set", "python3"}
 """Programs of an administrator's own machine; their syntax is read here."""
 PROGRAMS = {
+    ("how-to/train-with-your-trainer.md", '"""A trainer of'): (
+        "tests/training/launchers/test_outside_trainer.py",
+        "test_its_run_is_shown_as_finished_and_its_checkpoint_is_loaded",
+    ),
+    ("how-to/train-on-a-cluster.md", '"""Slurm by'): (
+        "tests/training/launchers/test_guide_programs.py",
+        "test_a_round_trains_to_its_end",
+    ),
+    ("how-to/train-on-a-cluster.md", '"""Kubernetes by'): (
+        "tests/training/launchers/test_guide_programs.py",
+        "test_a_round_trains_to_its_end",
+    ),
     ("how-to/add-a-format.md", "from annotation.exchange.formats.writers"): (
         "tests/webapp/test_guide.py",
         "test_the_format_that_the_guide_adds_writes_pairs",

@@ -183,7 +183,7 @@ class TrainingMachineSerializer(serializers.Serializer[Any]):
 class LaunchPlanSerializer(serializers.Serializer[Any]):
     """The launcher and resources of a round's runs, and the jobs that it would submit."""
 
-    launcher = serializers.CharField(help_text="`local`, `slurm`, `ray`, `kubernetes` or `command`.")
+    launcher = serializers.CharField(help_text="`local`, `ray` or `command`.")
     nodes = serializers.IntegerField(source="resources.nodes", help_text="Machines that train together.")
     processes = serializers.IntegerField(source="resources.processes", help_text="On each machine.")
     gpus = serializers.IntegerField(

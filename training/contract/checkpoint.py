@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import re
 from dataclasses import field
@@ -32,6 +33,18 @@ CHECKPOINT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """A checkpoint's name is also its folder's name and its model id on the model server."""
 
 CheckpointKind = Literal["starter", "policy", "reward"]
+
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+)
 
 
 @record
@@ -92,3 +105,12 @@ def read_manifest(folder: Path, *, verify: bool = False) -> Manifest:
 def manifest_digest(folder: Path) -> str:
     """Return a checkpoint's identity: the digest of its manifest, which lists the digests of all files."""
     return sha256_of_file(folder / MANIFEST_FILE)
+
+
+def base_digest(folder: Path) -> str:
+    """SHA-256 over the names and contents of a base model's weights and tokenizer files."""
+    digest = hashlib.sha256()
+    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    for path in sorted([*folder.glob("*.safetensors"), *tokenizer]):
+        digest.update(f"{path.name} {sha256_of_file(path)}\n".encode())
+    return digest.hexdigest()

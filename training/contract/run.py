@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
-from training.contract.external import TrlSettings, trl_refusals
 from training.contract.files import (
     FORMAT_VERSION,
     canonical_json,
@@ -34,6 +33,10 @@ OUTPUT_FILE = "output.txt"
 CANCEL_FILE = "cancel"
 STATE_FOLDER = "state"
 CHECKPOINT_FOLDER = "checkpoint"
+
+REWARD_URL_VARIABLE = "RONDO_REWARD_URL"
+REWARD_KEY_VARIABLE = "RONDO_REWARD_KEY"
+"""Environment variables of a trainer: the model server that scores samples, and its key."""
 
 EXIT_FINISHED = 0
 EXIT_FAILED = 1
@@ -99,8 +102,6 @@ class RunSpec:
     cache: str | None = None
     """Folder for what another run on the same snapshot need not compute again: tokens, log-probabilities of
     the reference. A relative path starts at the run's folder; null is `cache` in it. May be deleted."""
-    trl: TrlSettings | None = None
-    """TRL trains the run, in an environment of its own; null is Rondo's trainer."""
     format: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -118,27 +119,19 @@ class RunSpec:
             "a quantised base cannot be cut; set it or sharding to 'none'",
         )
         require(self.format == FORMAT_VERSION, "spec", f"format {self.format} is not {FORMAT_VERSION}")
-        if self.trl is not None:
-            for name, problem in trl_refusals(self.settings, parent=self.parent is not None):
-                require(False, f"settings, {name}", problem)
-
-    @property
-    def launched(self) -> int:
-        """Return the number of processes that a launcher starts on a machine. TRL starts its own."""
-        return 1 if self.trl is not None else self.processes
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Build a spec from decoded JSON, settings resolved."""
+        """Build a spec from decoded JSON, settings resolved.
+
+        In 1.0 TRL could train a run: its checkpoint is read as any other's, without TRL's options.
+        """
         require_format(values, SPEC_FILE)
-        return decode(cls, values, SPEC_FILE)
+        return decode(cls, {name: value for name, value in values.items() if name != "trl"}, SPEC_FILE)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the resolved spec, every default written out; without `trl` where it is null."""
-        values = dataclasses.asdict(self)
-        if values["trl"] is None:
-            del values["trl"]
-        return values
+        """Return the resolved spec, every default written out."""
+        return dataclasses.asdict(self)
 
 
 def write_spec(run_folder: Path, spec: RunSpec) -> None:
@@ -147,8 +140,14 @@ def write_spec(run_folder: Path, spec: RunSpec) -> None:
 
 
 def read_spec(run_folder: Path) -> RunSpec:
-    """Read and validate `spec.json`."""
-    return RunSpec.from_json(read_json(run_folder / SPEC_FILE))
+    """Read and validate `spec.json`. Refuses one of 1.0 that TRL was to train."""
+    values = read_json(run_folder / SPEC_FILE)
+    require(
+        not values.get("trl"),
+        SPEC_FILE,
+        "Rondo no longer starts TRL; take trl out of the spec, and Rondo's trainer trains it",
+    )
+    return RunSpec.from_json(values)
 
 
 @record

@@ -1,4 +1,4 @@
-"""Launchers start a run's trainer: as a process here, or as a job of Slurm, Ray, Kubernetes or a command.
+"""Launchers start a run's trainer: as a process here, or as a job of Ray, or of any scheduler by commands.
 
 Knows folders, commands and HTTP; no database, no torch, no Ray.
 """

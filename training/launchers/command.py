@@ -22,9 +22,22 @@ from training.launchers.protocol import (
     Place,
 )
 
-OF_SUBMIT = ("script", "name", "folder", "nodes", "processes", "gpus", "memory_gb", "hours", "queue")
+OF_SUBMIT = (
+    "script",
+    "name",
+    "folder",
+    "nodes",
+    "processes",
+    "gpus",
+    "memory_gb",
+    "hours",
+    "queue",
+    "variables",
+)
 OF_OTHERS = ("handle", "lines")
 SCRIPT_FILE = "job.sh"
+TRY_AGAIN = 75
+"""Exit status by which a command says that the scheduler does not answer (`EX_TEMPFAIL`)."""
 _LONGEST_HANDLE = 200
 _HANDLE = re.compile(r"[^\s-]\S*")
 
@@ -89,6 +102,7 @@ class CommandTemplate:
             "memory_gb": "" if wants.memory_gb is None else f"{wants.memory_gb:g}",
             "hours": "" if wants.hours is None else f"{wants.hours:g}",
             "queue": wants.queue,
+            "variables": ",".join(sorted(job.environment)),
         }
         output = self._run(
             arguments_of(self.submit_command, values), text=script.read_text(), environment=job.environment
@@ -144,4 +158,7 @@ class CommandTemplate:
     def _run(
         self, command: list[str], *, text: str = "", environment: Mapping[str, str] | None = None
     ) -> Output:
-        return run(command, launcher="The command template", text=text, environment=environment)
+        output = run(command, launcher="The command template", text=text, environment=environment)
+        if output.code == TRY_AGAIN:
+            raise LauncherUnreachableError(f"{command[0]}: {output.error_text}; it is tried again")
+        return output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,13 +22,11 @@ class Api:
         url: str,
         *,
         token: Callable[[], str] = lambda: "",
-        verify: Callable[[], ssl.SSLContext] | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self._launcher = launcher
         self._url = url.rstrip("/")
         self._token = token
-        self._verify = verify
         self._transport = transport
 
     def ask(
@@ -48,11 +45,8 @@ class Api:
         """
         token = self._token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        verify = self._verify() if self._verify and self._url.startswith("https:") else True
         try:
-            with httpx.Client(
-                timeout=_SECONDS, verify=verify, transport=self._transport, trust_env=False
-            ) as client:
+            with httpx.Client(timeout=_SECONDS, transport=self._transport, trust_env=False) as client:
                 response = client.request(
                     method, f"{self._url}{path}", json=json, params=query, headers=headers
                 )

@@ -8,7 +8,7 @@ from training.models.checkpoints import Run
 
 
 class Launch(models.Model):
-    """One submission of a run to Slurm, Ray, Kubernetes or a command.
+    """One submission of a run to Ray or by a command.
 
     Written by `services.runs.cluster_runs`, by the worker that holds the claim on the run's step. The row is
     there before the job is: a worker that dies in between leaves a name by which the next one finds the job.

@@ -30,7 +30,6 @@ _OF_A_RULE = ("name", "kind", "options")
 """The only fields of an evaluation's rule, which is not weighed against others."""
 _SPELT = {
     "lora": "LoRA",
-    "trl": "TRL",
     "kl": "KL",
     "sft_weight": "SFT weight",
     "lam": "λ",

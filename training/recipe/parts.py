@@ -189,7 +189,7 @@ class PromotionSettings:
     """Least mean score by name of a rule of the evaluation."""
 
 
-Launcher = Literal["default", "local", "slurm", "ray", "kubernetes", "command"]
+Launcher = Literal["default", "local", "ray", "command"]
 _QUEUE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.,:/@-]{0,99})?")
 
 

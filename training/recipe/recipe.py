@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
@@ -20,7 +20,6 @@ from training.contract import (
     SftSettings,
     settings_from_json,
 )
-from training.contract.external import TrlSettings, trl_refusals
 from training.contract.record import ContractError, decode, record, require
 from training.recipe.parts import (
     BudgetSettings,
@@ -35,6 +34,9 @@ from training.recipe.parts import (
 
 PolicySettings = PreferenceSettings | KtoSettings | SftSettings | PolicyGradientSettings
 _POLICY_METHODS = ("preference", "kto", "sft", "policy_gradient")
+
+REMOVED_FIELDS = ("trainer", "trl")
+"""Fields of 1.0 that recipes in use still have."""
 
 ROUND_REWARD_MODEL = "round"
 """In a recipe, the checkpoint of a reward part: the reward model that the same round trains."""
@@ -127,11 +129,6 @@ class Recipe:
     """Limit on the cost of training."""
     compute: ComputeSettings = field(default_factory=ComputeSettings)
     """Launcher and hardware of the training."""
-    trainer: Literal["rondo", "trl"] = "rondo"
-    """Trainer of the policy: Rondo's own; or TRL's command line, in the environment that RONDO_TRL names.
-    Reward models are trained by Rondo."""
-    trl: TrlSettings = field(default_factory=TrlSettings)
-    """Options for TRL beyond the settings of the policy; unused with trainer rondo."""
     ai_feedback: bool = False
     """Include the annotations of AI annotators; false keeps them out of the snapshot."""
     feedback: FeedbackUse | None = None
@@ -155,7 +152,6 @@ class Recipe:
             f"they give {answers} answers to a prompt; a comparison has 2 to 9",
         )
         self._check_promotion()
-        self._check_trainer()
         require(
             self.policy.samples_on_server or not self.compute.rollout_servers,
             "compute, rollout_servers",
@@ -167,19 +163,6 @@ class Recipe:
             "compute, quantization",
             "only a frozen base can be quantised; set it to 'none', or "
             f"{' and '.join(full)}, adapter to 'lora'",
-        )
-
-    def _check_trainer(self) -> None:
-        """Raise for a policy or a machine that TRL's command line cannot be told of."""
-        if self.trainer == "rondo":
-            return
-        for name, problem in trl_refusals(self.policy):
-            require(False, f"policy, {name}", problem)
-        require(self.compute.nodes == 1, "compute, nodes", "TRL is started on one machine; set it to 1")
-        require(
-            self.compute.quantization == "none",
-            "compute, quantization",
-            "TRL loads the base as it is; set it to 'none', or trainer to 'rondo'",
         )
 
     def _check_promotion(self) -> None:
@@ -201,10 +184,10 @@ class Recipe:
         for part in policy.rewards_of_all:
             served = bool(self.reward_base) and part.checkpoint == ROUND_REWARD_MODEL
             require(
-                part.population.reward == "common" or not (served or self.trainer == "trl"),
+                part.population.reward == "common" or not served,
                 "policy, rewards",
                 f"the reward {part.name!r} is one of groups, which the model server does not score by; set "
-                "its population, reward to 'common', or leave reward_base empty and trainer 'rondo'",
+                "its population, reward to 'common', or leave reward_base empty",
             )
             if part.checkpoint != ROUND_REWARD_MODEL:
                 continue
@@ -232,9 +215,15 @@ class Recipe:
     def from_json(cls, values: Mapping[str, Any]) -> Self:
         """Return the recipe in decoded JSON, with defaults for missing values.
 
-        Raises `ContractError` that names the field.
+        Raises `ContractError` that names the field. A recipe of 1.0 also names its trainer, Rondo's or TRL.
         """
-        return decode(cls, values)
+        require(
+            values.get("trainer", "rondo") == "rondo",
+            "trainer",
+            "Rondo no longer starts TRL; take the field out, and name a trainer of your own by "
+            "RONDO_TRAINER_COMMAND",
+        )
+        return decode(cls, {name: value for name, value in values.items() if name not in REMOVED_FIELDS})
 
     def to_json(self) -> dict[str, Any]:
         """Return the recipe with every default written out."""

@@ -28,7 +28,6 @@ from training.contract import (
     read_snapshot_header,
     read_spec,
 )
-from training.rlhf.external.run import train_by_trl
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.loop.run import RunResult, TrainingRun, refuse_too_many_tokens, train_on_judgments
 from training.rlhf.loop.state import resume_key
@@ -128,8 +127,6 @@ def _train(folder: RunFolder, stop: StopRequest, processes: Processes) -> str:
     if _already_finished(folder.path, spec):
         return "the checkpoint was already there"
     snapshot = _checked_snapshot(folder.path, spec)
-    if spec.trl is not None:
-        return train_by_trl(folder, spec, snapshot, stop)
     device = resolve_device(spec.device, local_rank=processes.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)

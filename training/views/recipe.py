@@ -34,7 +34,7 @@ SECTIONS = (
     (gettext_lazy("Start, budget and compute"), ("start", "budget", "compute")),
     (gettext_lazy("Training data"), ("reliability_weights", "ai_feedback", "first_passes", "feedback")),
     (gettext_lazy("Reward model"), ("reward_base", "reward")),
-    (gettext_lazy("Policy"), ("policy", "trainer", "trl")),
+    (gettext_lazy("Policy"), ("policy",)),
     (gettext_lazy("Evaluation"), ("evaluation",)),
     (gettext_lazy("Promotion"), ("promotion",)),
 )

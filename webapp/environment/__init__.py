@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from webapp.environment.table import TABLE, Kind, Setting
+from webapp.environment.table import REMOVED, TABLE, Kind, Setting
 
 _WRONG_SETTINGS = 3
 _TRUE = {"true", "on", "ok", "y", "yes", "1"}
@@ -68,7 +68,8 @@ def load_settings_or_exit() -> None:
 def _misspelt(environment: Mapping[str, str]) -> list[str]:
     """Return a line for each `RONDO_` variable that is almost the name of a setting."""
     names = {setting.name for setting in TABLE}
-    odd = sorted(name for name in environment if name.startswith("RONDO_") and name not in names)
+    known = names | REMOVED.keys()
+    odd = sorted(name for name in environment if name.startswith("RONDO_") and name not in known)
     near = {name: get_close_matches(name, names, n=1, cutoff=0.9) for name in odd}
     return [f"{name} is no setting. Write {matches[0]}." for name, matches in near.items() if matches]
 

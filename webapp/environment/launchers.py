@@ -1,4 +1,4 @@
-"""Environment variables of launchers and clusters."""
+"""Environment variables of launchers and clusters, and those that earlier releases read."""
 
 from webapp.environment.setting import WEB, Kind, Setting
 
@@ -6,8 +6,7 @@ LAUNCHERS = (
     Setting(
         "RONDO_LAUNCHER",
         Kind.NAMES,
-        "where recipes may train, by commas: `local`, `slurm`, `ray`, `kubernetes`, `command`; the first "
-        "is the default",
+        "where recipes may train, by commas: `local`, `ray`, `command`; the first is the default",
         default=("local",),
         default_note="`local`",
     ),
@@ -58,12 +57,6 @@ LAUNCHERS = (
         high=86400,
     ),
     Setting(
-        "RONDO_SLURM_OPTIONS",
-        Kind.TEXT,
-        "more options of `sbatch` for every job: `--account=nlp --constraint=h100`",
-        default_note="none",
-    ),
-    Setting(
         "RONDO_RAY_URL",
         Kind.ADDRESS,
         "dashboard of a Ray cluster, which takes jobs: `http://ray-head:8265`",
@@ -83,59 +76,10 @@ LAUNCHERS = (
         ),
     ),
     Setting(
-        "RONDO_KUBERNETES_URL",
-        Kind.ADDRESS,
-        "API server of a Kubernetes cluster; inside it `https://kubernetes.default.svc`",
-        choices=WEB,
-        default_note="none",
-    ),
-    Setting(
-        "RONDO_KUBERNETES_TOKEN",
-        Kind.TEXT,
-        "its token; inside the cluster that of the pod's service account",
-        default_note="none",
-        is_secret=True,
-    ),
-    Setting(
-        "RONDO_KUBERNETES_CA",
-        Kind.TEXT,
-        "file of its certificate authority",
-        default_note="that of the pod's service account",
-    ),
-    Setting("RONDO_KUBERNETES_NAMESPACE", Kind.TEXT, "namespace of the jobs", default="default"),
-    Setting(
-        "RONDO_KUBERNETES_IMAGE", Kind.TEXT, "image with Rondo and torch for the pods", default_note="none"
-    ),
-    Setting(
-        "RONDO_KUBERNETES_CLAIM",
-        Kind.TEXT,
-        "PersistentVolumeClaim with `RONDO_HOME`, mounted at `RONDO_CLUSTER_HOME`; none where the store "
-        "carries files",
-        default_note="none",
-    ),
-    Setting(
-        "RONDO_KUBERNETES_SECRET",
-        Kind.TEXT,
-        "Secret whose entries the pods get as variables: keys of the store and of judges",
-        default_note="none",
-    ),
-    Setting(
-        "RONDO_KUBERNETES_SERVICE_ACCOUNT",
-        Kind.TEXT,
-        "service account of the pods",
-        default_note="none, and no token in the pods",
-    ),
-    Setting(
-        "RONDO_KUBERNETES_JOBSET",
-        Kind.BOOLEAN,
-        "make each job a JobSet (`jobset.x-k8s.io/v1alpha2`), whose controller the cluster must have",
-        default=False,
-    ),
-    Setting(
         "RONDO_COMMAND_SUBMIT",
         Kind.TEXT,
         "command template: submits `{script}` and writes the job's handle; also `{name}`, `{folder}`, "
-        "`{nodes}`, `{processes}`, `{gpus}`, `{memory_gb}`, `{hours}`, `{queue}`",
+        "`{nodes}`, `{processes}`, `{gpus}`, `{memory_gb}`, `{hours}`, `{queue}`, `{variables}`",
         default_note="none",
     ),
     Setting(
@@ -148,3 +92,16 @@ LAUNCHERS = (
     Setting("RONDO_COMMAND_CANCEL", Kind.TEXT, "ends `{handle}`", default_note="none"),
     Setting("RONDO_COMMAND_LOGS", Kind.TEXT, "writes the log of `{handle}`", default_note="none"),
 )
+
+_BY_COMMANDS = (
+    "Launch with commands in its place: the guide, how-to/train-on-a-cluster, has a program for them"
+)
+REMOVED = {
+    f"RONDO_{name}": _BY_COMMANDS
+    for name in (
+        *("SLURM_OPTIONS", "KUBERNETES_URL", "KUBERNETES_TOKEN", "KUBERNETES_CA", "KUBERNETES_NAMESPACE"),
+        *("KUBERNETES_IMAGE", "KUBERNETES_CLAIM", "KUBERNETES_SECRET", "KUBERNETES_SERVICE_ACCOUNT"),
+        "KUBERNETES_JOBSET",
+    )
+} | {"RONDO_TRL": "Name a trainer of yours by RONDO_TRAINER_COMMAND: guide, how-to/train-with-your-trainer"}
+"""Variables of 1.0 that nothing reads any more, and what takes their place."""

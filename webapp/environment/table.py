@@ -1,9 +1,9 @@
 """Every environment variable of Rondo, in the order of the guide."""
 
-from webapp.environment.launchers import LAUNCHERS
+from webapp.environment.launchers import LAUNCHERS, REMOVED
 from webapp.environment.setting import WEB, Kind, Setting
 
-__all__ = ["TABLE", "WEB", "Kind", "Setting"]
+__all__ = ["REMOVED", "TABLE", "WEB", "Kind", "Setting"]
 
 TABLE = (
     Setting(
@@ -372,8 +372,8 @@ TABLE = (
     Setting(
         "RONDO_REWARD_URL",
         Kind.ADDRESS,
-        "model server that scores for TRL, and where the reward model has another base than the policy, "
-        "without `/v1`; read by the trainer",
+        "model server that scores where the reward model has another base than the policy, without `/v1`; "
+        "read by the trainer",
         choices=WEB,
         default_note="the model server, on this machine",
     ),
@@ -393,9 +393,9 @@ TABLE = (
         default_note="none",
     ),
     Setting(
-        "RONDO_TRL",
+        "RONDO_TRAINER_COMMAND",
         Kind.TEXT,
-        "program `trl` of an environment of its own, for recipes whose trainer is `trl`; read by the trainer",
-        default_note="none",
+        "command of a trainer of yours, which gets the run's folder",
+        default_note="Rondo's own",
     ),
 )

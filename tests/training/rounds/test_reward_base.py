@@ -24,7 +24,6 @@ from training.contract import (
     RolloutSettings,
     manifest_digest,
 )
-from training.contract.external import trl_refusals
 from training.models import BaseModel, Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, Recipe, default_recipe
 from training.services.registry.base_models import register_base_model
@@ -144,32 +143,9 @@ def test_a_reward_of_groups_that_the_model_server_would_score_by_is_refused_when
 
     with pytest.raises(Refusal, match="policy, rewards: the reward fair is one of groups"):
         change_recipe(round_=round_, recipe=recipe("old-reward"), actor=carol)
-    for more in ({"reward_base": "larger"}, {"trainer": "trl"}):
-        with pytest.raises(ContractError, match="policy, rewards: the reward 'fair' is one of groups"):
-            recipe(ROUND_REWARD_MODEL, **more)
+    with pytest.raises(ContractError, match="policy, rewards: the reward 'fair' is one of groups"):
+        recipe(ROUND_REWARD_MODEL, reward_base="larger")
     assert change_recipe(round_=round_, recipe=recipe(ROUND_REWARD_MODEL), actor=carol)
-
-
-@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["of the same base", "of another base"])
-def test_trl_has_its_samples_scored_by_the_model_server(
-    project: Project, larger: BaseModel, is_elsewhere: bool
-):
-    reward = make_trained("old-reward", project, kind=CheckpointKind.REWARD)
-    if is_elsewhere:
-        on(reward, larger)
-    else:
-        Checkpoint.objects.filter(pk=reward.pk).update(base_model=register_starter().name)
-    policy = PolicyGradientSettings(
-        rewards=(RewardPart(name="old", kind="model", checkpoint="old-reward"),),
-        rollout=RolloutSettings(unfinished="score"),
-    )
-    assert not list(trl_refusals(policy))
-    round_ = draft_first_round(project=project, created_by=None)
-    placed = with_reward_models(round_, policy, served=True)
-    assert isinstance(placed, PolicyGradientSettings)
-    assert [(part.kind, part.checkpoint) for part in placed.rewards] == [("served", "old-reward")]
-    # What a run of TRL is made of.
-    assert not list(trl_refusals(placed))
 
 
 def test_a_base_that_is_not_here_cannot_be_the_reward_models(project: Project):

@@ -1,7 +1,7 @@
 """Run a run's trainer as one node of a job: `python -m training.launchers.node RUN_DIR --job NAME`.
 
-Slurm, Ray, Kubernetes and command templates all start this, once on each node. It needs neither the database
-nor a connection to the web. Exit status: that of the trainer on the first node, 0 or 3 on the others.
+Ray and command templates start this, once on each node. It needs neither the database nor a connection to the
+web. Exit status: that of the trainer on the first node, 0 or 3 on the others.
 """
 
 from __future__ import annotations

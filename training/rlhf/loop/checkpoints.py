@@ -45,13 +45,10 @@ def save_checkpoint(
     metrics: dict[str, float],
     dropped: list[dict[str, str]],
     warnings: Sequence[str] = (),
-    texts: Mapping[str, str] | None = None,
-    versions: Mapping[str, str] | None = None,
     weights: Mapping[str, Tensor] | None = None,
 ) -> Manifest:
     """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
 
-    texts: more files by name. versions: of the libraries that trained it, where they are not this process's.
     weights: all of them, gathered, where they are cut over processes.
 
     Equal runs write equal bytes: nothing here tells of time, machine or folder.
@@ -68,8 +65,6 @@ def save_checkpoint(
     heads = backbone.head_state(adapter)
     if heads:
         _save_tensors(partial / HEADS_FILE, heads)
-    for name, text in (texts or {}).items():
-        (partial / name).write_text(text, encoding="utf-8")
     manifest = Manifest(
         kind=kind,
         name=spec.name or kind,
@@ -86,7 +81,7 @@ def save_checkpoint(
         warnings=list(warnings),
         heads=sorted(name for name in heads if "." not in name),
         files={path.name: sha256_of_file(path) for path in sorted(partial.iterdir())},
-        versions=library_versions() if versions is None else dict(versions),
+        versions=library_versions(),
         parent_digest=manifest_digest(Path(spec.parent)) if spec.parent else None,
     )
     write_manifest(partial, manifest)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest, sha256_of_file
+from training.contract import HEADS_FILE, ContractError, LoraSettings, Manifest
 from training.rlhf.model.lora_layer import LoraLinear
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-)
-
-
-def base_digest(folder: Path) -> str:
-    """SHA-256 over the names and contents of a base model's weights and tokenizer files."""
-    digest = hashlib.sha256()
-    tokenizer = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
-    for path in sorted([*folder.glob("*.safetensors"), *tokenizer]):
-        digest.update(f"{path.name} {sha256_of_file(path)}\n".encode())
-    return digest.hexdigest()
 
 
 def read_lora_settings(folder: Path) -> LoraSettings:

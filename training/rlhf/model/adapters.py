@@ -31,14 +31,8 @@ from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
 from training.contract import ALL_LINEAR, ContractError, LoraSettings, Manifest, Quantization, read_manifest
-from training.rlhf.model.adapter_files import (
-    ADAPTER_FILE,
-    TOKENIZER_FILES,
-    base_digest,
-    load_heads,
-    lora_config,
-    read_lora_settings,
-)
+from training.contract.checkpoint import TOKENIZER_FILES, base_digest
+from training.rlhf.model.adapter_files import ADAPTER_FILE, load_heads, lora_config, read_lora_settings
 from training.rlhf.model.base_model import load_base_model, refuse_not_finite
 from training.rlhf.model.lora_layer import Share, mixing
 

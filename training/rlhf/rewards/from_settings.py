@@ -35,8 +35,8 @@ from training.contract import (
     manifest_digest,
     read_manifest,
 )
-from training.contract.external import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.contract.record import require
+from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, Part
 from training.rlhf.rewards.judge import Judge, RubricReward

@@ -47,6 +47,7 @@ from training.services.rounds.memory_gate import (
 from training.services.rounds.reward_models import served_groups, unknown_reference
 from training.services.rounds.rubric_rewards import unknown_rubric
 from training.services.runs.memory import Shape, Spread, memory_of, parameters_in
+from training.services.runs.runs import trl_is_gone
 from training.services.sampling.answers import questions_of, rival_of
 
 _ROUNDS_LOOKED_AT = 5
@@ -268,7 +269,9 @@ def _answering_seconds(round_: Round, answers: int) -> float | None:
 
 
 def _cannot_be_trained(round_: Round) -> Iterator[str]:
-    """Yield why training cannot begin: weights are missing, or the base's chat template does not allow it."""
+    """Yield why training cannot begin: for want of weights, of a fitting chat template, or of its trainer."""
+    if round_.recipe.get("trainer") == "trl":
+        yield trl_is_gone(round_)
     if round_.policy.server_url:
         yield _(
             "%(name)s is served elsewhere and its weights are not here: it can respond and "

@@ -1,7 +1,6 @@
 """The launcher part of a dry run: where a round's runs would train, and the script to be submitted."""
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,8 +10,6 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
-from training.choices import CheckpointKind
-from training.contract.external import trl_refusals
 from training.launchers import LauncherError, Resources
 from training.models import Round, Worker
 from training.recipe.parts import ComputeSettings
@@ -38,13 +35,6 @@ class LaunchPlan:
 
 def launch_plan(round_: Round) -> LaunchPlan:
     """Return the plan by the round's recipe. Asks no cluster, and never raises."""
-    plan = _launch_plan(round_)
-    return dataclasses.replace(
-        plan, problems=[*plan.problems, *_trl_problems(round_, is_local=plan.is_local)]
-    )
-
-
-def _launch_plan(round_: Round) -> LaunchPlan:
     compute = round_.parsed_recipe.compute
     try:
         requested = resources_of(compute)
@@ -63,28 +53,6 @@ def _launch_plan(round_: Round) -> LaunchPlan:
     except (LauncherError, Refusal) as error:
         return LaunchPlan(launcher=name, resources=resources, problems=[str(error)])
     return LaunchPlan(launcher=name, resources=resources, script=script)
-
-
-def _trl_problems(round_: Round, *, is_local: bool) -> Iterator[str]:
-    """Yield why TRL cannot train the round's policy: it is not here, or cannot continue that policy."""
-    recipe = round_.parsed_recipe
-    if recipe.trainer != "trl":
-        return
-    program = settings.RONDO_TRL
-    if not program:
-        yield _(
-            "The recipe has TRL train the policy, and RONDO_TRL is not set: name the program trl of an "
-            "environment with TRL, or set trainer to rondo."
-        )
-    elif is_local and not os.access(program, os.X_OK):
-        yield _("RONDO_TRL is %(program)s, which is no program here: make that environment anew.") % {
-            "program": program
-        }
-    for name, problem in trl_refusals(recipe.policy, parent=round_.policy.kind == CheckpointKind.POLICY):
-        yield _("The recipe has TRL train the policy: policy, %(field)s: %(problem)s.") % {
-            "field": name,
-            "problem": problem,
-        }
 
 
 def _too_few_gpus(compute: ComputeSettings) -> Iterator[str]:

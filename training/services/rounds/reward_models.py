@@ -32,12 +32,10 @@ from training.services.runs.run_files import of_finished
 _Compared = PreferenceSettings | KtoSettings | PolicyGradientSettings
 
 
-def with_reward_models(round_: Round, policy: PolicySettings, *, served: bool = False) -> PolicySettings:
+def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     """Return the settings with place and digest of the reference and of each reward model instead of the
     name that a recipe gives it, and with the published version of each rubric. Refuses a round whose own
     reward model is not trained yet, and a name that the project does not have.
-
-    served: the model server scores by every reward model of `rewards`.
     """
     if not isinstance(policy, SftSettings):
         policy = _with_reference(round_, policy)
@@ -46,7 +44,7 @@ def with_reward_models(round_: Round, policy: PolicySettings, *, served: bool = 
     watch = dataclasses.replace(
         policy.watch, held_out=tuple(_placed(round_, part) for part in policy.watch.held_out)
     )
-    rewards = tuple(_placed(round_, part, served=served) for part in policy.rewards)
+    rewards = tuple(_placed(round_, part) for part in policy.rewards)
     return dataclasses.replace(policy, rewards=rewards, watch=watch)
 
 
@@ -103,16 +101,16 @@ def _with_reference(round_: Round, policy: _Compared) -> _Compared:
     return dataclasses.replace(policy, reference=folder, reference_digest=manifest_digest(reference.path))
 
 
-def _placed(round_: Round, part: RewardPart, *, served: bool = False) -> RewardPart:
+def _placed(round_: Round, part: RewardPart) -> RewardPart:
     """Return the part with its reward model's place: a folder, or a name on the model server.
 
-    The server scores where the reward model stands on another base than the policy, where the recipe says so,
-    and with `served`.
+    The server scores where the reward model stands on another base than the policy, and where the recipe says
+    so.
     """
     if part.checkpoint is None:
         return with_rubric(round_.project, part)
     reward_model = _reward_model(round_, part.checkpoint, part.name)
-    if served or part.kind == "served" or reward_model.base_model != round_.policy.base_model:
+    if part.kind == "served" or reward_model.base_model != round_.policy.base_model:
         # The model server knows what is registered.
         known = (
             reward_model if isinstance(reward_model, Checkpoint) else register_checkpoint(run=reward_model)

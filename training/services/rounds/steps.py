@@ -9,7 +9,6 @@ from annotation.errors import Refusal
 from annotation.services.jobs.claims import still_held
 from training.choices import CheckpointKind, RoundState, StepKind, Verdict
 from training.contract import Settings, log_lines
-from training.contract.external import TrlSettings
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.evaluation.evaluations import evaluate_round
@@ -20,7 +19,7 @@ from training.services.rounds.base_choice import base_of_run
 from training.services.rounds.deciding import ask_people_to_decide, note_decision
 from training.services.rounds.reward_models import with_reward_models
 from training.services.rounds.transitions import move
-from training.services.runs.runs import create_run, drive_run, unused_name
+from training.services.runs.runs import create_run, drive_run, trl_is_gone, unused_name
 from training.services.sampling.answers import answer_prompts, rival_of
 from training.services.snapshots import freeze_snapshot
 
@@ -65,9 +64,10 @@ def _train_policy(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     policy = step.round.policy
     parent = policy if policy.kind == CheckpointKind.POLICY else None
     recipe = step.round.parsed_recipe
-    settings = with_reward_models(step.round, recipe.policy, served=recipe.trainer == "trl")
-    trl = recipe.trl if recipe.trainer == "trl" else None
-    return _train(step, heartbeat, "policy", settings, parent=parent, trl=trl)
+    if step.round.recipe.get("trainer") == "trl":
+        raise Refusal("trainer_removed", trl_is_gone(step.round))
+    settings = with_reward_models(step.round, recipe.policy)
+    return _train(step, heartbeat, "policy", settings, parent=parent)
 
 
 def _train(
@@ -77,9 +77,8 @@ def _train(
     settings: Settings,
     *,
     parent: Checkpoint | None = None,
-    trl: TrlSettings | None = None,
 ) -> str:
-    run = step.run or _create_run(step, role, settings, parent=parent, trl=trl)
+    run = step.run or _create_run(step, role, settings, parent=parent)
     with log_lines.bearing(run=run.pk):
         drive_run(run, heartbeat=heartbeat)
     return f"{run.step} steps"
@@ -148,9 +147,7 @@ _STEPS: dict[StepKind, Callable[[RoundStep, StepHeartbeat], str]] = {
 }
 
 
-def _create_run(
-    step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None, trl: TrlSettings | None
-) -> Run:
+def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None) -> Run:
     round_ = step.round
     with still_held(step):
         step.run = create_run(
@@ -162,7 +159,6 @@ def _create_run(
             seed=_seed_of(step),
             judgments=_judgments_of(step),
             compute=round_.parsed_recipe.compute,
-            trl=trl,
         )
         step.save(update_fields=["run"])
     return step.run

@@ -130,9 +130,6 @@ def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
     """Write the row, then submit: whoever comes after a crash in between finds the job by its name."""
     name = f"rondo-{run.pk}-{run.launches.count() + 1}-{uuid.uuid4().hex[:6]}"
     resources = cluster_resources(run.resources, processes=run.spec.get("processes", 1))
-    if run.spec.get("trl") is not None:
-        # It starts the others itself.
-        resources = replace(resources, processes=1)
     spec = cluster_files.spec_there(run)
     if not spec.settings.samples_on_server:
         resources = replace(resources, servers=0)

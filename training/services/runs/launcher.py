@@ -30,8 +30,8 @@ from training.contract import (
     read_spec,
     read_status,
 )
-from training.contract.external import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE, TRL_VARIABLE
 from training.contract.log_lines import tail
+from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ _INHERITED = (
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
 """Variables that `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among them."""
 _OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
-"""Variables that a reward of kind `served`, and TRL, ask of them, one key among them."""
+"""Variables that a reward of kind `served` asks of them, one key among them."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
 """Variables that `training.rlhf.policy_gradient.rollout_servers` asks of them, one key among them."""
-_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, TRL_VARIABLE})
+_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS})
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
@@ -159,7 +159,7 @@ def _run_once(
 ) -> tuple[TrainerExit, bool]:
     """Run one trainer to its end; return its exit, and whether it was asked to stop."""
     spec = read_spec(folder)
-    processes = spec.launched
+    processes = spec.processes
     started_at = time.time()
     asked_to_stop: float | None = None
     with (folder / OUTPUT_FILE).open("wb") as output:
@@ -255,7 +255,7 @@ def reward_server(spec: RunSpec) -> dict[str, str]:
     """
     if not isinstance(spec.settings, PolicyGradientSettings) or REWARD_URL_VARIABLE in os.environ:
         return {}
-    if spec.trl is None and all(part.kind != "served" for part in spec.settings.rewards_of_all):
+    if all(part.kind != "served" for part in spec.settings.rewards_of_all):
         return {}
     return {
         REWARD_URL_VARIABLE: settings.RONDO_MODEL_SERVER_URL,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,7 @@ from django.utils.translation import gettext as _
 from annotation.errors import Refusal
 from training.launchers import Launcher, Place, Resources
 from training.launchers.command import CommandTemplate
-from training.launchers.kubernetes import Kubernetes, Pods
 from training.launchers.ray import Ray
-from training.launchers.slurm import Slurm
 from training.recipe.parts import ComputeSettings
 from training.services.runs.launcher import trainer_environment
 
@@ -124,8 +121,6 @@ def cluster_resources(resources: Mapping[str, Any], *, processes: int) -> Resour
 
 def cluster(name: str) -> Launcher:
     """Return a launcher by its name; any but `local`."""
-    if name == "slurm":
-        return Slurm(cluster_place(), options=tuple(shlex.split(settings.RONDO_SLURM_OPTIONS)))
     if name == "command":
         return CommandTemplate(
             cluster_place(),
@@ -141,21 +136,6 @@ def cluster(name: str) -> Launcher:
             url=settings.RONDO_RAY_URL,
             token=settings.RONDO_RAY_TOKEN,
             server_command=settings.RONDO_RAY_SERVER_COMMAND,
-        )
-    if name == "kubernetes":
-        return Kubernetes(
-            cluster_place(),
-            Pods(
-                image=settings.RONDO_KUBERNETES_IMAGE,
-                namespace=settings.RONDO_KUBERNETES_NAMESPACE,
-                claim=settings.RONDO_KUBERNETES_CLAIM,
-                secret=settings.RONDO_KUBERNETES_SECRET,
-                service_account=settings.RONDO_KUBERNETES_SERVICE_ACCOUNT,
-                jobset=settings.RONDO_KUBERNETES_JOBSET,
-            ),
-            url=settings.RONDO_KUBERNETES_URL,
-            token=settings.RONDO_KUBERNETES_TOKEN,
-            authority=settings.RONDO_KUBERNETES_CA,
         )
     raise Refusal(
         "unknown_launcher",

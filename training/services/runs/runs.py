@@ -17,8 +17,7 @@ from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
 from training.contract import RunSpec, RunStatus, Settings, write_spec
-from training.contract.external import TrlSettings
-from training.models import Checkpoint, Run, Snapshot
+from training.models import Checkpoint, Round, Run, Snapshot
 from training.recipe.parts import ComputeSettings
 from training.services.jobs.events import tell_of_run
 from training.services.jobs.step_heartbeat import InterruptedStepError, StepHeartbeat, StopAskedError
@@ -42,12 +41,11 @@ def create_run(
     seed: int,
     judgments: Literal["all", "policy", "evaluator"] = "all",
     compute: ComputeSettings | None = None,
-    trl: TrlSettings | None = None,
 ) -> Run:
     """Write down a run that waits for its trainer. The name must be unused: see `unused_name`.
 
     judgments: the part of the training judgments that it learns from (`RunSpec.judgments`). compute:
-    processes, precision and sharding; None is one process. trl: TRL trains it; None is Rondo's trainer.
+    processes, precision and sharding; None is one process.
     """
     if parent is not None and parent.base_model != base_model:
         raise Refusal(
@@ -76,10 +74,9 @@ def create_run(
         commit=version_of_rondo(),
         judgments=judgments,
         dtype=compute.dtype,
-        sharding="none" if trl else compute.sharding,
+        sharding=compute.sharding,
         quantization=compute.quantization,
         processes=compute.processes,
-        trl=trl,
         cache=os.path.relpath(Path(settings.RONDO_HOME) / "cache", folder),
     )
     with transaction.atomic():
@@ -106,6 +103,15 @@ def unused_name(preferred: str) -> str:
     return name
 
 
+def trl_is_gone(subject: Run | Round) -> str:
+    """Return why a run or a round of 1.0 that TRL was to train cannot be trained, and what to do."""
+    return _(
+        "%(subject)s is to be trained by TRL, which Rondo no longer starts. Take the round back to "
+        "labelling, save its recipe and start it: Rondo’s trainer trains it, or yours "
+        "(RONDO_TRAINER_COMMAND)."
+    ) % {"subject": subject}
+
+
 def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
     """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
 
@@ -116,6 +122,8 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
     """
     if run.state == RunState.FINISHED:
         return
+    if run.spec.get("trl"):
+        raise Refusal("trainer_removed", trl_is_gone(run))
     place = run.resources.get("launcher", LOCAL)
     if place == LOCAL:
         _train_here(run, heartbeat)

@@ -1,1 +1,0 @@
-"""Tests of TRL as the trainer of a run."""
