@@ -326,7 +326,7 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(
     put(rondo_home, "runs/one/old/state.json", "old")
     put(rondo_home, "runs/one/z.txt", "z")
     read = making._read
-    changes: list[str] = []
+    changes: list[Path] = []
 
     def read_and_change(path: Path) -> making.Content:
         def content() -> Iterator[bytes]:

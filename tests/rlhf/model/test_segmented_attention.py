@@ -139,7 +139,8 @@ def test_short_rows_take_the_kernel_of_long_ones() -> None:
         return query
 
     layout = Layout([Segment(0, 40), Segment(40, 9, 0)], CPU)
-    flex_attend(recording, layout, *(torch.zeros(1, heads, 49, 16) for heads in (32, 4, 4)), PLAIN)
+    query, key = torch.zeros(1, 32, 49, 16), torch.zeros(1, 4, 49, 16)
+    flex_attend(recording, layout, query, key, key, PLAIN)
     assert asked == [{"BACKEND": "TRITON"}]
 
 

@@ -91,9 +91,9 @@ def make_cluster(
     monkeypatch.setenv("FAKE_CLUSTER", str(folder))
     monkeypatch.setenv("DATABASE_URL", "postgres://worker:secret@db/rondo")
     text = block(PAGE, f'"""{name.capitalize()} by')
-    program = tmp_path / f"{name}.py"
-    program.write_text(text.replace("/shared/rondo/jobs", str(folder)))
-    yield Cluster(shlex.join([sys.executable, str(program)]), folder)
+    script = tmp_path / f"{name}.py"
+    script.write_text(text.replace("/shared/rondo/jobs", str(folder)))
+    yield Cluster(shlex.join([sys.executable, str(script)]), folder)
     for path in folder.glob("*.json"):
         for pid in json.loads(path.read_text()).get("pids", ()):
             with suppress(ProcessLookupError):
