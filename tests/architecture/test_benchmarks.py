@@ -63,6 +63,7 @@ ON_POSTGRESQL = {
 ELSEWHERE = {
     "loop": "tests/loop/test_smoke.py",
     "gpu": "tests/rlhf/test_gpu_benchmark.py",
+    "gpu.exactness": "tests/rlhf/test_gpu_benchmark.py",
 }
 """Commands whose smallest form another test runs, which names it."""
 NOT_RUN = {

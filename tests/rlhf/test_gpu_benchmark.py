@@ -123,6 +123,7 @@ def test_all_of_it_runs_on_a_processor_with_figures_that_can_be_true(tmp_path: P
 
 
 def test_exactness_compares_rows_on_the_device_with_those_on_a_processor(capsys, monkeypatch):
+    # `python -m tests.benchmarks.gpu.exactness`, in its smallest form.
     kinds = ["short row, 8 heads a key", "window and cap, short"]
     monkeypatch.setattr(sys, "argv", ["exactness", "--device", "cpu", "--only", *kinds])
     assert exactness.main() == 0
