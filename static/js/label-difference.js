@@ -1,5 +1,5 @@
 /* Labelling screen: what was changed in a text, word by word. A quick sketch of what the server stores
-   (annotation/corrections.py): the same words and signs, compared while one types. */
+   (annotation/text/edits.py): the same words and signs, compared while one types. */
 
 const TOKEN = /\n|[^\S\n]+|[\p{L}\p{N}\p{M}_]+|\p{RI}{2}|[^\s](?:[\p{M}\p{EMod}\uFE0E\uFE0F]|\u200D\S)*/gu;
 const COMPARABLE = 4_000_000;

@@ -457,7 +457,7 @@ class Screen {
   }
 }
 
-/* What a key can do; the keys themselves are each person's: annotation/services/keys.py. */
+/* What a key can do; the keys themselves are each person's: annotation/services/people/shortcuts.py. */
 const ACTIONS = {
   submit: (screen) => screen.submit(),
   help: (screen) => $("#keys", screen.element).showModal(),
