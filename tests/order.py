@@ -6,7 +6,7 @@ Within one place, files with slow tests come before the others.
 import pytest
 
 LONGEST = (
-    # A minute of processor time or more each: tests/benchmarks/README.md.
+    # A minute of processor time or more each: tests/benchmarks/operations.md.
     "tests/rlhf/policy_gradient/test_reverse_runs.py",
     "tests/architecture/test_addresses.py",
     "tests/api/fuzzing/",

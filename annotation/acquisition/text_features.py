@@ -2,7 +2,7 @@
 
 They are there the moment a completion is, whatever wrote it, and cost a fraction of a millisecond. On
 published judgments word n-grams know about as much of a preference as a small model does, see
-tests/benchmarks/README.md.
+tests/benchmarks/quality.md.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from training.rlhf.starter import ensure
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
-    ROOT / "tests" / "benchmarks" / "README.md",
+    *(ROOT / "tests" / "benchmarks").glob("*.md"),
     ROOT / "Makefile",
     *(ROOT / "webapp/guide").rglob("*.md"),
 )

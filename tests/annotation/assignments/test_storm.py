@@ -1,6 +1,6 @@
 """Many annotators against a real web server, with workers that die in the middle.
 
-The minute-long run whose figures are in tests/benchmarks/README.md is this one at greater length.
+The minute-long run whose figures are in tests/benchmarks/labelling.md is this one at greater length.
 """
 
 import os

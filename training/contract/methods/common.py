@@ -117,7 +117,7 @@ class MethodSettings:
     """Settings of all methods: adapter, optimiser, and the tokenisation of prompts."""
 
     default_rates: ClassVar[Mapping[str, float]]
-    """Default learning rate by adapter, as the sweep in tests/benchmarks/README.md shows."""
+    """Default learning rate by adapter, as the sweep in tests/benchmarks/learning_rates.md shows."""
 
     adapter: Literal["lora", "none"] = "lora"
     """The trained weights: an adapter on the frozen base; or none, for all of the base's own weights, in

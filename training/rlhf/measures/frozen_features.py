@@ -46,7 +46,7 @@ def places_to_read(blocks: int) -> tuple[Place, ...]:
 def preferred_place(places: Sequence[Place]) -> Place:
     """Return the place that is read unless another is clearly better: the mean at three fifths of the depth.
 
-    It is the best on two published sets, see tests/benchmarks/README.md.
+    It is the best on two published sets, see tests/benchmarks/quality.md.
     """
     means = [place for place in places if place.mean]
     depth = _PREFERRED_DEPTH * max(place.layer for place in means)

@@ -8,7 +8,7 @@ hidden. The samples are those of the other way, up to rounding. It costs memory:
 share is kept once for each of them.
 
 The recording is apart from the shapes (`Record`): on a CPU the same passes are simply computed. They are what
-the tests hold to the other way. Recording ran on an H100 (`tests/benchmarks/README.md`).
+the tests hold to the other way. Recording ran on an H100 (`tests/benchmarks/gpu.md`).
 """
 
 from __future__ import annotations
