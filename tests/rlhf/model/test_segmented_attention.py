@@ -118,7 +118,14 @@ def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scores", [PLAIN, Scores(window=40), Scores(cap=2.0), Scores(window=40, cap=2.0)])
+@pytest.mark.parametrize(
+    "scores",
+    [
+        Scores(window=40, cap=2.0),
+        # A minute each of the compiler's time.
+        *(pytest.param(way, marks=pytest.mark.long) for way in (PLAIN, Scores(window=40), Scores(cap=2.0))),
+    ],
+)
 def test_flex_attention_compiles_with_every_way_to_score(scores: Scores) -> None:
     layout = Layout([Segment(0, 300), Segment(300, 150, 0), Segment(450, 150, 0)], CPU)
     torch.compiler.reset()
