@@ -217,6 +217,9 @@ class Recipe:
 
         Raises `ContractError` that names the field. A recipe of 1.0 also names its trainer, Rondo's or TRL.
         """
+        if not isinstance(values, Mapping):
+            # What reads it refuses it, in the words of every record.
+            return decode(cls, values)
         require(
             values.get("trainer", "rondo") == "rondo",
             "trainer",
