@@ -100,7 +100,7 @@ def _coincidences(counts: Floats, item_of: Integers) -> Floats:
 
 
 Labels = Mapping[Any, Hashable]
-"""Annotator → what they said of one unit."""
+"""Annotator → their value of one unit."""
 
 
 def percent_agreement(items: Sequence[Sequence[Labels]], *, resamples: int = RESAMPLES) -> Estimate:
@@ -248,7 +248,7 @@ Outcomes = Sequence[tuple[int, int, int]]
 
 
 def position_bias(items: Sequence[Outcomes], *, resamples: int = RESAMPLES) -> PositionBias:
-    """The bias over all pairs of all items; an item is what one comparison's judgments said."""
+    """The bias over all pairs of all items; an item is the judgments of one comparison."""
     rows = [
         (
             sum(outcome > 0 for _, _, outcome in item),
@@ -308,7 +308,7 @@ class Circles:
 
 
 def circles_among(wins: Wins, asked_together: Mapping[tuple[Any, Any], Hashable] | None = None) -> Circles:
-    """Circles in what one person said of the completions of one prompt.
+    """Circles in one person's preferences among the completions of one prompt.
 
     Counted are triples whose three pairs are all decided. One is cyclic where a beats b, b beats c and c
     beats a (Kendall & Babington Smith 1940). Whoever tosses a coin has one in four. `asked_together` gives

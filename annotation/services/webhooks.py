@@ -1,7 +1,7 @@
-"""Webhooks: other programs are told what happens in a project, signed, until they have taken it.
+"""Webhooks: send events of a project to other programs, signed, until they accept them.
 
-What happened is written down in the transaction in which it did; a worker sends what is due and notes
-how that went.
+An event is recorded in the transaction in which it happens; a worker sends what is due and records the
+result.
 """
 
 import asyncio
@@ -450,7 +450,7 @@ def _pause(tries_left: int, retry_after: int | None) -> timedelta:
     return max(drawn, timedelta(seconds=retry_after or 0))
 
 
-# ── Addresses that are told ─────────────────────────────────────────────────────────────
+# ── Endpoints ─────────────────────────────────────────────────────────────
 
 
 MOST_WEBHOOKS = 20
@@ -470,7 +470,7 @@ class NewSecret:
 def create_webhook(
     *, project: Project, url: str, events: Sequence[str], description: str = "", created_by: User
 ) -> NewSecret:
-    """Have an address told of a project's events from now on; its secret is told once, here.
+    """Subscribe an address to a project's events from now on; its secret is returned once, here.
 
     Refuses an address that Rondo does not ask, no event or an unknown one, and the twenty-first.
     """

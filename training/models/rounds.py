@@ -124,6 +124,11 @@ class Round(models.Model):
         return [reason_text(reason) for reason in self.reasons]
 
     @property
+    def names_trl(self) -> bool:
+        """Return True for a round of 1.0 whose recipe has TRL train, until that is saved again."""
+        return bool(self.recipe.get("trainer") == "trl")
+
+    @property
     def parsed_recipe(self) -> Recipe:
         """Return the recipe as a checked dataclass.
 

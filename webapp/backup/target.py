@@ -270,10 +270,7 @@ class Target:
             whole = _Reader(stream)
             with suppress(tarfile.TarError, EOFError, ValueError):
                 for member, content in members(whole):
-                    digest = hashlib.sha256()
-                    while data := content.read(BLOCK_BYTES):
-                        digest.update(data)
-                    found[member] = digest.hexdigest()
+                    found[member] = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
             while whole.read(BLOCK_BYTES):
                 pass
         wrong = [path for path, file in manifest.paths.items() if found.get(path) != file.sha256]

@@ -1,4 +1,4 @@
-"""What a person gets next: qualification, a repeated comparison, a gold item or work of the queue."""
+"""Give a person the next comparison: of the qualification set, a repeated one, gold, or of the queue."""
 
 import math
 import random

@@ -169,5 +169,5 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
 
 
 def count_retest(*, turn: Turn) -> None:
-    """Count a retest that was given. One that is given back is not offered anew at once."""
+    """Count a retest that was given. One that is given back is not offered again at once."""
     AnnotatorTally.objects.filter(pk=turn.tally_id).update(retests=F("retests") + 1)

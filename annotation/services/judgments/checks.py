@@ -1,4 +1,4 @@
-"""What a judgment must be to be stored, part by part; each refusal names its field."""
+"""Check a judgment part by part before it is stored; each refusal names its field."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What stands on a page before it is submitted: drafts, and texts that a model continues."""
+"""Keep drafts of annotations, and have a model continue texts, before anything is submitted."""
 
 import secrets
 import uuid

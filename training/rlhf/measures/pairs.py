@@ -28,8 +28,7 @@ from training.rlhf.measures.calibration import (
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
 
-# ── Predictors that a reward model has to beat on held-out pairs, and its own log-loss at a fitted
-# temperature ──
+# ── Predictors to beat on held-out pairs, and log-loss at a fitted temperature ──────────
 #
 # Constant: every pair one half, log-loss log 2. Length: p(chosen) = σ(b · log(length⁺ / length⁻)), one
 # number b fitted to the training pairs. All functions take tensors on any device and work in float64.

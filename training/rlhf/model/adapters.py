@@ -193,8 +193,7 @@ def save_model_folder(
             shutil.copyfile(base / name, folder / name)
 
 
-# ── peft's LoRA layers on one transformer, by the key that an adapter has inside peft: added, read,
-# written, taken away ──
+# ── LoRA layers of one transformer, by an adapter's key in peft ─────────────────────────
 
 _PEFT_PREFIX = "base_model.model."
 """Prefix of the wrapped model in peft's own files; written so that plain peft loads our adapters."""

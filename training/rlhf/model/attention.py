@@ -102,24 +102,27 @@ class Layout:
         """
         numbers, ends, begins = self._descent()
         lengths = torch.tensor([segment.length for segment in self.segments])
-        begin = torch.tensor([segment.start for segment in self.segments])
 
         def by_token(values: Tensor) -> Tensor:
             return values.repeat_interleave(lengths).to(self.device)
 
         number, end = by_token(torch.tensor(numbers)), by_token(torch.tensor(ends))
-        # A token's place among all that its segment continues: windows count these.
-        place = torch.arange(self.tokens, device=self.device) + by_token(torch.tensor(begins) - begin)
 
         def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return (number[key] <= number[query]) & (number[query] < end[key]) & (key <= query)
+
+        if window is None:
+            return sees
+        begin = torch.tensor([segment.start for segment in self.segments])
+        # A token's place among all that its segment continues: windows count these.
+        place = torch.arange(self.tokens, device=self.device) + by_token(torch.tensor(begins) - begin)
 
         def sees_near(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
             return sees(batch, head, query, key) & (place[query] - place[key] < last)
 
         # A number that changes is one that torch cannot compile.
-        last = torch.tensor(self.tokens if window is None else window, device=self.device)
-        return sees if window is None else sees_near
+        last = torch.tensor(window, device=self.device)
+        return sees_near
 
     def _descent(self) -> tuple[list[int], list[int], list[int]]:
         """Return of each segment its number, the number after those that descend from it, and the tokens

@@ -21,8 +21,7 @@ from torch.autograd.function import once_differentiable
 from training.rlhf.model import attention_scores
 from training.rlhf.model.attention_scores import Scores, causal_mask
 
-# ── Short segments of a packed row, many at a time: attention and its derivative over a padded table of
-# them ──
+# ── Short segments of a packed row, many at a time in a padded table ────────────────────
 #
 # A step of policy optimisation packs hundreds of answers of a few tokens. One call each costs more than the
 # arithmetic in it, so segments of about the same size are gathered into one batch. What is padded is a few

@@ -270,7 +270,7 @@ def _answering_seconds(round_: Round, answers: int) -> float | None:
 
 def _cannot_be_trained(round_: Round) -> Iterator[str]:
     """Yield why training cannot begin: for want of weights, of a fitting chat template, or of its trainer."""
-    if round_.recipe.get("trainer") == "trl":
+    if round_.names_trl:
         yield trl_is_gone(round_)
     if round_.policy.server_url:
         yield _(

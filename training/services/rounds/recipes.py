@@ -39,7 +39,7 @@ def change_recipe(*, round_: Round, recipe: Recipe, actor: User) -> list[str]:
         for problem in served_groups(locked, recipe.policy):
             raise Refusal("recipe_invalid", problem, field="recipe")
         before, after = locked.parsed_recipe.to_json(), recipe.to_json()
-        if locked.recipe.get("trainer") == "trl":
+        if locked.names_trl:
             before["trainer"] = "trl"
         changed = sorted(_differences(before, after))
         if changed:

@@ -64,7 +64,7 @@ def _train_policy(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     policy = step.round.policy
     parent = policy if policy.kind == CheckpointKind.POLICY else None
     recipe = step.round.parsed_recipe
-    if step.round.recipe.get("trainer") == "trl":
+    if step.round.names_trl:
         raise Refusal("trainer_removed", trl_is_gone(step.round))
     settings = with_reward_models(step.round, recipe.policy)
     return _train(step, heartbeat, "policy", settings, parent=parent)
