@@ -3,7 +3,8 @@
     estimate.py      what every statistic returns: a value with its interval, or why there is none
     bootstrap.py     percentile intervals over items
     shares.py        shares with an interval: of gold items, of repeated judgments
-    coefficients.py  Krippendorff's α, percent agreement, κ, Kendall's τ-b, place on the page, circles
+    coefficients.py  Krippendorff's α, percent agreement, κ, Kendall's τ-b, place on the page
+    circles.py       triples in which a beats b, b beats c and c beats a
     spans.py         how many marks match, and how many of these in category
     unitizing.py     Krippendorff's α_U of marked stretches
     records.py       the rows of the database as plain data; readings.py makes units of them
@@ -12,5 +13,6 @@
 An *item* is what is resampled: a comparison. What is said about one comparison hangs together, so
 its pairs, completions and characters always stay together.
 
-All but estimate.py load NumPy or SciPy; a web worker imports them when somebody opens the page.
+bootstrap.py, shares.py, coefficients.py, spans.py and unitizing.py may load NumPy or SciPy; a web worker
+imports them when somebody opens the page.
 """

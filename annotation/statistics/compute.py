@@ -10,9 +10,9 @@ from statistics import median
 from django.utils import timezone
 
 from annotation.agreement import readings
+from annotation.agreement.circles import circles_among
 from annotation.agreement.coefficients import (
     Level,
-    circles_among,
     cohen_kappa,
     fleiss_kappa,
     krippendorff_alpha,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from annotation.agreement.circles import circles_among
 from annotation.agreement.coefficients import (
-    circles_among,
     cohen_kappa,
     fleiss_kappa,
     kendall_tau_b,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from annotation.agreement import readings
-from annotation.agreement.coefficients import circles_among
+from annotation.agreement.circles import circles_among
 from annotation.agreement.records import Judged
 from annotation.agreement.selection import Selection
 from annotation.choices import Shown
