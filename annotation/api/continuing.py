@@ -12,7 +12,7 @@ from annotation.api.base import read_body
 from annotation.api.labelling import LabellingView
 from annotation.errors import InvalidAnswer
 from annotation.services.assignments.display_order import tokens_of
-from annotation.services.judgments.drafts import MOST_CHARACTERS, continue_response, is_offered
+from annotation.services.judgments.drafts import LONGEST_PREFIX, continue_response, is_offered
 
 
 class OfferedSerializer(serializers.Serializer[Any]):
@@ -27,7 +27,7 @@ class NewContinuationSerializer(serializers.Serializer[Any]):
     answer = serializers.CharField(help_text="Which answer: its name in the assignment.")
     prefix = serializers.CharField(
         trim_whitespace=False,
-        max_length=MOST_CHARACTERS,
+        max_length=LONGEST_PREFIX,
         help_text="The response up to the end of the rewrite.",
     )
 

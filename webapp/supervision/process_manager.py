@@ -97,9 +97,13 @@ class ProcessManager:
                 reader.join(timeout=1)
                 output = "\n".join(self._complaints)
                 raise ProcessManagerGoneError(f"The process manager ended at once: {output}")
-            if self._socket.exists():
+            try:
+                self.states()
+            except ProcessManagerGoneError:
+                # The socket stands a moment before anybody listens.
+                time.sleep(0.05)
+            else:
                 return
-            time.sleep(0.05)
         raise ProcessManagerGoneError("The process manager did not come up within 30 seconds.")
 
     def states(self) -> list[ProgramState]:

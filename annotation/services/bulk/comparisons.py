@@ -1,9 +1,10 @@
 """Bulk actions on comparisons. With `dry_run` they return their effect and change nothing."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Greatest
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -20,7 +21,9 @@ from annotation.services.texts.quarantine import open_free_places
 MOST_OVERLAP = 20
 MOST_PRIORITY = 1000
 
-_QUARANTINED = Q(withholding__isnull=False) & ~Q(withholding__state=WithholdingState.RELEASED)
+_WORK = Q(purpose=Purpose.WORK)
+_FREE = Q(withholding__isnull=True) | Q(withholding__state=WithholdingState.RELEASED)
+"""Not quarantined."""
 
 
 @transaction.atomic
@@ -31,21 +34,20 @@ def requeue(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bo
     are skipped, those that a review decided, those in the queue and those being labelled: twice asks
     once.
     """
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
     reviewed = Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=False))
-    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    closed = work.filter(~reviewed, ~Exists(leased), open_slots=0, overlap__lt=MOST_OVERLAP)
-    why = gettext_lazy("in the queue, being labelled, or at the highest overlap")
-    effect = _effect(rows, work, closed, why)
-    if decided := work.filter(reviewed).count():
-        skipped = {**effect.skipped, why: effect.skipped[why] - decided}
-        skipped[gettext_lazy("decided by a review")] = decided
-        effect = Effect(
-            changed=effect.changed, skipped={why: count for why, count in skipped.items() if count}
-        )
+    keys, effect = _choose(
+        project,
+        actor,
+        chosen,
+        _WORK & _FREE,
+        (Q(~reviewed), gettext_lazy("decided by a review")),
+        (
+            Q(~_leased(), open_slots=0, overlap__lt=MOST_OVERLAP),
+            gettext_lazy("in the queue, being labelled, or at the highest overlap"),
+        ),
+    )
     if not dry_run:
-        _update(closed, overlap=F("overlap") + 1, open_slots=F("open_slots") + 1)
+        _update(keys, overlap=F("overlap") + 1, open_slots=F("open_slots") + 1)
         _note(project, actor, "data.requeue", effect)
     return effect
 
@@ -56,21 +58,17 @@ def raise_overlap(
 ) -> Effect:
     """Raise the overlap of each chosen comparison to `value` annotators; never lower it."""
     overlap = _number(value, least=1, most=MOST_OVERLAP)
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    lower = work.filter(overlap__lt=overlap)
-    effect = _effect(rows, work, lower, gettext_lazy("overlap is as high already"))
+    lower = Q(overlap__lt=overlap), gettext_lazy("overlap is as high already")
+    keys, effect = _choose(project, actor, chosen, _WORK & _FREE, lower)
     if not dry_run:
-        _update(lower, open_slots=F("open_slots") + overlap - F("overlap"), overlap=overlap)
+        _update(keys, open_slots=F("open_slots") + overlap - F("overlap"), overlap=overlap)
         _note(project, actor, "data.overlap", effect, overlap=overlap)
     return effect
 
 
 def open_comparisons(project: Project) -> QuerySet[Comparison]:
     """Return the comparisons of work that wait for an annotator or are being labelled."""
-    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    work = Comparison.objects.filter(project=project, purpose=Purpose.WORK).exclude(_QUARANTINED)
-    return work.filter(Q(open_slots__gt=0) | Exists(leased))
+    return Comparison.objects.filter(_WORK & _FREE, Q(open_slots__gt=0) | _leased(), project=project)
 
 
 @transaction.atomic
@@ -92,12 +90,10 @@ def set_priority(
 ) -> Effect:
     """Set the priority of each chosen comparison; within a round higher ones are handed out first."""
     priority = _number(value, least=-MOST_PRIORITY, most=MOST_PRIORITY)
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK)
-    other = work.exclude(priority=priority)
-    effect = _effect(rows, work, other, gettext_lazy("has this priority already"))
+    other = ~Q(priority=priority), gettext_lazy("has this priority already")
+    keys, effect = _choose(project, actor, chosen, _WORK, other)
     if not dry_run:
-        _update(other, priority=priority)
+        _update(keys, priority=priority)
         _note(project, actor, "data.priority", effect, priority=priority)
     return effect
 
@@ -108,14 +104,11 @@ def close(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool
 
     Comparisons that somebody labels now are skipped: the place would open again when it is given back.
     """
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    closable = work.filter(~Exists(leased), open_slots__gt=0)
-    effect = _effect(rows, work, closable, gettext_lazy("closed, or being labelled"))
+    closable = Q(~_leased(), open_slots__gt=0), gettext_lazy("closed, or being labelled")
+    keys, effect = _choose(project, actor, chosen, _WORK & _FREE, closable)
     if not dry_run:
         # Where nobody has answered the overlap stays: it is at least 1.
-        _update(closable, overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
+        _update(keys, overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
         _note(project, actor, "data.close", effect)
     return effect
 
@@ -123,16 +116,11 @@ def close(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool
 @transaction.atomic
 def send_to_review(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False) -> Effect:
     """Open a review of each chosen comparison that has an annotation and no review."""
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    judged = Judgment.objects.filter(comparison=OuterRef("pk"), annotator__is_machine=False)
-    unreviewed = work.filter(Exists(judged), review__isnull=True)
-    effect = _effect(rows, work, unreviewed, gettext_lazy("not annotated yet, or reviewed already"))
+    judged = Exists(Judgment.objects.filter(comparison=OuterRef("pk"), annotator__is_machine=False))
+    unreviewed = Q(judged, review__isnull=True), gettext_lazy("not annotated yet, or reviewed already")
+    keys, effect = _choose(project, actor, chosen, _WORK & _FREE, unreviewed)
     if not dry_run:
-        Review.objects.bulk_create(
-            Review(comparison_id=pk, reason=ReviewReason.REQUESTED)
-            for pk in unreviewed.order_by("pk").values_list("pk", flat=True)
-        )
+        Review.objects.bulk_create(Review(comparison_id=pk, reason=ReviewReason.REQUESTED) for pk in keys)
         _note(project, actor, "data.review", effect)
     return effect
 
@@ -140,12 +128,9 @@ def send_to_review(*, project: Project, actor: User, chosen: Sequence[int], dry_
 @transaction.atomic
 def release(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False) -> Effect:
     """Release each chosen comparison that is quarantined and not decided; it joins the queue."""
-    rows = _locked(project, actor, chosen)
-    pending = rows.filter(withholding__state=WithholdingState.PENDING)
-    keys = list(pending.order_by("pk").values_list("pk", flat=True))
-    others = rows.count() - len(keys)
+    pending = Q(withholding__state=WithholdingState.PENDING)
     why = gettext_lazy("not quarantined, or decided already")
-    effect = Effect(changed=len(keys), skipped={why: others} if others else {})
+    keys, effect = _choose(project, actor, chosen, Q(), (pending, why))
     if not dry_run:
         Withholding.objects.filter(comparison__in=keys).update(
             state=WithholdingState.RELEASED, decided_by=actor, decided_at=timezone.now()
@@ -161,13 +146,10 @@ def quarantine(*, project: Project, actor: User, chosen: Sequence[int], dry_run:
 
     Annotations stay. Comparisons that somebody labels now are skipped, and those that are quarantined.
     """
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK).exclude(_QUARANTINED)
-    leased = Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED)
-    free = work.filter(~Exists(leased))
-    effect = _effect(rows, work, free, gettext_lazy("being labelled"))
+    keys, effect = _choose(
+        project, actor, chosen, _WORK & _FREE, (Q(~_leased()), gettext_lazy("being labelled"))
+    )
     if not dry_run:
-        keys = list(free.order_by("pk").values_list("pk", flat=True))
         released = Withholding.objects.filter(comparison__in=keys)
         known = set(released.values_list("comparison", flat=True))
         released.update(state=WithholdingState.PENDING, requested_by=actor, decided_by=None, decided_at=None)
@@ -191,12 +173,9 @@ def reserve(
     Only they get it from the queue. What somebody labels now, or has annotated, stays theirs.
     """
     members = _members(project, value)
-    rows = _locked(project, actor, chosen)
-    work = rows.filter(purpose=Purpose.WORK)
-    effect = _effect(rows, work, work, "")
+    keys, effect = _choose(project, actor, chosen, _WORK)
     if not dry_run:
         through = Comparison.reserved_for.through
-        keys = list(work.values_list("pk", flat=True))
         through.objects.filter(comparison__in=keys).delete()
         bulk.insert(
             through,
@@ -235,31 +214,46 @@ def _note(project: Project, actor: User, action: str, effect: Effect, **details:
     )
 
 
-def _locked(project: Project, actor: User, chosen: Sequence[int]) -> QuerySet[Comparison]:
-    """Return the chosen comparisons of the project, held until the transaction ends.
+def _leased() -> Exists:
+    """Ask whether somebody labels a comparison now."""
+    return Exists(Assignment.objects.filter(comparison=OuterRef("pk"), state=AssignmentState.LEASED))
 
-    In the order of their keys: two managers who choose the same rows cannot block each other.
+
+def _choose(
+    project: Project,
+    actor: User,
+    chosen: Sequence[int],
+    is_of_kind: Q,
+    *conditions: tuple[Q, str | Promise],
+) -> tuple[list[int], Effect]:
+    """Hold the chosen comparisons until the transaction ends; return those to change, and the effect.
+
+    is_of_kind: what the action is for at all.
+    conditions: each with why a comparison is skipped that does not meet it; the first one missed counts.
     """
     check(project=project, actor=actor, rows=len(chosen))
-    rows = Comparison.objects.filter(project=project, pk__in=list(chosen))
-    list(rows.select_for_update(of=("self",)).order_by("pk").values_list("pk", flat=True))
-    return rows
+    rows = Comparison.objects.filter(project=project, pk__in=list(chosen)).order_by("pk")
+    # In the order of their keys: two managers who choose the same rows cannot block each other. Their
+    # conditions are read after that, because PostgreSQL reads other tables as they were before the wait.
+    list(rows.select_for_update(of=("self",)).values_list("pk", flat=True))
+    reasons = [gettext_lazy("gold, qualification or quarantined"), *(why for _condition, why in conditions)]
+    missed = Case(
+        *(
+            When(~condition, then=number)
+            for number, condition in enumerate([is_of_kind, *(condition for condition, _why in conditions)])
+            if condition
+        ),
+        default=len(reasons),
+    )
+    places = dict(rows.values_list("pk", missed))
+    keys = [pk for pk, place in places.items() if place == len(reasons)]
+    counts = Counter(places.values())
+    skipped = {why: counts[place] for place, why in enumerate(reasons) if counts[place]}
+    return keys, Effect(changed=len(keys), skipped=skipped)
 
 
-def _effect(
-    rows: QuerySet[Comparison], work: QuerySet[Comparison], changed: QuerySet[Comparison], why: str | Promise
-) -> Effect:
-    chosen, counted, done = rows.count(), work.count(), changed.count()
-    skipped: dict[str | Promise, int] = {
-        gettext_lazy("gold, qualification or quarantined"): chosen - counted,
-        why: counted - done,
-    }
-    return Effect(changed=done, skipped={reason: number for reason, number in skipped.items() if number})
-
-
-def _update(rows: QuerySet[Comparison], **values: object) -> None:
-    # By key: an UPDATE cannot join the table of quarantined comparisons.
-    Comparison.objects.filter(pk__in=list(rows.values_list("pk", flat=True))).update(**values)
+def _update(keys: Sequence[int], **values: object) -> None:
+    Comparison.objects.filter(pk__in=keys).update(**values)
 
 
 def _number(value: str, *, least: int, most: int) -> int:

@@ -136,8 +136,9 @@ def _text(value: str) -> str:
 # ── Continuations ───────────────────────────────────────────────────────────────────────
 
 
-MOST_CHARACTERS = 100_000
-MOST_OF_ONE = 100
+LONGEST_PREFIX: Final = 100_000
+"""Characters of the text that a model continues."""
+MOST_OF_ONE: Final = 100
 """Continuations that one person may ask for in one comparison."""
 _SEEDS = 2**31
 
@@ -197,7 +198,7 @@ def continue_response(
     if assignment.state not in (AssignmentState.LEASED, AssignmentState.SUBMITTED):
         raise LeaseLost("lease_lost", _("This comparison is no longer yours. Go on with the next one."))
     check_text(prefix, "prefix")
-    if not prefix.strip() or len(prefix) > MOST_CHARACTERS:
+    if not prefix.strip() or len(prefix) > LONGEST_PREFIX:
         raise InvalidAnswer(
             "rewrite_missing", _("Rewrite at least a word before the model continues."), field="prefix"
         )

@@ -18,7 +18,7 @@ from annotation.models import Assignment, Comparison, Draft, Judgment, Project, 
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.drafts import MOST_CHARACTERS, DraftConflict, save_draft
+from annotation.services.judgments.drafts import MOST_IN_A_DRAFT, DraftConflict, save_draft
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, submit
 from tests.refusals import refused
@@ -135,9 +135,9 @@ def test_what_was_given_back_has_no_draft(assignment: Assignment, alice: User):
 
 
 def test_a_draft_longer_than_any_page_is_refused(assignment: Assignment):
-    save(assignment, "x" * (MOST_CHARACTERS - len("comment")), 0)
+    save(assignment, "x" * (MOST_IN_A_DRAFT - len("comment")), 0)
     with refused("draft_too_long", InvalidAnswer):
-        save(assignment, "x" * (MOST_CHARACTERS - len("comment") + 1), 1)
+        save(assignment, "x" * (MOST_IN_A_DRAFT - len("comment") + 1), 1)
 
 
 def test_text_that_a_database_cannot_hold_is_stored_without_what_it_cannot(assignment: Assignment):
