@@ -21,27 +21,29 @@ from annotation.models import (
     SpanFlag,
     TraceStep,
 )
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    Edit,
+    EvidencePointer,
+    MissingPart,
+    RatingPart,
+    SpanPart,
+)
+from annotation.record.judgment import Scale as ContractScale
+from annotation.record.judgment import StepLabel as ContractStepLabel
+from annotation.record.judgment import Verdict as ContractVerdict
 from annotation.selectors.access import judgments_current
 from training.contract import (
     Message,
     Passage,
     SnapshotCompletion,
-    SnapshotCorrection,
-    SnapshotCritique,
-    SnapshotEdit,
-    SnapshotEvidence,
-    SnapshotMissing,
     SnapshotPrompt,
-    SnapshotRating,
     SnapshotReview,
     SnapshotRow,
-    SnapshotSpan,
     SnapshotStepLabels,
 )
-from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
-from training.contract import StepLabel as ContractStepLabel
-from training.contract import Verdict as ContractVerdict
 
 T = TypeVar("T")
 
@@ -147,7 +149,7 @@ def _row(judgment: Judgment, weight: float, read_by: Readers, group: str) -> Sna
         comment=judgment.comment,
         ratings=tuple(map(_rating, judgment.ratings.all())),
         critiques=tuple(
-            SnapshotCritique(completion=str(critique.completion_id), text=critique.text)
+            CritiquePart(completion=str(critique.completion_id), text=critique.text)
             for critique in judgment.critiques.all()
         ),
         step_labels=tuple(_step_labels(judgment, completions)),
@@ -230,14 +232,14 @@ def _copied(part: type[T], row: Model, **values: object) -> T:
     return part(**values, **{name: getattr(row, name) for name in names})
 
 
-def _correction(correction: Correction) -> SnapshotCorrection:
-    edits = tuple(_copied(SnapshotEdit, edit) for edit in correction.edits.all())
-    return _copied(SnapshotCorrection, correction, completion=str(correction.completion_id), edits=edits)
+def _correction(correction: Correction) -> CorrectionPart:
+    edits = tuple(_copied(Edit, edit) for edit in correction.edits.all())
+    return _copied(CorrectionPart, correction, completion=str(correction.completion_id), edits=edits)
 
 
-def _rating(rating: Rating) -> SnapshotRating:
+def _rating(rating: Rating) -> RatingPart:
     criterion = rating.criterion
-    return SnapshotRating(
+    return RatingPart(
         completion=str(rating.completion_id),
         criterion=criterion.key,
         scale=cast(ContractScale, criterion.scale),
@@ -267,13 +269,13 @@ def _step_labels(judgment: Judgment, completions: Sequence[Completion]) -> Itera
             yield SnapshotStepLabels(completion=str(completion.pk), labels=labels)
 
 
-def _span(flag: SpanFlag) -> SnapshotSpan:
-    return _copied(SnapshotSpan, flag, completion=str(flag.completion_id), category=flag.category.key)
+def _span(flag: SpanFlag) -> SpanPart:
+    return _copied(SpanPart, flag, completion=str(flag.completion_id), category=flag.category.key)
 
 
-def _missing(missing: MissingInfo) -> SnapshotMissing:
+def _missing(missing: MissingInfo) -> MissingPart:
     return _copied(
-        SnapshotMissing,
+        MissingPart,
         missing,
         completion=str(missing.completion_id),
         category=missing.category.key,
@@ -281,12 +283,12 @@ def _missing(missing: MissingInfo) -> SnapshotMissing:
     )
 
 
-def _evidence(missing: MissingInfo) -> tuple[SnapshotEvidence, ...]:
+def _evidence(missing: MissingInfo) -> tuple[EvidencePointer, ...]:
     if missing.passage is None:
         return ()
-    first = SnapshotEvidence(passage=missing.passage, sentence=missing.sentence)
+    first = EvidencePointer(passage=missing.passage, sentence=missing.sentence)
     further = (
-        SnapshotEvidence(passage=place["passage"], sentence=place["sentence"])
+        EvidencePointer(passage=place["passage"], sentence=place["sentence"])
         for place in missing.further_evidence
     )
     return (first, *further)
