@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from annotation.record import judgment as record
 from annotation.record.judgment import SpanPart
 from training import contract
 from training.contract import ContractError, SnapshotCompletion, SnapshotRow
@@ -44,17 +45,17 @@ def test_rows_come_back_as_they_were_written(tmp_path):
     full = row(
         spans=(SpanPart(completion="1", category="fluff", start=20, end=21, quote="🙂"),),
         missing=(
-            contract.MissingPart(
+            record.MissingPart(
                 completion="2",
                 category="omits",
                 evidence=(
-                    contract.EvidencePointer(passage=0, sentence=1),
-                    contract.EvidencePointer(passage=0),
+                    record.EvidencePointer(passage=0, sentence=1),
+                    record.EvidencePointer(passage=0),
                 ),
             ),
         ),
         context=(contract.Passage(title="Sky", sentences=("Air scatters light.", "Blue most.")),),
-        corrections=(contract.CorrectionPart(completion="3", text="Scattering."),),
+        corrections=(record.CorrectionPart(completion="3", text="Scattering."),),
     )
     header = write(tmp_path, full, row(judgment="8"))
     assert header.rows == 2

@@ -21,6 +21,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.record import judgment as record
 from annotation.record.judgment import Edit
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
@@ -217,7 +218,7 @@ def test_a_snapshot_of_before_these_fields_still_reads(tmp_path: Path):
 def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
     full = row(
         corrections=(
-            contract.CorrectionPart(
+            record.CorrectionPart(
                 completion="3",
                 text="An idea!",
                 edits=(
@@ -226,9 +227,9 @@ def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
                 ),
             ),
         ),
-        ratings=(contract.RatingPart(completion="1", criterion="kind", scale="thumbs", value=1),),
-        critiques=(contract.CritiquePart(completion="2", text="false"),),
-        missing=(contract.MissingPart(completion="2", category="omits", text="air", insert_at=3),),
+        ratings=(record.RatingPart(completion="1", criterion="kind", scale="thumbs", value=1),),
+        critiques=(record.CritiquePart(completion="2", text="false"),),
+        missing=(record.MissingPart(completion="2", category="omits", text="air", insert_at=3),),
         demonstration="Because of the air.",
         review=contract.SnapshotReview(verdict="ranked", ranks={"1": 1, "2": 3, "3": 2}),
         weight=0.5,
@@ -247,13 +248,13 @@ def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
             "field 'review', ranks: names a completion that is not in the row",
         ),
         (
-            {"critiques": (contract.CritiquePart(completion="9", text="x"),)},
+            {"critiques": (record.CritiquePart(completion="9", text="x"),)},
             "field 'critiques' has a completion that is not in the row",
         ),
         (
             {
                 "corrections": (
-                    contract.CorrectionPart(
+                    record.CorrectionPart(
                         completion="3",
                         text="An idea.",
                         edits=(Edit(start=0, end=2, quote="XX", replacement="An"),),
