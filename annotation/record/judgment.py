@@ -6,7 +6,7 @@ code points, half open; passages, sentences and steps count from 0.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -31,7 +31,7 @@ class SpanPart:
     """1, the mildest, upwards; None where the category asks for none."""
     note: str = ""
     text_hash: str = ""
-    """SHA-256 of the text on which the offsets were counted, of a mark that comes in from a page."""
+    """SHA-256 of the completion on whose text the offsets were counted."""
 
 
 @record
@@ -41,6 +41,8 @@ class EvidencePointer:
     passage: int
     sentence: int | None = None
     """None is the passage's title."""
+    quote: str = ""
+    """The sentence or the title, as it stood, of a stored one; what comes in is quoted when it is stored."""
 
 
 @record
@@ -63,11 +65,10 @@ class Origin:
     """Id of the stored continuation of a model that it is a part of; None where it is of none."""
     span: tuple[str, int, int] | None = None
     """Category, start and end of a span in the original; None where it mends none."""
-    by_model: bool = False
-    """Whether a model wrote it that another installation had, so that its continuation is not stored here."""
     seed: int | None = None
+    """Seed of the continuation, of a stored one."""
     sampling: dict[str, Any] = field(default_factory=dict)
-    """Settings by which the model wrote it; empty where nobody wrote them down."""
+    """Its settings, of a stored one; empty where nobody wrote them down."""
 
 
 BY_HAND = Origin()
@@ -114,6 +115,10 @@ class RubricScorePart:
     criterion: str
     value: float
     reason: str = ""
+    scale: Scale | None = None
+    """Scale of the criterion, of a stored score."""
+    weight: float | None = None
+    """Weight of the criterion in the sum, of a stored score."""
 
 
 @record
@@ -177,3 +182,20 @@ class JudgmentRecord(JudgmentParts):
             or self.demonstration
             or self.rubric_scores
         )
+
+
+def without_provenance(parts: JudgmentParts) -> dict[str, Any]:
+    """Return the fields of `JudgmentParts` without authors of edits, hashes of texts and quotes of evidence."""
+    values = {f.name: getattr(parts, f.name) for f in fields(JudgmentParts)}
+    return {
+        **values,
+        "spans": tuple(replace(span, text_hash="") for span in parts.spans),
+        "missing": tuple(
+            replace(lack, evidence=tuple(replace(pointer, quote="") for pointer in lack.evidence))
+            for lack in parts.missing
+        ),
+        "corrections": tuple(
+            replace(correction, edits=tuple(replace(edit, origin=BY_HAND) for edit in correction.edits))
+            for correction in parts.corrections
+        ),
+    }

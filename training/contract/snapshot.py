@@ -173,14 +173,12 @@ class SnapshotRow(JudgmentParts):
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
         Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN`, and steps where there are none: older
-        rows keep their digest. Who wrote an edit, and the text that a mark was made on, is not training data.
+        rows keep their digest. What `without_provenance` takes away is not
+        training data.
         """
         values = dataclasses.asdict(self)
-        for span in values["spans"]:
-            del span["text_hash"]
-        for correction in values["corrections"]:
-            for edit in correction["edits"]:
-                del edit["origin"]
+        for part, name in _provenance(values):
+            del part[name]
         for name in _UNKNOWN:
             if not values[name]:
                 del values[name]
@@ -207,6 +205,13 @@ def decided_pairs(ranks: Mapping[str, int], completions: Iterable[str] = ()) -> 
                 yield winner, loser
         for loser in unordered:
             yield winner, loser
+
+
+def _provenance(values: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the parts of a row, and the field of each, that rows do not have."""
+    yield from ((span, "text_hash") for span in values["spans"])
+    yield from ((pointer, "quote") for lack in values["missing"] for pointer in lack["evidence"])
+    yield from ((edit, "origin") for correction in values["corrections"] for edit in correction["edits"])
 
 
 def _edited(text: str, correction: CorrectionPart) -> str | None:
