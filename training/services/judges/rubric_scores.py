@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from annotation.models import RubricVersion
-from annotation.services.judgments.inputs import RubricScoreInput
+from annotation.record.judgment import RubricScorePart
 from training.services.judges.judging import Reply
 
 TOKENS_PER_SCORE = 24
 """The least length of one line of a reply: score and reason."""
 
 
-def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricScoreInput, ...]:
+def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricScorePart, ...]:
     """Return the mean of each score over all orders, with the reason of the first order.
 
     Empty where one order has no scores: then nothing is judged.
@@ -20,9 +20,9 @@ def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricS
     if len(scored) < len(replies):
         return ()
     return tuple(
-        RubricScoreInput(
-            completion_id=completion,
-            criterion_id=criterion.pk,
+        RubricScorePart(
+            completion=str(completion),
+            criterion=criterion.key,
             value=fmean(scores[completion][criterion.key].value for scores in scored),
             reason=_storable(scored[0][completion][criterion.key].reason),
         )
