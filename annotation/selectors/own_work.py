@@ -37,6 +37,12 @@ class Pace:
             return _("%(seconds)s s") % {"seconds": seconds}
         return _("%(minutes)s min") % {"minutes": f"{minutes}:{seconds:02}"}
 
+    @property
+    def text(self) -> str:
+        """Today's count, and the median if there is one."""
+        today = _("%(today)s today") % {"today": self.today}
+        return f"{today} · {_('median %(clock)s') % {'clock': self.clock}}" if self.median_seconds else today
+
 
 def progress_and_pace(
     project: Project, annotator: User, round_number: int, counted: RoundTally | None = None
