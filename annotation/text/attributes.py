@@ -17,6 +17,6 @@ def attributes(**values: object) -> SafeString:
 
 
 def escaped(value: object) -> str:
-    """Return text for HTML, escaped unless it is safe already: `conditional_escape` at a tenth of its cost."""
+    """Return text for HTML, escaped unless it is safe already; faster than `conditional_escape`."""
     safe = getattr(value, "__html__", None)
     return safe() if safe is not None else escape(str(value))

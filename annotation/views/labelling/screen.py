@@ -101,7 +101,8 @@ class Choice:
         kind = f"step option--{side}" if side else "plain"
         label = escaped(self.label)
         face = (
-            f'<span class="visually-hidden">{label}</span><span aria-hidden="true">{escaped(self.sign)}</span>'
+            f'<span class="visually-hidden">{label}</span>'
+            f'<span aria-hidden="true">{escaped(self.sign)}</span>'
             if side
             else f'{label} <kbd class="only-with-script">{escaped(self.key)}</kbd>'
         )
