@@ -112,11 +112,6 @@ urlpatterns: list[URLPattern] = [
         transfers.DroppedView.as_view(),
         name="api-export-dropped",
     ),
-    path(f"{_PROJECT}webhooks/", webhooks.WebhooksView.as_view(), name="api-webhooks"),
-    path(f"{_PROJECT}webhooks/<int:pk>/", webhooks.WebhookView.as_view(), name="api-webhook"),
-    path(f"{_PROJECT}webhooks/<int:pk>/secret/", webhooks.SecretView.as_view(), name="api-webhook-secret"),
-    path(f"{_PROJECT}webhooks/<int:pk>/test/", webhooks.TestView.as_view(), name="api-webhook-test"),
-    path(f"{_PROJECT}deliveries/", webhooks.DeliveriesView.as_view(), name="api-deliveries"),
-    path(f"{_PROJECT}deliveries/<int:pk>/", webhooks.DeliveryView.as_view(), name="api-delivery"),
-    path(f"{_PROJECT}deliveries/<int:pk>/resend/", webhooks.ResendView.as_view(), name="api-resend"),
+    *webhooks.webhooks.urls,
+    *webhooks.deliveries.urls,
 ]

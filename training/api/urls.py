@@ -105,8 +105,7 @@ urlpatterns: list[URLPattern] = [
     path(f"{_BESIDE}continue/", side_by_side.ContinueView.as_view(), name="api-beside-continue"),
     path(f"{_BESIDE}regenerate/", side_by_side.AgainView.as_view(), name="api-beside-regenerate"),
     path(f"{_BESIDE}next/", side_by_side.NextView.as_view(), name="api-beside-next"),
-    path(f"{_PROJECT}prompt-sets/", prompt_sets.PromptSetsView.as_view(), name="api-prompt-sets"),
-    path(f"{_PROJECT}prompt-sets/<int:pk>/", prompt_sets.PromptSetView.as_view(), name="api-prompt-set"),
+    *prompt_sets.prompt_sets.urls,
     path(f"{_PROJECT}leaderboard/", standings.LeaderboardView.as_view(), name="api-leaderboard"),
     path(f"{_PROJECT}drift/", standings.DriftView.as_view(), name="api-drift"),
     path(
