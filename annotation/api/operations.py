@@ -17,6 +17,7 @@ returns what `returns` serializes, None for an empty response, or a response of 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -58,6 +59,11 @@ _PART = re.compile(r"<\w+:(\w+)>")
 _FOR = {Role.ANNOTATOR: "annotators", Role.REVIEWER: "reviewers", Role.MANAGER: "managers"}
 
 
+def superusers(view: ApiView, *_row: object) -> None:
+    """Refuse everyone but superusers."""
+    view.require_superuser()
+
+
 class Options(TypedDict, total=False):
     """Optional parts of a declaration."""
 
@@ -77,8 +83,8 @@ class Options(TypedDict, total=False):
     """The lowest role in the project, where it differs from the resource's."""
     scope: TokenScope
     """The scope that a token needs, where it differs from the view's."""
-    superusers: bool
-    """Refuse everyone else, after the row was found."""
+    requires: Callable[..., None]
+    """Refuse some users, given the view and the row, before the body is read."""
     keeps_answers: bool
     """Store the response for the `Idempotency-Key`."""
     locks: bool
@@ -113,21 +119,22 @@ class Operation:
 
         handle.__name__, handle.__doc__ = self.method.lower(), self.description
         filters = self.options.get("filters")
-        schema = {
+        schema: Values = {
+            "responses": self._responses(),
             **({"parameters": [filters]} if filters else {}),
             **({"request": self.options.get("takes")} if self.method not in SAFE else {}),
             **self.options.get("schema", {}),
         }
         tag = self.options.get("tag", self.resource.tag)
-        declare = extend_schema(operation_id=self.name, tags=[tag], responses=self._responses(), **schema)
+        declare = extend_schema(operation_id=self.name, tags=[tag], **schema)
         return declare(handle)
 
     def answer(self, view: ApiView, parts: Values) -> HttpResponseBase:
         """Execute the operation. `parts`: of the address."""
         parts = {name: part for name, part in parts.items() if name != "slug" or not self.resource.in_project}
         arguments: list[Any] = self.resource.find(view, parts)
-        if self.options.get("superusers"):
-            view.require_superuser()
+        if requires := self.options.get("requires"):
+            requires(view, *arguments)
         if self.pages:
             return self._page(view, arguments, parts)
         if takes := self.options.get("takes"):
@@ -210,7 +217,7 @@ class Resource(Generic[V]):
         self.loads = find is not None
         self.in_project = issubclass(view, ProjectView)
         self._operations: list[Operation] = []
-        self._items: list[Resource[V]] = []
+        self.is_item = False
 
     def item(
         self,
@@ -230,7 +237,7 @@ class Resource(Generic[V]):
             find=find or (lambda view, **parts: get_object_or_404(rows(view), **parts) if rows else None),
             context=self.context,
         )
-        self._items.append(item)
+        item._operations, item.is_item = self._operations, True
         return item
 
     def find(self, view: V, parts: Values) -> list[Any]:
@@ -296,11 +303,10 @@ class Resource(Generic[V]):
         addresses: dict[str, dict[str, Operation]] = {}
         for operation in self._operations:
             addresses.setdefault(operation.address, {})[operation.method] = operation
-        urls = [
-            path(address, _view(self.view, operations).as_view(), name=_name(address))
+        return [
+            path(address, _view(operations).as_view(), name=_name(address))
             for address, operations in addresses.items()
         ]
-        return [*urls, *(url for item in self._items for url in item.urls)]
 
     def _declare(
         self,
@@ -348,7 +354,15 @@ class _OperationView(ApiView):
         return operation.role if operation else self.default_role
 
 
-def _view(base: type[ApiView], operations: Mapping[str, Operation]) -> type[ApiView]:
+def urls_of(*modules: ModuleType) -> list[URLPattern]:
+    """Return the addresses of the resources of modules."""
+    resources = [
+        value for module in modules for value in vars(module).values() if isinstance(value, Resource)
+    ]
+    return [url for resource in resources if not resource.is_item for url in resource.urls]
+
+
+def _view(operations: Mapping[str, Operation]) -> type[ApiView]:
     """Return the view of an address."""
     first = next(iter(operations.values()))
     attributes: Values = {operation.method.lower(): operation.handler() for operation in operations.values()}
@@ -372,7 +386,7 @@ def _view(base: type[ApiView], operations: Mapping[str, Operation]) -> type[ApiV
         "operations": operations,
         "default_role": first.resource.role,
     }
-    return type(first.name, (*bases, base), attributes)
+    return type(first.name, (*bases, first.resource.view), attributes)
 
 
 def _name(address: str) -> str:

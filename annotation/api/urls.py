@@ -21,36 +21,15 @@ from annotation.api import (
     transfers,
     webhooks,
 )
+from annotation.api.operations import urls_of
 
 _PROJECT = "projects/<slug:slug>/"
 _ONE = f"{_PROJECT}assignments/<int:pk>/"
 
 urlpatterns: list[URLPattern] = [
-    path("me/", account.MeView.as_view(), name="api-me"),
-    path("me/keys/", account.KeysView.as_view(), name="api-me-keys"),
+    *urls_of(account, audit, invitations, members, projects, questions, rubrics, webhooks),
     path("me/mail/", inbox.MailChoiceView.as_view(), name="api-me-mail"),
     path("inbox/", inbox.InboxView.as_view(), name="api-inbox"),
-    path("audit/", audit.AnyAuditView.as_view(), name="api-audit-all"),
-    path("tokens/", account.TokensView.as_view(), name="api-tokens"),
-    path("tokens/<int:pk>/", account.TokenView.as_view(), name="api-token"),
-    path("projects/", projects.ProjectsView.as_view(), name="api-projects"),
-    path(_PROJECT, projects.ProjectDetailView.as_view(), name="api-project"),
-    path(f"{_PROJECT}settings/", projects.SettingsView.as_view(), name="api-settings"),
-    path(f"{_PROJECT}archive/", projects.ArchiveView.as_view(), name="api-archive"),
-    path(f"{_PROJECT}members/", members.MembersView.as_view(), name="api-members"),
-    path(f"{_PROJECT}members/<str:username>/", members.MemberView.as_view(), name="api-member"),
-    path(f"{_PROJECT}categories/", questions.CategoriesView.as_view(), name="api-categories"),
-    path(f"{_PROJECT}criteria/", questions.CriteriaView.as_view(), name="api-criteria"),
-    path(f"{_PROJECT}categories/<slug:key>/", questions.CategoryView.as_view(), name="api-category"),
-    path(f"{_PROJECT}criteria/<slug:key>/", questions.CriterionView.as_view(), name="api-criterion"),
-    path(f"{_PROJECT}rubrics/", rubrics.RubricsView.as_view(), name="api-rubrics"),
-    path(f"{_PROJECT}rubrics/<int:pk>/", rubrics.RubricView.as_view(), name="api-rubric"),
-    path("invitations/accept/", invitations.AcceptView.as_view(), name="api-invitation-accept"),
-    path(f"{_PROJECT}invitations/", invitations.InvitationsView.as_view(), name="api-invitations"),
-    path(f"{_PROJECT}invitations/<int:pk>/", invitations.InvitationView.as_view(), name="api-invitation"),
-    path(f"{_PROJECT}guidelines/", projects.GuidelinesView.as_view(), name="api-guidelines"),
-    path(f"{_PROJECT}guidelines/seen/", projects.GuidelinesSeenView.as_view(), name="api-guidelines-seen"),
-    path(f"{_PROJECT}audit/", audit.AuditView.as_view(), name="api-audit"),
     path(f"{_PROJECT}prompts/", texts.PromptsView.as_view(), name="api-prompts"),
     path(f"{_PROJECT}prompts/<int:pk>/", texts.PromptView.as_view(), name="api-prompt"),
     path(f"{_PROJECT}completions/", texts.CompletionsView.as_view(), name="api-completions"),
@@ -112,6 +91,4 @@ urlpatterns: list[URLPattern] = [
         transfers.DroppedView.as_view(),
         name="api-export-dropped",
     ),
-    *webhooks.webhooks.urls,
-    *webhooks.deliveries.urls,
 ]
