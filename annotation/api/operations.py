@@ -207,12 +207,15 @@ class Resource(Generic[V]):
         address: str,
         *,
         tag: str,
-        role: Role = Role.MANAGER,
+        role: Role | None = None,
+        scope: TokenScope | None = None,
         rows: Callable[[V], QuerySet[Any]] | None = None,
         find: Callable[..., Any] | None = None,
         context: Callable[[V], Values] | None = None,
     ) -> None:
-        self.view, self.address, self.tag, self.role = view, address, tag, role
+        self.view, self.address, self.tag = view, address, tag
+        self.role: Role = role or (view.role if issubclass(view, ProjectView) else Role.MANAGER)
+        self.scope = scope or view.changes
         self.rows, self._find, self.context = rows, find, context
         self.loads = find is not None
         self.in_project = issubclass(view, ProjectView)
@@ -234,6 +237,7 @@ class Resource(Generic[V]):
             self.address + address,
             tag=tag or self.tag,
             role=self.role,
+            scope=self.scope,
             find=find or (lambda view, **parts: get_object_or_404(rows(view), **parts) if rows else None),
             context=self.context,
         )
@@ -345,8 +349,9 @@ class _OperationView(ApiView):
     def scope_of(cls, method: str) -> TokenScope:
         """Return the scope that a token needs."""
         operation = cls.operations.get(method)
-        scope = super().scope_of(method)
-        return operation.options.get("scope", scope) if operation else scope
+        if method in SAFE or operation is None:
+            return super().scope_of(method)
+        return operation.options.get("scope", operation.resource.scope)
 
     def role_of(self, method: str) -> Role:
         """Return the lowest role that may use a method."""
