@@ -228,20 +228,20 @@ side_by_sides = Resource(
 side_by_side = side_by_sides.item("<slug:page>/", find=_shown)
 
 side_by_sides.add_list(
-    "beside_list",
+    "side_by_side_list",
     BesideSerializer,
     "List what was asked of several checkpoints at once, newest first.",
     model=SideBySide,
 )
 side_by_side.add_read(
-    "beside_read",
+    "side_by_side_read",
     BesideSerializer,
     "Read the answers as far as they are written; where names are hidden, without names.",
 )
 
 
 @side_by_sides.post(takes=AskSerializer, returns=BesideSerializer, status=201)
-def beside_ask(view: ProjectView, values: Values) -> SideBySide:
+def side_by_side_ask(view: ProjectView, values: Values) -> SideBySide:
     """Write a question down for two to four checkpoints; `write` has it answered."""
     scorers = [values["scorer"]] if "scorer" in values else []
     rewards = named_checkpoints(view.project, scorers, writing=False, field="scorer")
@@ -288,7 +288,7 @@ def _question(
 
 # What is there already is not asked for again.
 @side_by_side.post("write/", returns=BesideSerializer, keeps_answers=False)
-def beside_write(view: ProjectView, shown: SideBySide) -> SideBySide:
+def side_by_side_write(view: ProjectView, shown: SideBySide) -> SideBySide:
     """Have all that lack an answer write it, and wait for it. 422 while a model server is away."""
     try:
         write_answers(shown=shown)
@@ -298,27 +298,27 @@ def beside_write(view: ProjectView, shown: SideBySide) -> SideBySide:
 
 
 @side_by_side.post("vote/", takes=BesideVoteSerializer, returns=BesideSerializer)
-def beside_vote(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
+def side_by_side_vote(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
     """Vote: a judgment like any other. Names are in the answer. A second vote changes nothing."""
     vote_side_by_side(shown=shown, voter=view.user, vote=Vote(values["verdict"], values["ranks"]))
     return shown
 
 
 @side_by_side.post("reveal/", returns=BesideSerializer)
-def beside_reveal(view: ProjectView, shown: SideBySide) -> SideBySide:
+def side_by_side_reveal(view: ProjectView, shown: SideBySide) -> SideBySide:
     """Show names before the vote, which is then left out of training and win rates."""
     reveal_names(shown=shown, user=view.user)
     return shown
 
 
 @side_by_side.post("continue/", takes=ContinueSerializer, returns=BesideSerializer, status=201)
-def beside_continue(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
+def side_by_side_continue(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
     """Say what comes next, after one of the answers or each after its own; a page of its own."""
     return continue_side_by_side(shown=shown, created_by=view.user, **values)
 
 
 @side_by_side.post("regenerate/", takes=AgainSerializer, returns=BesideSerializer, status=201)
-def beside_regenerate(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
+def side_by_side_regenerate(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
     """Have the same checkpoints answer the same chat on a page of its own, with other settings."""
     return regenerate_side_by_side(
         shown=shown,
@@ -331,6 +331,6 @@ def beside_regenerate(view: ProjectView, shown: SideBySide, values: Values) -> S
 
 
 @side_by_side.post("next/", returns=BesideSerializer, status=201)
-def beside_next(view: ProjectView, shown: SideBySide) -> SideBySide:
+def side_by_side_next(view: ProjectView, shown: SideBySide) -> SideBySide:
     """Create the page of the next prompt of the set for the same checkpoints, blind. 422 at its end."""
     return next_of_set(shown=shown, created_by=view.user)
