@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from rest_framework import exceptions, serializers
 
 from annotation.api.base import ApiView, read_object
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
@@ -44,18 +45,12 @@ class ChangeOfMeSerializer(serializers.Serializer[Any]):
     )
 
 
+@model_fields("id name beginning scopes is_good expires_at revoked_at last_used_at created_at", of=ApiToken)
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token of the user, without its secret."""
 
     scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices))
     is_good = serializers.SerializerMethodField(help_text="Whether it opens anything now.")
-
-    class Meta:
-        model = ApiToken
-        fields: tuple[str, ...] = (
-            *("id", "name", "beginning", "scopes", "is_good"),
-            *("expires_at", "revoked_at", "last_used_at", "created_at"),
-        )
 
     def get_is_good(self, token: ApiToken) -> bool:
         return token.is_good(timezone.now())
@@ -71,13 +66,11 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     )
 
 
+@model_fields("secret")
 class MadeTokenSerializer(TokenSerializer):
     """A token with its secret, which is shown only once."""
 
     secret = serializers.CharField()
-
-    class Meta(TokenSerializer.Meta):
-        fields = (*TokenSerializer.Meta.fields, "secret")
 
 
 me = Resource(ApiView, "me/", tag="account")

@@ -3,10 +3,12 @@
 from rest_framework import serializers
 
 from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, superusers
 from annotation.models import AuditEntry
 
 
+@model_fields("id created_at actor action subject details", of=AuditEntry)
 class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     """An entry of the audit log."""
 
@@ -15,18 +17,12 @@ class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     )
     details = serializers.DictField()
 
-    class Meta:
-        model = AuditEntry
-        fields: tuple[str, ...] = ("id", "created_at", "actor", "action", "subject", "details")
 
-
+@model_fields("project")
 class AnyAuditSerializer(AuditSerializer):
     """An entry of the audit log with its project."""
 
     project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
-
-    class Meta(AuditSerializer.Meta):
-        fields = (*AuditSerializer.Meta.fields, "project")
 
 
 class AuditFilters(Filters):

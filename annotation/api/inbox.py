@@ -9,6 +9,7 @@ from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
 from annotation.api.base import ApiView, Filters, OldestFirst, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.labelling import LabellingView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
@@ -23,15 +24,12 @@ from annotation.services.inbox.notifications import mark_read
 _BIGGEST = 2**63 - 1
 
 
+@model_fields("id kind project text excerpt address created_at read_at", of=Notification)
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
     """An entry of the inbox."""
 
     project = serializers.SlugRelatedField("slug", read_only=True)  # type: ignore[var-annotated]
     text = serializers.SerializerMethodField(help_text="The event as a sentence.")
-
-    class Meta:
-        model = Notification
-        fields = ("id", "kind", "project", "text", "excerpt", "address", "created_at", "read_at")
 
     def get_text(self, notification: Notification) -> str:
         return sentence(notification)
@@ -80,14 +78,11 @@ class NewMailChoiceSerializer(serializers.Serializer[Any]):
     digest = serializers.BooleanField(help_text="A list of what is unread, once a day.")
 
 
+@model_fields("id assignment author text created_at edited_at resolved_at", of=Comment)
 class CommentSerializer(serializers.ModelSerializer[Comment]):
     """A comment. `assignment` names its thread."""
 
     author = serializers.CharField(source="author.username")
-
-    class Meta:
-        model = Comment
-        fields = ("id", "assignment", "author", "text", "created_at", "edited_at", "resolved_at")
 
 
 class NewCommentSerializer(serializers.Serializer[Any]):

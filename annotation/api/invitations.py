@@ -8,6 +8,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.members import MemberSerializer
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
@@ -23,31 +24,26 @@ from annotation.services.projects.invitations import (
 )
 
 
+@model_fields(
+    "id role note uses most_uses is_good email mail expires_at revoked_at created_by created_at",
+    of=Invitation,
+)
 class InvitationSerializer(serializers.ModelSerializer[Invitation]):
     """An invitation, without its link."""
 
     created_by = serializers.CharField(source="created_by.username")
     is_good = serializers.SerializerMethodField(help_text="Whether somebody may still join by it.")
 
-    class Meta:
-        model = Invitation
-        fields: tuple[str, ...] = (
-            *("id", "role", "note", "uses", "most_uses", "is_good", "email", "mail"),
-            *("expires_at", "revoked_at", "created_by", "created_at"),
-        )
-
     def get_is_good(self, invitation: Invitation) -> bool:
         return invitation.is_good(timezone.now())
 
 
+@model_fields("secret link")
 class MadeInvitationSerializer(InvitationSerializer):
     """An invitation with its link, which is shown only once; both are empty for one sent by e-mail."""
 
     secret = serializers.CharField(allow_blank=True)
     link = serializers.CharField(allow_blank=True, help_text="What is passed on.")
-
-    class Meta(InvitationSerializer.Meta):
-        fields = (*InvitationSerializer.Meta.fields, "secret", "link")
 
 
 class NewInvitationSerializer(serializers.Serializer[Any]):

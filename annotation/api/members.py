@@ -8,6 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import Membership, User
@@ -16,18 +17,15 @@ from annotation.services.projects.members import ALLOTMENT, change_allotment, ch
 from annotation.services.projects.projects import add_member
 
 
+@model_fields(
+    "username name role daily_limit total_limit skills group guideline_seen qualified_at joined_at",
+    of=Membership,
+)
 class MemberSerializer(serializers.ModelSerializer[Membership]):
     """The membership of one person in a project."""
 
     username = serializers.CharField(source="user.username")
     name = serializers.CharField(source="user.__str__")
-
-    class Meta:
-        model = Membership
-        fields = (
-            *("username", "name", "role", "daily_limit", "total_limit", "skills", "group"),
-            *("guideline_seen", "qualified_at", "joined_at"),
-        )
 
 
 class RoleSerializer(serializers.Serializer[Any]):

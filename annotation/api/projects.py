@@ -8,6 +8,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
 
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
@@ -36,47 +37,30 @@ _SETTINGS = (
 )
 
 
+@model_fields(
+    "key label description scope granularity colour shortcut polarity severity_steps is_archived", of=Category
+)
 class CategorySerializer(serializers.ModelSerializer[Category]):
     """An error category for spans or missing information."""
 
-    class Meta:
-        model = Category
-        fields = (
-            *("key", "label", "description", "scope", "granularity"),
-            *("colour", "shortcut", "polarity", "severity_steps", "is_archived"),
-        )
 
-
+@model_fields("key label description scale is_archived", of=Criterion)
 class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
-    class Meta:
-        model = Criterion
-        fields = ("key", "label", "description", "scale", "is_archived")
 
-
+@model_fields("slug name description role", *_QUESTIONS, "created_at archived_at", of=Project)
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
 
     role = serializers.SerializerMethodField(help_text="One's own; empty for a superuser who is no member.")
-
-    class Meta:
-        model = Project
-        fields: tuple[str, ...] = (
-            "slug",
-            "name",
-            "description",
-            "role",
-            *_QUESTIONS,
-            "created_at",
-            "archived_at",
-        )
 
     def get_role(self, project: Project) -> str:
         roles: Mapping[int, str] = self.context["roles"]
         return roles.get(project.pk, "")
 
 
+@model_fields("categories criteria guideline_version round")
 class WholeProjectSerializer(ProjectSerializer):
     """A project with its questions and guideline version."""
 
@@ -84,9 +68,6 @@ class WholeProjectSerializer(ProjectSerializer):
     criteria = CriterionSerializer(many=True)
     guideline_version = serializers.SerializerMethodField(help_text="The newest; null where there is none.")
     round = serializers.SerializerMethodField(help_text="The newest round for which there is work.")
-
-    class Meta(ProjectSerializer.Meta):
-        fields = (*ProjectSerializer.Meta.fields, "categories", "criteria", "guideline_version", "round")
 
     def get_guideline_version(self, project: Project) -> int | None:
         guideline = access.current_guideline(project)
@@ -160,12 +141,9 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
 
 
+@model_fields("version text created_at", of=Guideline)
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
     """A version of the guidelines."""
-
-    class Meta:
-        model = Guideline
-        fields = ("version", "text", "created_at")
 
 
 class NewGuidelineSerializer(serializers.Serializer[Any]):

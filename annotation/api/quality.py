@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from annotation.agreement.selection import Selection
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
@@ -116,6 +117,10 @@ class ItemFilters(StatisticsFilters):
     show = serializers.ChoiceField(choices=Shown.choices, required=False, default=Shown.JUDGED)
 
 
+@model_fields(
+    "id comparison completion start end quote requested_by state decided_by decided_at created_at",
+    of=Withholding,
+)
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
     """A withheld comparison: a completion seems to identify its model, or a manager wants it so."""
 
@@ -126,13 +131,6 @@ class WithheldSerializer(serializers.ModelSerializer[Withholding]):
         help_text="The manager who wants it so; null where a completion has a quote.",
     )
     decided_by = serializers.CharField(source="decided_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Withholding
-        fields = (
-            *("id", "comparison", "completion", "start", "end", "quote", "requested_by"),
-            *("state", "decided_by", "decided_at", "created_at"),
-        )
 
 
 class WithheldFilters(Filters):
@@ -147,6 +145,7 @@ class ReleaseSerializer(serializers.Serializer[Any]):
     release = serializers.BooleanField(help_text="True gives it to annotators, false keeps it from them.")
 
 
+@model_fields("id comparison purpose verdict ranks explanation created_by created_at", of=GoldAnswer)
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
@@ -156,19 +155,6 @@ class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
         help_text="Completion → rank. A partial ranking leaves out the completions below all ranked ones.",
     )
     created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = GoldAnswer
-        fields = (
-            "id",
-            "comparison",
-            "purpose",
-            "verdict",
-            "ranks",
-            "explanation",
-            "created_by",
-            "created_at",
-        )
 
 
 class NewGoldSerializer(serializers.Serializer[Any]):

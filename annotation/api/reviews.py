@@ -10,6 +10,7 @@ from rest_framework import serializers
 
 from annotation.api.answers import VerdictSerializer
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
@@ -20,15 +21,12 @@ from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_re
 from annotation.services.quality.reviews import decide_review, may_review
 
 
+@model_fields("id reason prompt opened_at decided_at decided_by", of=Review)
 class ReviewSerializer(serializers.ModelSerializer[Review]):
     """A comparison under review."""
 
     prompt = serializers.CharField(source="comparison.prompt.last_question", help_text="What was asked last.")
     decided_by = serializers.CharField(source="reviewer.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Review
-        fields: tuple[str, ...] = ("id", "reason", "prompt", "opened_at", "decided_at", "decided_by")
 
 
 class RemarkSerializer(serializers.Serializer[Any]):
@@ -49,6 +47,7 @@ class VoteSerializer(serializers.Serializer[Any]):
     remarks = RemarkSerializer(many=True)
 
 
+@model_fields("messages context answers votes verdict ranks comment")
 class WholeReviewSerializer(ReviewSerializer):
     """A review with its answers and votes."""
 
@@ -59,12 +58,6 @@ class WholeReviewSerializer(ReviewSerializer):
     verdict = serializers.CharField(help_text="What was decided; empty while it is open.")
     ranks = serializers.SerializerMethodField(help_text="Answer → rank of the decision.")
     comment = serializers.CharField()
-
-    class Meta(ReviewSerializer.Meta):
-        fields = (
-            *ReviewSerializer.Meta.fields,
-            *("messages", "context", "answers", "votes", "verdict", "ranks", "comment"),
-        )
 
     def get_answers(self, review: Review) -> list[dict[str, str]]:
         ids = completion_ids_by_name(review)

@@ -7,6 +7,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import RatingScale
 from annotation.errors import Refusal
@@ -23,24 +24,19 @@ from annotation.services.projects.rubrics import (
 )
 
 
+@model_fields("key name text levels scale weight", of=RubricCriterion)
 class RubricCriterionSerializer(serializers.ModelSerializer[RubricCriterion]):
     """A weighted criterion of a rubric version."""
 
-    class Meta:
-        model = RubricCriterion
-        fields = ("key", "name", "text", "levels", "scale", "weight")
 
-
+@model_fields("id number created_at criteria", of=RubricVersion)
 class RubricVersionSerializer(serializers.ModelSerializer[RubricVersion]):
     """A version of a rubric. It never changes."""
 
     criteria = RubricCriterionSerializer(many=True)
 
-    class Meta:
-        model = RubricVersion
-        fields = ("id", "number", "created_at", "criteria")
 
-
+@model_fields("id name published is_asked created_at", of=Rubric)
 class RubricSerializer(serializers.ModelSerializer[Rubric]):
     """A rubric and its state."""
 
@@ -48,18 +44,12 @@ class RubricSerializer(serializers.ModelSerializer[Rubric]):
         source="published.number", allow_null=True, default=None, help_text="Number of the version in use."
     )
 
-    class Meta:
-        model = Rubric
-        fields: tuple[str, ...] = ("id", "name", "published", "is_asked", "created_at")
 
-
+@model_fields("versions")
 class WholeRubricSerializer(RubricSerializer):
     """A rubric with all its versions, newest first."""
 
     versions = RubricVersionSerializer(many=True)
-
-    class Meta(RubricSerializer.Meta):
-        fields = (*RubricSerializer.Meta.fields, "versions")
 
 
 class NewRubricCriterionSerializer(serializers.Serializer[Any]):

@@ -8,6 +8,7 @@ from rest_framework import serializers
 
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Purpose, Split
 from annotation.exchange.formats.fields import ROLES
@@ -35,6 +36,7 @@ class PassageSerializer(serializers.Serializer[Any]):
     sentences = serializers.ListField(child=serializers.CharField(allow_blank=True, trim_whitespace=False))
 
 
+@model_fields("id messages context references tags metadata split content_hash created_at", of=Prompt)
 class PromptSerializer(serializers.ModelSerializer[Prompt]):
     """A prompt."""
 
@@ -43,13 +45,6 @@ class PromptSerializer(serializers.ModelSerializer[Prompt]):
     references = serializers.ListField(child=serializers.CharField())
     tags = serializers.ListField(child=serializers.CharField())
     metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
-
-    class Meta:
-        model = Prompt
-        fields = (
-            *("id", "messages", "context", "references", "tags", "metadata", "split", "content_hash"),
-            "created_at",
-        )
 
     def get_metadata(self, prompt: Prompt) -> dict[str, Any]:
         return prompt.metadata or {}
@@ -100,18 +95,14 @@ class PromptFilters(Filters):
     split = serializers.ChoiceField(choices=Split.choices, required=False)
 
 
+@model_fields(
+    "id prompt source text text_hash sampling seed finish_reason token_count created_at", of=Completion
+)
 class CompletionSerializer(serializers.ModelSerializer[Completion]):
     """A completion with its sampling parameters."""
 
     source = serializers.CharField(source="source.name", help_text="Who wrote it.")  # type: ignore[assignment]
     sampling = serializers.DictField()
-
-    class Meta:
-        model = Completion
-        fields = (
-            *("id", "prompt", "source", "text", "text_hash", "sampling", "seed"),
-            *("finish_reason", "token_count", "created_at"),
-        )
 
 
 class CompletionFilters(Filters):
@@ -123,19 +114,15 @@ class CompletionFilters(Filters):
     )
 
 
+@model_fields(
+    "id prompt round purpose completions size overlap open_slots priority metadata created_at", of=Comparison
+)
 class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
     """A prompt and completions that are judged together."""
 
     round = serializers.IntegerField(source="round_number")
     completions = serializers.SerializerMethodField(help_text="Their numbers, as they were recorded.")
     metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
-
-    class Meta:
-        model = Comparison
-        fields = (
-            *("id", "prompt", "round", "purpose", "completions", "size"),
-            *("overlap", "open_slots", "priority", "metadata", "created_at"),
-        )
 
     def get_metadata(self, comparison: Comparison) -> dict[str, Any]:
         return comparison.metadata or {}

@@ -13,6 +13,7 @@ from rest_framework.parsers import MultiPartParser
 
 from annotation.api.base import ApiView, Filters, ProjectView, storable
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import ImportState, Split
 from annotation.exchange.file_exports import (
@@ -89,6 +90,11 @@ class Named(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+@model_fields(
+    "id name size format mapping leave_out meanings columns skip_bad state rows_total rows_done",
+    "counts errors errors_total created_by created_at finished_at",
+    of=FileImport,
+)
 class ImportSerializer(serializers.ModelSerializer[FileImport]):
     """A file import and its progress."""
 
@@ -110,14 +116,6 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
     created_by = serializers.CharField(
         source="created_by.username", default="", help_text="Empty for a command's."
     )
-
-    class Meta:
-        model = FileImport
-        fields = (
-            *("id", "name", "size", "format", "mapping", "leave_out", "meanings", "columns"),
-            *("skip_bad", "state", "rows_total", "rows_done"),
-            *("counts", "errors", "errors_total", "created_by", "created_at", "finished_at"),
-        )
 
     @extend_schema_field(ColumnSerializer(many=True))
     def get_columns(self, record: FileImport) -> Any:

@@ -5,6 +5,7 @@ from typing import Any
 from rest_framework import serializers
 
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import DeliveryState, WebhookEvent
 from annotation.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
@@ -19,26 +20,22 @@ from annotation.services.webhooks import (
 )
 
 
+@model_fields(
+    "id url description events is_enabled why_disabled failures failing_since previous_secret_until",
+    "created_at",
+    of=WebhookEndpoint,
+)
 class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
     """A webhook, without its secret."""
 
     events = serializers.ListField(child=serializers.ChoiceField(choices=WebhookEvent.choices))
 
-    class Meta:
-        model = WebhookEndpoint
-        fields: tuple[str, ...] = (
-            *("id", "url", "description", "events", "is_enabled", "why_disabled"),
-            *("failures", "failing_since", "previous_secret_until", "created_at"),
-        )
 
-
+@model_fields("secret")
 class MadeWebhookSerializer(WebhookSerializer):
     """A webhook with its secret, which is shown only once."""
 
     secret = serializers.CharField(help_text="`whsec_…`, as the libraries of Standard Webhooks take it.")
-
-    class Meta(WebhookSerializer.Meta):
-        fields = (*WebhookSerializer.Meta.fields, "secret")
 
 
 class NewWebhookSerializer(serializers.Serializer[Any]):
@@ -64,14 +61,14 @@ class WebhookSettingsSerializer(serializers.Serializer[Any]):
     )
 
 
+@model_fields("started_at milliseconds status error answer", of=WebhookAttempt)
 class AttemptSerializer(serializers.ModelSerializer[WebhookAttempt]):
     """One attempt to send a message, and the response."""
 
-    class Meta:
-        model = WebhookAttempt
-        fields = ("started_at", "milliseconds", "status", "error", "answer")
 
-
+@model_fields(
+    "id webhook message event state tries_left next_attempt_at created_at finished_at", of=WebhookDelivery
+)
 class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
     """A message to one webhook."""
 
@@ -79,22 +76,13 @@ class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
     message = serializers.CharField(source="message.key", help_text="`webhook-id`.")
     event = serializers.CharField(source="message.event")
 
-    class Meta:
-        model = WebhookDelivery
-        fields: tuple[str, ...] = (
-            *("id", "webhook", "message", "event", "state", "tries_left"),
-            *("next_attempt_at", "created_at", "finished_at"),
-        )
 
-
+@model_fields("body attempts")
 class WholeDeliverySerializer(DeliverySerializer):
     """A message with its body and all attempts, newest first."""
 
     body = serializers.CharField(source="message.body", help_text="JSON, as it is signed and sent.")
     attempts = AttemptSerializer(many=True)
-
-    class Meta(DeliverySerializer.Meta):
-        fields = (*DeliverySerializer.Meta.fields, "body", "attempts")
 
 
 class DeliveryFilters(Filters):

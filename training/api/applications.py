@@ -9,6 +9,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from annotation.models import ApiToken
@@ -47,6 +48,11 @@ class ObjectsField(serializers.JSONField):
     """A list of objects as it is stored."""
 
 
+@model_fields(
+    "id request choice kind value scale text alternative alternative_choice author source_name",
+    "changes is_excluded created_at updated_at",
+    of=Feedback,
+)
 class GivenSerializer(serializers.ModelSerializer[Feedback]):
     """Feedback as managers see it."""
 
@@ -54,24 +60,12 @@ class GivenSerializer(serializers.ModelSerializer[Feedback]):
     alternative = serializers.IntegerField(source="alternative_id", allow_null=True)
     is_excluded = serializers.BooleanField(help_text="An incident excludes it.")
 
-    class Meta:
-        model = Feedback
-        fields = (
-            *(
-                "id",
-                "request",
-                "choice",
-                "kind",
-                "value",
-                "scale",
-                "text",
-                "alternative",
-                "alternative_choice",
-            ),
-            *("author", "source_name", "changes", "is_excluded", "created_at", "updated_at"),
-        )
 
-
+@model_fields(
+    "id key checkpoint token_name pseudonym messages choices sampling redactions is_streamed scores",
+    "reason comparison created_at",
+    of=ApplicationRequest,
+)
 class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
     """A stored request with its completions and provenance."""
 
@@ -83,13 +77,6 @@ class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
     )
     comparison = serializers.SerializerMethodField()
 
-    class Meta:
-        model = ApplicationRequest
-        fields: tuple[str, ...] = (
-            *("id", "key", "checkpoint", "token_name", "pseudonym", "messages", "choices", "sampling"),
-            *("redactions", "is_streamed", "scores", "reason", "comparison", "created_at"),
-        )
-
     def get_reason(self, row: ApplicationRequest) -> str:
         origin = getattr(row, "comparison", None)
         return origin.reason if origin else ""
@@ -99,13 +86,11 @@ class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
         return origin.comparison_id if origin else None
 
 
+@model_fields("feedback")
 class WholeRequestSerializer(StoredRequestSerializer):
     """A stored request with all feedback on it."""
 
     feedback = serializers.SerializerMethodField()
-
-    class Meta(StoredRequestSerializer.Meta):
-        fields = (*StoredRequestSerializer.Meta.fields, "feedback")
 
     @extend_schema_field(GivenSerializer(many=True))
     def get_feedback(self, row: ApplicationRequest) -> Any:
@@ -147,14 +132,11 @@ class ThumbsSerializer(serializers.Serializer[Any]):
     high = serializers.FloatField()
 
 
+@model_fields("id kind subject started_at ended_at rows is_included decided_at", of=FeedbackIncident)
 class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
     """A pattern that looks like abuse."""
 
     rows = serializers.IntegerField(help_text="How much feedback it excludes.")
-
-    class Meta:
-        model = FeedbackIncident
-        fields = ("id", "kind", "subject", "started_at", "ended_at", "rows", "is_included", "decided_at")
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
@@ -163,33 +145,25 @@ class DecisionSerializer(serializers.Serializer[Any]):
     is_included = serializers.BooleanField(required=False)
 
 
+@model_fields("reason is_on share most_per_day", of=FeedbackRule)
 class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
     """A rule of the selection for annotators."""
 
-    class Meta:
-        model = FeedbackRule
-        fields = ("reason", "is_on", "share", "most_per_day")
 
-
+@model_fields("id name key created_at revoked_at", of=FeedbackKey)
 class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
     """A publishable key, which is no secret."""
 
-    class Meta:
-        model = FeedbackKey
-        fields = ("id", "name", "key", "created_at", "revoked_at")
 
-
+@model_fields("token name created_at", of=RequestOptIn)
 class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
     """A token whose requests are stored."""
 
     token = serializers.IntegerField(source="token_id")
     name = serializers.CharField(source="token.name")
 
-    class Meta:
-        model = RequestOptIn
-        fields = ("token", "name", "created_at")
 
-
+@model_fields(*SETTINGS, "problem rules tokens", of=FeedbackSettings)
 class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
     """A project's settings for requests and feedback of applications."""
 
@@ -197,10 +171,6 @@ class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
     origins = serializers.ListField(child=serializers.CharField())
     rules = serializers.SerializerMethodField()
     tokens = serializers.SerializerMethodField()
-
-    class Meta:
-        model = FeedbackSettings
-        fields = (*SETTINGS, "problem", "rules", "tokens")
 
     @extend_schema_field(RuleSerializer(many=True))
     def get_rules(self, settings: FeedbackSettings) -> Any:

@@ -8,6 +8,7 @@ from django.shortcuts import get_object_or_404
 from rest_framework import exceptions, serializers
 
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
@@ -28,20 +29,17 @@ from training.services.comparing.voting import VOTES
 _PLACES = ("first", "second")
 
 
+@model_fields(
+    "id arena name checkpoints prompts for_guests is_conversation votes most_votes is_open progress",
+    "prepared_at expires_at closed_at created_at",
+    of=ArenaLink,
+)
 class ArenaSerializer(serializers.ModelSerializer[ArenaLink]):
     """One arena."""
 
     arena = serializers.CharField(source="slug", help_text="Its part of addresses; whoever has it may vote.")
     checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
     is_open = serializers.BooleanField()
-
-    class Meta:
-        model = ArenaLink
-        fields = (
-            *("id", "arena", "name", "checkpoints", "prompts", "for_guests"),
-            *("is_conversation", "votes", "most_votes"),
-            *("is_open", "progress", "prepared_at", "expires_at", "closed_at", "created_at"),
-        )
 
 
 class NewArenaSerializer(serializers.Serializer[Any]):

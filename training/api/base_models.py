@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import JobState
 from training.choices import BaseOrigin
@@ -30,6 +31,10 @@ from training.services.registry.base_models import (
 from training.services.rounds.base_choice import choose_base
 
 
+@model_fields(
+    "name origin architecture parameters context dtype size repository revision licence created_at",
+    of=BaseModel,
+)
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
     """A base model of the installation."""
 
@@ -39,13 +44,6 @@ class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
         source="facts.context", default=None, allow_null=True
     )
     dtype = serializers.CharField(source="facts.dtype", default="", help_text="Precision of the files.")
-
-    class Meta:
-        model = BaseModel
-        fields: tuple[str, ...] = (
-            *("name", "origin", "architecture", "parameters", "context", "dtype", "size"),
-            *("repository", "revision", "licence", "created_at"),
-        )
 
 
 class BaseFileSerializer(serializers.Serializer[Any]):
@@ -67,6 +65,7 @@ class EstimateSerializer(serializers.Serializer[Any]):
     )
 
 
+@model_fields("tokenizer_digest facts files memory")
 class WholeBaseModelSerializer(BaseModelSerializer):
     """A base model with its tokenizer, chat template, files and memory estimates."""
 
@@ -74,28 +73,22 @@ class WholeBaseModelSerializer(BaseModelSerializer):
     files = BaseFileSerializer(many=True)
     memory = serializers.SerializerMethodField()
 
-    class Meta(BaseModelSerializer.Meta):
-        fields = (*BaseModelSerializer.Meta.fields, "tokenizer_digest", "facts", "files", "memory")
-
     def get_memory(self, base: BaseModel) -> list[dict[str, Any]]:
         """By the formulas of the dry run."""
         return [dict(EstimateSerializer(estimate).data) for estimate in estimates_of(base)]
 
 
+@model_fields(
+    "id name origin state current total message error base_model folder repository revision licence",
+    "server_url server_model server_key cancel_requested created_at finished_at",
+    of=BaseModelAddition,
+)
 class AdditionSerializer(serializers.ModelSerializer[BaseModelAddition]):
     """A base model that is being added, or was refused."""
 
     base_model = serializers.CharField(
         source="base.name", default=None, allow_null=True, help_text="What was added."
     )
-
-    class Meta:
-        model = BaseModelAddition
-        fields = (
-            *("id", "name", "origin", "state", "current", "total", "message", "error", "base_model"),
-            *("folder", "repository", "revision", "licence", "server_url", "server_model", "server_key"),
-            *("cancel_requested", "created_at", "finished_at"),
-        )
 
 
 class NewBaseModelSerializer(serializers.Serializer[Any]):

@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from annotation.api.base import ApiView, Filters
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project
@@ -31,6 +32,9 @@ from training.services.registry.verification import check_files
 from training.services.runs.archives import zip_of_folder
 
 
+@model_fields(
+    "name kind project base_model parent run digest tags notes files_deleted_at created_at", of=Checkpoint
+)
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     """A trained model: adapter and heads on a base model, or the base model itself."""
 
@@ -39,23 +43,14 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     run = serializers.IntegerField(source="run_id", allow_null=True)
     tags = serializers.ListField(child=serializers.CharField())
 
-    class Meta:
-        model = Checkpoint
-        fields: tuple[str, ...] = (
-            *("name", "kind", "project", "base_model", "parent", "run", "digest", "tags"),
-            *("notes", "files_deleted_at", "created_at"),
-        )
 
-
+@model_fields("manifest needed_by evaluation")
 class WholeCheckpointSerializer(CheckpointSerializer):
     """A checkpoint with its manifest, what needs it, and how it did against its parent."""
 
     manifest = serializers.DictField()
     needed_by = serializers.SerializerMethodField(help_text="Why its files cannot be deleted.")
     evaluation = serializers.SerializerMethodField(help_text="Figures against its parent; null before.")
-
-    class Meta(CheckpointSerializer.Meta):
-        fields = (*CheckpointSerializer.Meta.fields, "manifest", "needed_by", "evaluation")
 
     def get_needed_by(self, checkpoint: Checkpoint) -> list[str]:
         """In words."""
@@ -113,15 +108,12 @@ class CardSerializer(serializers.Serializer[Any]):
     markdown = serializers.CharField()
 
 
+@model_fields(
+    "id state merged repository private url current total message error created_at finished_at",
+    of=CheckpointExport,
+)
 class ExportSerializer(serializers.ModelSerializer[CheckpointExport]):
     """A checkpoint as a folder that others load without Rondo."""
-
-    class Meta:
-        model = CheckpointExport
-        fields = (
-            *("id", "state", "merged", "repository", "private", "url", "current", "total"),
-            *("message", "error", "created_at", "finished_at"),
-        )
 
 
 class NewExportSerializer(serializers.Serializer[Any]):

@@ -7,6 +7,7 @@ from django.http import Http404
 from rest_framework import serializers
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import ConversationTask
@@ -25,15 +26,12 @@ from training.services.conversations.settings import (
 )
 
 
+@model_fields(
+    "id name instructions system opening language least_turns harm_category archived_at created_at",
+    of=ConversationTask,
+)
 class ConversationTaskSerializer(serializers.ModelSerializer[ConversationTask]):
     """An opening task."""
-
-    class Meta:
-        model = ConversationTask
-        fields = (
-            *("id", "name", "instructions", "system", "opening", "language", "least_turns"),
-            *("harm_category", "archived_at", "created_at"),
-        )
 
 
 class NewConversationTaskSerializer(serializers.Serializer[Any]):
@@ -56,17 +54,14 @@ class NewConversationTaskSerializer(serializers.Serializer[Any]):
     harm_category = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
 
 
+@model_fields(
+    "checkpoints responses continues_with most_turns rates_whole is_open sampling updated_at",
+    of=ConversationSettings,
+)
 class ConversationSettingsSerializer(serializers.ModelSerializer[ConversationSettings]):
     """Settings of annotators' conversations with the project's checkpoints."""
 
     checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
-
-    class Meta:
-        model = ConversationSettings
-        fields = (
-            *("checkpoints", "responses", "continues_with", "most_turns", "rates_whole", "is_open"),
-            *("sampling", "updated_at"),
-        )
 
 
 class NewConversationSettingsSerializer(serializers.Serializer[Any]):

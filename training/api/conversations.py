@@ -12,6 +12,7 @@ from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope, TurnState
 from annotation.errors import Unavailable
@@ -59,20 +60,15 @@ class TurnSerializer(serializers.Serializer[Any]):
     edited = serializers.CharField(help_text="The annotator's edit with which it went on.")
 
 
+@model_fields("id annotator task rating attack_success comment created_at ended_at", of=Conversation)
 class ConversationSerializer(serializers.ModelSerializer[Conversation]):
     """One conversation, without its turns."""
 
     annotator = serializers.CharField(source="annotator.username")
     task = serializers.IntegerField(source="task_id", allow_null=True)
 
-    class Meta:
-        model = Conversation
-        fields: tuple[str, ...] = (
-            *("id", "annotator", "task", "rating", "attack_success", "comment"),
-            *("created_at", "ended_at"),
-        )
 
-
+@model_fields("system state assignment turns")
 class WholeConversationSerializer(ConversationSerializer):
     """A conversation with its turns and where it stands."""
 
@@ -84,9 +80,6 @@ class WholeConversationSerializer(ConversationSerializer):
         allow_null=True, help_text="The assignment with which the newest turn is judged."
     )
     turns = TurnSerializer(many=True)
-
-    class Meta(ConversationSerializer.Meta):
-        fields = (*ConversationSerializer.Meta.fields, "system", "state", "assignment", "turns")
 
     def to_representation(self, conversation: Conversation) -> dict[str, Any]:
         """Names of models for managers who read another person's conversation alone."""

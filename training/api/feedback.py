@@ -19,6 +19,7 @@ from rest_framework.views import APIView
 
 from annotation.api.authentication import TokenAuthentication, client_address
 from annotation.api.base import ApiView
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.models import ApiToken
@@ -142,23 +143,11 @@ class NewFeedbackSerializer(serializers.Serializer[Any]):
         return attrs
 
 
+@model_fields("id completion choice kind value scale changes created_at", of=Feedback)
 class GivenFeedbackSerializer(serializers.ModelSerializer[Feedback]):
     """Stored feedback, without its end user."""
 
     completion = serializers.CharField(source="request.key")
-
-    class Meta:
-        model = Feedback
-        fields: tuple[str, ...] = (
-            "id",
-            "completion",
-            "choice",
-            "kind",
-            "value",
-            "scale",
-            "changes",
-            "created_at",
-        )
 
 
 class GiveFeedbackView(ApiView):

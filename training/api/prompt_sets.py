@@ -6,6 +6,7 @@ from django.db import transaction
 from rest_framework import serializers
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of
@@ -25,24 +26,18 @@ def _ids(**more: Any) -> serializers.ListField:
     return serializers.ListField(child=child, max_length=MOST_PROMPTS, required=False, **more)
 
 
+@model_fields("id name size created_at", of=PromptSet)
 class PromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A named choice of the project's prompts."""
 
     size = serializers.IntegerField(help_text="Number of prompts.")
 
-    class Meta:
-        model = PromptSet
-        fields: tuple[str, ...] = ("id", "name", "size", "created_at")
 
-
+@model_fields("id name prompts created_at", of=PromptSet)
 class WholePromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A prompt set with its prompts."""
 
     prompts = serializers.SerializerMethodField(help_text="Ids, lowest first.")
-
-    class Meta:
-        model = PromptSet
-        fields = ("id", "name", "prompts", "created_at")
 
     def get_prompts(self, prompt_set: PromptSet) -> list[int]:
         """In the order in which they are asked."""

@@ -8,6 +8,7 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
 from annotation.api.base import Cursor, Filters, ProjectView, storable
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
@@ -23,17 +24,16 @@ from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
 
 
+@model_fields("kind position state current total message error run started_at finished_at", of=RoundStep)
 class StepSerializer(serializers.ModelSerializer[RoundStep]):
     """One step of a round."""
 
-    class Meta:
-        model = RoundStep
-        fields = (
-            *("kind", "position", "state", "current", "total", "message", "error", "run"),
-            *("started_at", "finished_at"),
-        )
 
-
+@model_fields(
+    "number state policy base_model reward_base snapshot cancel_requested pause_requested created_at",
+    "started_at finished_at",
+    of=Round,
+)
 class RoundSerializer(serializers.ModelSerializer[Round]):
     """One time around the loop."""
 
@@ -50,13 +50,6 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
         source="snapshot.digest", default=None, allow_null=True, help_text="Digest of what was learned from."
     )
 
-    class Meta:
-        model = Round
-        fields: tuple[str, ...] = (
-            *("number", "state", "policy", "base_model", "reward_base", "snapshot"),
-            *("cancel_requested", "pause_requested", "created_at", "started_at", "finished_at"),
-        )
-
     def get_reward_base(self, round_: Round) -> str:
         """By its recipe."""
         return reward_base_of(round_)
@@ -69,6 +62,7 @@ class MaterialSerializer(serializers.Serializer[Any]):
     decided = serializers.IntegerField(help_text="Judgments on training prompts that prefer some answer.")
 
 
+@model_fields("steps offered material verdict summary reasons decision_note")
 class WholeRoundSerializer(RoundSerializer):
     """A round with its steps and what may be done to it now."""
 
@@ -83,12 +77,6 @@ class WholeRoundSerializer(RoundSerializer):
         source="reason_texts",
         help_text="Every condition of the decision with its figure, in the language of the request.",
     )
-
-    class Meta(RoundSerializer.Meta):
-        fields = (
-            *RoundSerializer.Meta.fields,
-            *("steps", "offered", "material", "verdict", "summary", "reasons", "decision_note"),
-        )
 
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they are done."""

@@ -6,6 +6,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
@@ -25,18 +26,16 @@ class DraftedCriterionSerializer(serializers.Serializer[Any]):
     tied = serializers.IntegerField(help_text="Pairs that its scores do not decide.")
 
 
+@model_fields(
+    "id checkpoint pairs max_tokens state message error criteria pairs_read pairs_checked unread",
+    "version created_at",
+    of=RubricDraft,
+)
 class RubricDraftSerializer(serializers.ModelSerializer[RubricDraft]):
     """A draft and its state. Save its criteria with `rubrics_create`, edited."""
 
     checkpoint = serializers.CharField(source="checkpoint.name")
     criteria = DraftedCriterionSerializer(many=True)
-
-    class Meta:
-        model = RubricDraft
-        fields = (
-            *("id", "checkpoint", "pairs", "max_tokens", "state", "message", "error", "criteria"),
-            *("pairs_read", "pairs_checked", "unread", "version", "created_at"),
-        )
 
 
 class NewRubricDraftSerializer(serializers.Serializer[Any]):

@@ -15,6 +15,7 @@ from rest_framework import serializers
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
@@ -34,6 +35,11 @@ from training.services.runs.run_downloads import archive_of, events_of
 _MOST_ROWS = 1000
 
 
+@model_fields(
+    "id name method state interrupted step total_steps seconds_left message error snapshot base_model",
+    "parent checkpoint summary tags notes created_at started_at finished_at",
+    of=Run,
+)
 class RunSerializer(serializers.ModelSerializer[Run]):
     """One training job."""
 
@@ -58,20 +64,12 @@ class RunSerializer(serializers.ModelSerializer[Run]):
     )
     tags = serializers.ListField(child=serializers.CharField())
 
-    class Meta:
-        model = Run
-        fields: tuple[str, ...] = (
-            *("id", "name", "method", "state", "interrupted", "step", "total_steps", "seconds_left"),
-            *("message", "error"),
-            *("snapshot", "base_model", "parent", "checkpoint", "summary", "tags", "notes"),
-            *("created_at", "started_at", "finished_at"),
-        )
-
     def get_interrupted(self, run: Run) -> bool:
         """By the last report of its worker."""
         return is_interrupted(run)
 
 
+@model_fields("spec machine baselines people")
 class WholeRunSerializer(RunSerializer):
     """A run with what the trainer was told, and what it uses of its machine."""
 
@@ -85,9 +83,6 @@ class WholeRunSerializer(RunSerializer):
         help_text="Agreement of each group of annotators with the common and its own score, and on what "
         "groups disagree; the test for drift; the effect of reliability weights. Null without any."
     )
-
-    class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "spec", "machine", "baselines", "people")
 
     def to_representation(self, instance: Run) -> dict[str, Any]:
         """Read the run's evaluation once for all fields."""
@@ -202,15 +197,12 @@ class SamplesSerializer(serializers.Serializer[Any]):
     answers = serializers.ListField(child=serializers.DictField())
 
 
+@model_fields("digest rounds counts created_at", of=Snapshot)
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
     """An immutable export of judgments: all that a run may learn from."""
 
     rounds = serializers.ListField(child=serializers.IntegerField())
     counts = serializers.DictField()
-
-    class Meta:
-        model = Snapshot
-        fields = ("digest", "rounds", "counts", "created_at")
 
 
 def _run(view: ApiView, pk: int) -> Run:

@@ -12,6 +12,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from annotation.api.base import Filters, OldestFirst, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
@@ -71,15 +72,12 @@ class BoardFilters(Filters):
         return attrs
 
 
+@model_fields("round pairs agreeing share low high measured_at", of=DriftFigure)
 class DriftCellSerializer(serializers.ModelSerializer[DriftFigure]):
     """One reward model against the judgments of one round."""
 
     round = serializers.IntegerField(source="round_number")
     share = serializers.FloatField(allow_null=True, help_text="Of pairs that it orders as people do.")
-
-    class Meta:
-        model = DriftFigure
-        fields = ("round", "pairs", "agreeing", "share", "low", "high", "measured_at")
 
 
 class DriftRowSerializer(serializers.Serializer[Any]):
@@ -90,14 +88,16 @@ class DriftRowSerializer(serializers.Serializer[Any]):
     cells = DriftCellSerializer(many=True)
 
 
+@model_fields("id state current total message error created_at finished_at", of=DriftMeasurement)
 class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
     """A measurement that a worker does."""
 
-    class Meta:
-        model = DriftMeasurement
-        fields = ("id", "state", "current", "total", "message", "error", "created_at", "finished_at")
 
-
+@model_fields(
+    "id name checkpoint rubric is_active state message error template max_tokens most_judgments",
+    "most_tokens questions prompt_tokens completion_tokens created_at",
+    of=Judge,
+)
 class JudgeSerializer(serializers.ModelSerializer[Judge]):
     """A model that judges beside people."""
 
@@ -105,14 +105,6 @@ class JudgeSerializer(serializers.ModelSerializer[Judge]):
     rubric = serializers.IntegerField(
         source="rubric_id", allow_null=True, help_text="Id of the rubric version that it scores by."
     )
-
-    class Meta:
-        model = Judge
-        fields = (
-            *("id", "name", "checkpoint", "rubric", "is_active", "state", "message", "error", "template"),
-            *("max_tokens", "most_judgments", "most_tokens", "questions", "prompt_tokens"),
-            *("completion_tokens", "created_at"),
-        )
 
 
 class NewJudgeSerializer(serializers.Serializer[Any]):
