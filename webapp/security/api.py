@@ -12,6 +12,7 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 
+from annotation.api import fields
 from annotation.api.account import require_session
 from annotation.api.base import ApiView
 from annotation.api.downloads import attachment
@@ -26,7 +27,7 @@ from webapp.security.accounts import delete_account, end_other_sessions, end_ses
 class SessionSerializer(serializers.ModelSerializer[UserSession]):
     """A signed-in browser."""
 
-    is_current = serializers.SerializerMethodField(help_text="Whether this request comes from it.")
+    is_current = fields.computed("Whether this request comes from it.")
 
     def get_is_current(self, session: UserSession) -> bool:
         return bool(session.session_key == self.context["current"])
@@ -41,7 +42,7 @@ account = Resource(ApiView, "me/", tag="account")
 class DeletionSerializer(serializers.Serializer[Any]):
     """The account to delete."""
 
-    username = serializers.CharField(max_length=150, help_text="One's own user name, so that it is no slip.")
+    username = fields.text("One's own user name, so that it is no slip.", most=150)
 
 
 def _require_proof(view: ApiView) -> None:
