@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
     keeps_answers: bool
     """Store the response for the `Idempotency-Key`."""
     locks: bool
-    """Lock the row and run in a transaction."""
+    """Lock the row and run in a transaction, as every change with an `If-Match` does."""
     schema: Mapping[str, Any]
     """More arguments of `extend_schema`."""
 
@@ -141,12 +141,16 @@ class Operation:
             arguments.append(read_body(takes, view.request))
         if filters := self.options.get("filters"):
             arguments.append(read_filters(filters, view.request))
-        if not self.options.get("locks"):
-            self._require_match(view, arguments)
+        read = view.operations.get("GET") if self.method in ("PUT", "PATCH") else None  # type: ignore[attr-defined]
+        has_etag = read is not None and not read.pages and "If-Match" in view.request.headers
+        if not has_etag and not self.options.get("locks"):
             return self._response(view, self.function(view, *arguments, **parts))
         with transaction.atomic():
-            _lock(arguments[0])
-            self._require_match(view, arguments)
+            row = arguments[:1] if self.resource.loads else []
+            if row:
+                _lock(row[0])
+            if has_etag:
+                view.require_match(read._serialized(view, read.function(view, *row)))
             return self._response(view, self.function(view, *arguments, **parts))
 
     def _page(self, view: Any, arguments: list[Any], parts: Values) -> Response:
@@ -159,13 +163,6 @@ class Operation:
         page = made(view.paginate_queryset(rows) or [])
         response: Response = view.get_paginated_response(self._serialized(view, page))
         return response
-
-    def _require_match(self, view: Any, arguments: Sequence[Any]) -> None:
-        """Refuse a change of what was modified since the sender read it (`If-Match`)."""
-        read = view.operations.get("GET")
-        if self.method in ("PUT", "PATCH") and read and not read.pages and "If-Match" in view.request.headers:
-            row = arguments[:1] if self.resource.loads else []
-            view.require_match(read._serialized(view, read.function(view, *row)))
 
     def _response(self, view: ApiView, result: Any) -> HttpResponseBase:
         if isinstance(result, HttpResponseBase):
