@@ -141,17 +141,23 @@ class Operation:
             arguments.append(read_body(takes, view.request))
         if filters := self.options.get("filters"):
             arguments.append(read_filters(filters, view.request))
-        read = view.operations.get("GET") if self.method in ("PUT", "PATCH") else None  # type: ignore[attr-defined]
-        has_etag = read is not None and not read.pages and "If-Match" in view.request.headers
-        if not has_etag and not self.options.get("locks"):
+        read = self._compared_with(view)
+        if read is None and not self.options.get("locks"):
             return self._response(view, self.function(view, *arguments, **parts))
         with transaction.atomic():
             row = arguments[:1] if self.resource.loads else []
             if row:
                 _lock(row[0])
-            if has_etag:
+            if read:
                 view.require_match(read._serialized(view, read.function(view, *row)))
             return self._response(view, self.function(view, *arguments, **parts))
+
+    def _compared_with(self, view: Any) -> "Operation | None":
+        """Return the operation whose response an `If-Match` names, where the request has one."""
+        if self.method not in ("PUT", "PATCH") or "If-Match" not in view.request.headers:
+            return None
+        read: Operation | None = view.operations.get("GET")
+        return None if read is None or read.pages else read
 
     def _page(self, view: Any, arguments: list[Any], parts: Values) -> Response:
         query = read_filters(view.filters, view.request)
