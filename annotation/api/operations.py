@@ -231,14 +231,13 @@ class Resource(Generic[V]):
         *,
         rows: Callable[[V], QuerySet[Any]] | None = None,
         find: Callable[..., Any] | None = None,
-        tag: str = "",
     ) -> "Resource[V]":
         """Return the resource of one row."""
         rows = rows or self.rows
         item = Resource(
             self.view,
             self.address + address,
-            tag=tag or self.tag,
+            tag=self.tag,
             role=self.role,
             scope=self.scope,
             find=find or (lambda view, **parts: get_object_or_404(rows(view), **parts) if rows else None),

@@ -12,7 +12,6 @@ from rest_framework import serializers
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project
@@ -33,8 +32,8 @@ from training.services.registry.verification import check_files
 from training.services.runs.archives import zip_of_folder
 
 
-@model_fields(
-    "name kind project base_model parent run digest tags notes files_deleted_at created_at", of=Checkpoint
+@fields.of(
+    Checkpoint, "name kind project base_model parent run digest tags notes files_deleted_at created_at"
 )
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     """A trained model: adapter and heads on a base model, or the base model itself."""
@@ -45,7 +44,7 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     tags = fields.several(fields.text())
 
 
-@model_fields("manifest needed_by evaluation")
+@fields.more("manifest needed_by evaluation")
 class WholeCheckpointSerializer(CheckpointSerializer):
     """A checkpoint with its manifest, what needs it, and how it did against its parent."""
 
@@ -103,9 +102,9 @@ class CardSerializer(serializers.Serializer[Any]):
     markdown = fields.text()
 
 
-@model_fields(
+@fields.of(
+    CheckpointExport,
     "id state merged repository private url current total message error created_at finished_at",
-    of=CheckpointExport,
 )
 class ExportSerializer(serializers.ModelSerializer[CheckpointExport]):
     """A checkpoint as a folder that others load without Rondo."""

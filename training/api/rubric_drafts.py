@@ -7,7 +7,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
@@ -27,10 +26,10 @@ class DraftedCriterionSerializer(serializers.Serializer[Any]):
     tied = fields.integer("Pairs that its scores do not decide.")
 
 
-@model_fields(
+@fields.of(
+    RubricDraft,
     "id checkpoint pairs max_tokens state message error criteria pairs_read pairs_checked unread",
     "version created_at",
-    of=RubricDraft,
 )
 class RubricDraftSerializer(serializers.ModelSerializer[RubricDraft]):
     """A draft and its state. Save its criteria with `rubrics_create`, edited."""

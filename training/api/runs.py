@@ -16,7 +16,6 @@ from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
@@ -36,10 +35,10 @@ from training.services.runs.run_downloads import archive_of, events_of
 _MOST_ROWS = 1000
 
 
-@model_fields(
+@fields.of(
+    Run,
     "id name method state interrupted step total_steps seconds_left message error snapshot base_model",
     "parent checkpoint summary tags notes created_at started_at finished_at",
-    of=Run,
 )
 class RunSerializer(serializers.ModelSerializer[Run]):
     """One training job."""
@@ -68,7 +67,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         return is_interrupted(run)
 
 
-@model_fields("spec machine baselines people")
+@fields.more("spec machine baselines people")
 class WholeRunSerializer(RunSerializer):
     """A run with what the trainer was told, and what it uses of its machine."""
 
@@ -180,7 +179,7 @@ class SamplesSerializer(serializers.Serializer[Any]):
     answers = fields.several(serializers.DictField())
 
 
-@model_fields("digest rounds counts created_at", of=Snapshot)
+@fields.of(Snapshot, "digest rounds counts created_at")
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
     """An immutable export of judgments: all that a run may learn from."""
 

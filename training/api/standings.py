@@ -13,7 +13,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import Filters, OldestFirst, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
@@ -70,7 +69,7 @@ class BoardFilters(Filters):
         return attrs
 
 
-@model_fields("round pairs agreeing share low high measured_at", of=DriftFigure)
+@fields.of(DriftFigure, "round pairs agreeing share low high measured_at")
 class DriftCellSerializer(serializers.ModelSerializer[DriftFigure]):
     """One reward model against the judgments of one round."""
 
@@ -86,15 +85,15 @@ class DriftRowSerializer(serializers.Serializer[Any]):
     cells = DriftCellSerializer(many=True)
 
 
-@model_fields("id state current total message error created_at finished_at", of=DriftMeasurement)
+@fields.of(DriftMeasurement, "id state current total message error created_at finished_at")
 class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
     """A measurement that a worker does."""
 
 
-@model_fields(
+@fields.of(
+    Judge,
     "id name checkpoint rubric is_active state message error template max_tokens most_judgments",
     "most_tokens questions prompt_tokens completion_tokens created_at",
-    of=Judge,
 )
 class JudgeSerializer(serializers.ModelSerializer[Judge]):
     """A model that judges beside people."""
