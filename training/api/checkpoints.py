@@ -6,6 +6,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
 
@@ -137,6 +138,14 @@ class ServedModelSerializer(serializers.Serializer[Any]):
         default=None,
         help_text="Whose managers may use it; null: those of every project.",
     )
+
+
+def named_checkpoint(checkpoints: QuerySet[Checkpoint], name: str | None) -> Checkpoint:
+    """Return the checkpoint of this name that a body chooses. Raises `ValidationError` without one."""
+    checkpoint = checkpoints.filter(name=name or "").first()
+    if checkpoint is None:
+        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    return checkpoint
 
 
 def _checkpoint(view: ApiView, name: str) -> Checkpoint:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
+from training.api.checkpoints import named_checkpoint
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
 from training.services.judges.drafting import LEAST_PAIRS, MOST_PAIRS, request_draft
@@ -64,7 +64,5 @@ rubric_drafts.item("<int:pk>/").add_read(
 @rubric_drafts.post(takes=NewRubricDraftSerializer, returns=RubricDraftSerializer, status=201)
 def rubric_drafts_request(view: ProjectView, values: Values) -> RubricDraft:
     """Have a model draft criteria. It begins once a worker finds it."""
-    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
-    if checkpoint is None:
-        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
-    return request_draft(project=view.project, checkpoint=checkpoint, requested_by=view.user, **values)
+    values["checkpoint"] = named_checkpoint(checkpoints_for(view.user), values["checkpoint"])
+    return request_draft(project=view.project, requested_by=view.user, **values)

@@ -19,6 +19,7 @@ from annotation.api.downloads import attachment
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
+from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
 from training.figures.folded_metrics import standing_rows
@@ -29,7 +30,7 @@ from training.selectors.access import require_manager
 from training.selectors.lists import run_evaluation
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
 from training.selectors.validation import run_baselines, run_people
-from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
+from training.services.registry.descriptions import describe_run
 from training.services.runs.run_downloads import archive_of, events_of
 
 _MOST_ROWS = 1000
@@ -144,13 +145,8 @@ class MetricsSerializer(serializers.Serializer[Any]):
     next_after = fields.integer("`after` of the next rows; null at the end.", allow_null=True)
 
 
-class RunDescriptionSerializer(serializers.Serializer[Any]):
+class RunDescriptionSerializer(DescriptionSerializer):
     """Tags and notes of a run."""
-
-    tags = fields.several(serializers.RegexField(rf"^{TAG.pattern}$"), most=MOST_TAGS, required=False)
-    notes = fields.text(
-        "Markdown.", required=False, allow_blank=True, most=LONGEST_NOTE, trim_whitespace=False
-    )
 
 
 class LogFilters(Filters):

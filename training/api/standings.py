@@ -16,6 +16,7 @@ from annotation.api.base import Filters, OldestFirst, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
+from training.api.checkpoints import named_checkpoint
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
@@ -237,14 +238,12 @@ def drift_items(view: ProjectView, name: str, number: int) -> tuple[QuerySet[Jud
 @judges.post(takes=NewJudgeSerializer, returns=JudgeSerializer, status=201)
 def judges_create(view: ProjectView, values: Values) -> Judge:
     """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
-    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
-    if checkpoint is None:
-        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    values["checkpoint"] = named_checkpoint(checkpoints_for(view.user), values["checkpoint"])
     if (rubric := values.pop("rubric", None)) is not None:
         values["rubric"] = published_versions(view.project).filter(rubric__name=rubric).first()
         if values["rubric"] is None:
             raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
-    return create_judge(project=view.project, created_by=view.user, checkpoint=checkpoint, **values)
+    return create_judge(project=view.project, created_by=view.user, **values)
 
 
 @judge.patch(takes=ActivitySerializer, returns=JudgeSerializer)
