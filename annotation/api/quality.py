@@ -6,13 +6,13 @@ from typing import Any
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.agreement.selection import Selection
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api import fields
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
@@ -30,30 +30,38 @@ _RETRY_SECONDS = 10
 class EstimateSerializer(serializers.Serializer[Any]):
     """A statistic with its 95 % interval, or why there is none."""
 
-    value = serializers.FloatField(allow_null=True)
-    low = serializers.FloatField(allow_null=True)
-    high = serializers.FloatField(allow_null=True)
-    items = serializers.IntegerField(help_text="How many items it rests on.")
-    missing = serializers.CharField(allow_null=True, help_text="Why there is no value, in a word.")
+    value = fields.number(allow_null=True)
+    low = fields.number(allow_null=True)
+    high = fields.number(allow_null=True)
+    items = fields.integer("How many items it rests on.")
+    missing = fields.text("Why there is no value, in a word.", allow_null=True)
 
 
 class FigureSerializer(serializers.Serializer[Any]):
     """A named statistic of the report."""
 
-    key = serializers.CharField()
-    criterion = serializers.CharField(help_text="For a figure about ratings; else empty.")
+    key = fields.text()
+    criterion = fields.text("For a figure about ratings; else empty.")
     estimate = EstimateSerializer()
+
+
+class UsernameField(serializers.CharField):
+    """The name of the user with this key, from the context."""
+
+    def to_representation(self, value: Any) -> str:
+        names: Mapping[int, str] = self.context["names"]
+        return names.get(value, "")
 
 
 class PersonSerializer(serializers.Serializer[Any]):
     """An annotator's count, speed and reliability."""
 
-    annotator = serializers.CharField()
-    judgments = serializers.IntegerField()
-    median_seconds = serializers.FloatField(allow_null=True)
-    active_seconds = serializers.IntegerField(help_text="Over the judgments that measured it.")
-    active_days = serializers.IntegerField(help_text="Days with a judgment.")
-    last_at = serializers.DateTimeField(help_text="When the newest judgment was submitted.")
+    annotator = UsernameField(source="pk")
+    judgments = fields.integer()
+    median_seconds = fields.number(allow_null=True)
+    active_seconds = fields.integer("Over the judgments that measured it.", source="total_seconds")
+    active_days = fields.integer("Days with a judgment.")
+    last_at = fields.time("When the newest judgment was submitted.")
     reliability = EstimateSerializer()
     gold = EstimateSerializer()
     retest = EstimateSerializer()
@@ -62,233 +70,170 @@ class PersonSerializer(serializers.Serializer[Any]):
 class SharedAgreementSerializer(serializers.Serializer[Any]):
     """Percent agreement on pairs between two annotators."""
 
-    first = serializers.CharField()
-    second = serializers.CharField()
-    share = serializers.FloatField()
-    comparisons = serializers.IntegerField(help_text="Comparisons on which both gave a preference.")
+    first = UsernameField()
+    second = UsernameField()
+    share = fields.number()
+    comparisons = fields.integer("Comparisons on which both gave a preference.", source="items")
 
 
 class ReportSerializer(serializers.Serializer[Any]):
     """All figures of one selection."""
 
-    computed_at = serializers.DateTimeField()
-    judgments = serializers.IntegerField()
-    comparisons = serializers.IntegerField()
-    active_seconds = serializers.IntegerField(help_text="Over all judgments that measured it.")
+    computed_at = fields.time()
+    judgments = fields.integer()
+    comparisons = fields.integer()
+    active_seconds = fields.integer("Over all judgments that measured it.", source="cost.total_seconds")
     figures = FigureSerializer(many=True)
     people = PersonSerializer(many=True)
     shared = SharedAgreementSerializer(many=True)
-    triples = serializers.IntegerField()
-    circles = serializers.IntegerField(help_text="Of the triples: preferences that go round in a circle.")
+    triples = fields.integer()
+    circles = fields.integer("Of the triples: preferences that go round in a circle.")
 
 
 class ComputingSerializer(serializers.Serializer[Any]):
     """Figures that are being computed: ask again after `Retry-After` seconds."""
 
-    computing = serializers.BooleanField(help_text="Always true.")
+    computing = fields.flag("Always true.")
 
 
 class StatisticsFilters(Filters):
     """Filters of the statistics."""
 
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    category = serializers.CharField(required=False, help_text="A category of marks, by its key.")
-    annotator = serializers.CharField(required=False, help_text="A username.")
-    other = serializers.CharField(required=False, help_text="A second one.")
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    category = fields.text("A category of marks, by its key.", required=False)
+    annotator = fields.text("A username.", required=False)
+    other = fields.text("A second one.", required=False)
 
 
 class ItemFilters(StatisticsFilters):
     """Filters of the comparisons behind the statistics."""
 
-    show = serializers.ChoiceField(choices=Shown.choices, required=False, default=Shown.JUDGED)
+    show = fields.choice(Shown.choices, default=Shown.JUDGED)
 
 
+@fields.of(
+    Withholding,
+    "id comparison completion start end quote requested_by state decided_by decided_at created_at",
+)
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
     """A withheld comparison: a completion seems to identify its model, or a manager wants it so."""
 
-    requested_by = serializers.CharField(
+    requested_by = fields.text(
+        "The manager who wants it so; null where a completion has a quote.",
         source="requested_by.username",
         default=None,
         allow_null=True,
-        help_text="The manager who wants it so; null where a completion has a quote.",
     )
-    decided_by = serializers.CharField(source="decided_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Withholding
-        fields = (
-            *("id", "comparison", "completion", "start", "end", "quote", "requested_by"),
-            *("state", "decided_by", "decided_at", "created_at"),
-        )
+    decided_by = fields.text(source="decided_by.username", default=None, allow_null=True)
 
 
 class WithheldFilters(Filters):
     """Filters of withheld comparisons."""
 
-    state = serializers.ChoiceField(choices=WithholdingState.choices, required=False)
+    state = fields.choice(WithholdingState.choices, required=False)
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):
     """The decision on a withheld comparison."""
 
-    release = serializers.BooleanField(help_text="True gives it to annotators, false keeps it from them.")
+    release = fields.flag("True gives it to annotators, false keeps it from them.")
 
 
+@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at")
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
-    purpose = serializers.ChoiceField(choices=Purpose.choices, source="comparison.purpose")
+    purpose = fields.choice(Purpose.choices, source="comparison.purpose")
     ranks = serializers.DictField(
-        child=serializers.IntegerField(),
+        child=fields.integer(),
         help_text="Completion → rank. A partial ranking leaves out the completions below all ranked ones.",
     )
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = GoldAnswer
-        fields = (
-            "id",
-            "comparison",
-            "purpose",
-            "verdict",
-            "ranks",
-            "explanation",
-            "created_by",
-            "created_at",
-        )
+    created_by = fields.text(source="created_by.username", default=None, allow_null=True)
 
 
 class NewGoldSerializer(serializers.Serializer[Any]):
     """A judged comparison to make a gold item of."""
 
-    comparison = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
-    purpose = serializers.ChoiceField(
-        choices=[Purpose.GOLD.value, Purpose.QUALIFICATION.value], required=False, default=Purpose.GOLD.value
+    comparison = fields.key()
+    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+    explanation = fields.text(default="", most=5000)
+
+
+statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")
+withheld = Resource(
+    ProjectView,
+    f"{PROJECT}withheld/",
+    tag="quality",
+    rows=lambda view: Withholding.objects.filter(comparison__project=view.project).select_related(
+        "decided_by", "requested_by"
+    ),
+)
+withholding = withheld.item("<int:pk>/")
+gold = Resource(
+    ProjectView,
+    f"{PROJECT}gold/",
+    tag="quality",
+    rows=lambda view: GoldAnswer.objects.filter(comparison__project=view.project).select_related(
+        "comparison", "created_by"
+    ),
+)
+
+withheld.add_list(
+    "withheld_list",
+    WithheldSerializer,
+    "List completions that seem to identify their model, newest first.",
+    filters=WithheldFilters,
+)
+gold.add_list(
+    "gold_list",
+    GoldSerializer,
+    "List gold and qualification items with their known answers, newest first.",
+)
+
+
+@statistics.get(
+    filters=StatisticsFilters, schema={"responses": {200: ReportSerializer, 202: ComputingSerializer}}
+)
+def statistics_read(view: ProjectView, query: Values) -> Response:
+    """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part.
+
+    In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
+    202 with `Retry-After` where there are none yet.
+    """
+    report = report_without_waiting(view.project, selection_of(view, query), request=request_report)
+    if report is None:
+        waiting = ComputingSerializer({"computing": True}).data
+        return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
+    return Response(ReportSerializer(report, context={"names": _names_in(report)}).data)
+
+
+@statistics.get_list(ComparisonSerializer, "items/", filters=ItemFilters)
+def statistics_items(view: ProjectView, query: Values) -> QuerySet[Comparison]:
+    """List the comparisons behind a statistic, newest first."""
+    selection, shown = selection_of(view, query), Shown(query["show"])
+    comparisons = comparisons_behind(view.project, selection, shown)
+    if comparisons is None:
+        comparisons = view.project.comparisons.filter(pk__in=items_of(view.project, selection, shown))
+    return comparisons.prefetch_related("candidates")
+
+
+@withholding.post("decision/", takes=ReleaseSerializer, returns=WithheldSerializer)
+def withheld_decide(view: ProjectView, withholding: Withholding, values: Values) -> Withholding:
+    """Release a comparison to annotators, or withhold it permanently. Can be decided once."""
+    return decide_withholding(withholding=withholding, decided_by=view.user, release=values["release"])
+
+
+@gold.post(takes=NewGoldSerializer, returns=GoldSerializer, status=201)
+def gold_make(view: ProjectView, values: Values) -> GoldAnswer:
+    """Make a gold item of a comparison that reviewers decided or annotators agreed on."""
+    comparison = get_object_or_404(view.project.comparisons, pk=values["comparison"])
+    made = mark_as_gold(
+        comparison=comparison,
+        created_by=view.user,
+        explanation=values["explanation"],
+        purpose=Purpose(values["purpose"]),
     )
-    explanation = serializers.CharField(required=False, default="", allow_blank=True, max_length=5000)
-
-
-class StatisticsView(ProjectView):
-    """A project's statistics. For managers."""
-
-    @extend_schema(
-        operation_id="statistics_read",
-        tags=["quality"],
-        parameters=[StatisticsFilters],
-        responses={200: ReportSerializer, 202: ComputingSerializer},
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part.
-
-        In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
-        202 with `Retry-After` where there are none yet.
-        """
-        filters = StatisticsFilters(data=request.query_params.dict())
-        filters.is_valid(raise_exception=True)
-        selection = selection_of(self, filters.validated_data)
-        report = report_without_waiting(self.project, selection, request=request_report)
-        if report is None:
-            waiting = ComputingSerializer({"computing": True}).data
-            return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
-        return Response(ReportSerializer(_report_values(report)).data)
-
-
-class StatisticsItemsView(ListView, ProjectView):
-    """The comparisons behind a statistic. For managers."""
-
-    serializer_class = ComparisonSerializer
-    queryset = Comparison.objects.none()
-    filters = ItemFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        selection, shown = selection_of(self, query), Shown(query["show"])
-        comparisons = comparisons_behind(self.project, selection, shown)
-        if comparisons is None:
-            comparisons = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
-        return comparisons.prefetch_related("candidates")
-
-    @extend_schema(
-        operation_id="statistics_items",
-        tags=["quality"],
-        parameters=[ItemFilters],
-        responses=ComparisonSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the comparisons behind a statistic, newest first."""
-        return self.listed()
-
-
-class WithheldView(ListView, ProjectView):
-    """Withheld comparisons. For managers."""
-
-    serializer_class = WithheldSerializer
-    queryset = Withholding.objects.none()
-    filters = WithheldFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        withholdings = Withholding.objects.filter(comparison__project=self.project)
-        return withholdings.filter(**query).select_related("decided_by", "requested_by")
-
-    @extend_schema(
-        operation_id="withheld_list",
-        tags=["quality"],
-        parameters=[WithheldFilters],
-        responses=WithheldSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List completions that seem to identify their model, newest first."""
-        return self.listed()
-
-
-class WithheldDecisionView(ProjectView):
-    """The decision on a withheld comparison. For managers."""
-
-    @extend_schema(
-        operation_id="withheld_decide",
-        tags=["quality"],
-        request=ReleaseSerializer,
-        responses=WithheldSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Release a comparison to annotators, or withhold it permanently. Can be decided once."""
-        withholding = get_object_or_404(Withholding, pk=pk, comparison__project=self.project)
-        values = read_body(ReleaseSerializer, request)
-        decided = decide_withholding(withholding=withholding, decided_by=self.user, release=values["release"])
-        return Response(WithheldSerializer(decided).data)
-
-
-class GoldView(ListView, ProjectView):
-    """Gold and qualification items. For managers."""
-
-    serializer_class = GoldSerializer
-    queryset = GoldAnswer.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        answers = GoldAnswer.objects.filter(comparison__project=self.project)
-        return answers.select_related("comparison", "created_by")
-
-    @extend_schema(operation_id="gold_list", tags=["quality"], responses=GoldSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List gold and qualification items with their known answers, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="gold_make",
-        tags=["quality"],
-        request=NewGoldSerializer,
-        responses={201: GoldSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Make a gold item of a comparison that reviewers decided or annotators agreed on."""
-        values = read_body(NewGoldSerializer, request)
-        comparison = get_object_or_404(self.project.comparisons, pk=values["comparison"])
-        made = mark_as_gold(
-            comparison=comparison,
-            created_by=self.user,
-            explanation=values["explanation"],
-            purpose=Purpose(values["purpose"]),
-        )
-        return Response(GoldSerializer(GoldAnswer.objects.get(comparison=made)).data, status=201)
+    return GoldAnswer.objects.get(comparison=made)
 
 
 def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
@@ -315,40 +260,7 @@ def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
     )
 
 
-def _report_values(report: Report) -> dict[str, Any]:
+def _names_in(report: Report) -> dict[int, str]:
     shown = {annotator.pk for annotator in report.people}
     shown.update(pk for pair in report.shared for pk in (pair.first, pair.second))
-    users = User.objects.filter(pk__in=shown)
-    names = dict(users.values_list("pk", "username"))
-    return {
-        "computed_at": report.computed_at,
-        "judgments": report.judgments,
-        "comparisons": report.comparisons,
-        "active_seconds": report.cost.total_seconds,
-        "figures": report.figures,
-        "people": [
-            {
-                "annotator": names.get(annotator.pk, ""),
-                "judgments": annotator.judgments,
-                "median_seconds": annotator.median_seconds,
-                "active_seconds": annotator.total_seconds,
-                "active_days": annotator.active_days,
-                "last_at": annotator.last_at,
-                "reliability": annotator.reliability,
-                "gold": annotator.gold,
-                "retest": annotator.retest,
-            }
-            for annotator in report.people
-        ],
-        "shared": [
-            {
-                "first": names.get(pair.first, ""),
-                "second": names.get(pair.second, ""),
-                "share": pair.share,
-                "comparisons": pair.items,
-            }
-            for pair in report.shared
-        ],
-        "triples": report.triples,
-        "circles": report.circles,
-    }
+    return dict(User.objects.filter(pk__in=shown).values_list("pk", "username"))

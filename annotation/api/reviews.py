@@ -1,19 +1,17 @@
 """Reviews (adjudication): blind until they are decided, as on the page."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
+from annotation.api import fields
 from annotation.api.answers import VerdictSerializer
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
 from annotation.errors import InvalidAnswer
@@ -23,51 +21,43 @@ from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_re
 from annotation.services.quality.reviews import decide_review, may_review
 
 
+@fields.of(Review, "id reason prompt opened_at decided_at decided_by")
 class ReviewSerializer(serializers.ModelSerializer[Review]):
     """A comparison under review."""
 
-    prompt = serializers.CharField(source="comparison.prompt.last_question", help_text="What was asked last.")
-    decided_by = serializers.CharField(source="reviewer.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Review
-        fields: tuple[str, ...] = ("id", "reason", "prompt", "opened_at", "decided_at", "decided_by")
+    prompt = fields.text("What was asked last.", source="comparison.prompt.last_question")
+    decided_by = fields.text(source="reviewer.username", default=None, allow_null=True)
 
 
 class RemarkSerializer(serializers.Serializer[Any]):
     """A remark of a vote besides its verdict."""
 
-    about = serializers.CharField(help_text="The letter of an answer; empty for the comparison as a whole.")
-    kind = serializers.CharField()
-    text = serializers.CharField()
-    quote = serializers.CharField()
+    about = fields.text("The letter of an answer; empty for the comparison as a whole.")
+    kind = fields.text()
+    text = fields.text()
+    quote = fields.text()
 
 
 class VoteSerializer(serializers.Serializer[Any]):
     """The judgment of one annotator."""
 
-    number = serializers.IntegerField()
-    verdict = serializers.CharField()
-    annotator = serializers.CharField(help_text="Empty until the review is decided.")
+    number = fields.integer()
+    verdict = fields.text()
+    annotator = fields.text("Empty until the review is decided.")
     remarks = RemarkSerializer(many=True)
 
 
+@fields.more("messages context answers votes verdict ranks comment")
 class WholeReviewSerializer(ReviewSerializer):
     """A review with its answers and votes."""
 
     messages = MessageSerializer(many=True, source="comparison.prompt.messages")
     context = PassageSerializer(many=True, source="comparison.prompt.context")  # type: ignore[assignment]
-    answers = serializers.SerializerMethodField()
-    votes = serializers.SerializerMethodField()
-    verdict = serializers.CharField(help_text="What was decided; empty while it is open.")
-    ranks = serializers.SerializerMethodField(help_text="Answer → rank of the decision.")
-    comment = serializers.CharField()
-
-    class Meta(ReviewSerializer.Meta):
-        fields = (
-            *ReviewSerializer.Meta.fields,
-            *("messages", "context", "answers", "votes", "verdict", "ranks", "comment"),
-        )
+    answers = fields.computed()
+    votes = fields.computed()
+    verdict = fields.text("What was decided; empty while it is open.")
+    ranks = fields.computed("Answer → rank of the decision.")
+    comment = fields.text()
 
     def get_answers(self, review: Review) -> list[dict[str, str]]:
         ids = completion_ids_by_name(review)
@@ -86,93 +76,63 @@ class WholeReviewSerializer(ReviewSerializer):
 class DecisionSerializer(VerdictSerializer):
     """The decision of a review."""
 
-    comment = serializers.CharField(required=False, default="", allow_blank=True, max_length=20_000)
+    comment = fields.text(default="", most=20_000)
 
 
 class ReviewFilters(Filters):
     """Filters of reviews."""
 
-    decided = serializers.BooleanField(
-        required=False, default=False, help_text="Those that are decided; else those that wait for oneself."
-    )
+    decided = fields.flag("Those that are decided; else those that wait for oneself.", default=False)
 
 
-class ReviewingView(ProjectView):
-    """An operation of a reviewer's work. For reviewers."""
-
-    role = Role.REVIEWER
-    changes = TokenScope.LABEL
-
-    def review(self, pk: int) -> Review:
-        """Return the review in the address; while it is open, only to a reviewer who may decide it."""
-        rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
-        review = get_object_or_404(rows, pk=pk, comparison__project=self.project)
-        if review.decided_at is None and not may_review(review, self.user):
-            raise PermissionDenied
-        return review
+reviews = Resource(
+    ProjectView, f"{PROJECT}reviews/", tag="reviews", role=Role.REVIEWER, scope=TokenScope.LABEL
+)
 
 
-class ReviewsView(ListView, ReviewingView):
-    """The reviews of a project. For reviewers."""
-
-    serializer_class = ReviewSerializer
-    queryset = Review.objects.none()
-    filters = ReviewFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        if query.get("decided"):
-            reviews = decided_reviews_of(self.project)
-        else:
-            reviews = open_reviews_for(self.project, self.user)
-        return reviews.select_related("comparison__prompt", "reviewer")
-
-    @extend_schema(
-        operation_id="reviews_list",
-        tags=["reviews"],
-        parameters=[ReviewFilters],
-        responses=ReviewSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the reviews that the user may decide, or the decided ones, newest first."""
-        return self.listed()
+def _review(view: ProjectView, pk: int) -> Review:
+    """Return a review; while it is open, only to a reviewer who may decide it."""
+    rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
+    review = get_object_or_404(rows, pk=pk, comparison__project=view.project)
+    if review.decided_at is None and not may_review(review, view.user):
+        raise PermissionDenied
+    return review
 
 
-class ReviewView(ReviewingView):
-    """One comparison with its votes. For reviewers who did not vote."""
+review = reviews.item("<int:pk>/", find=_review)
+review.add_read(
+    "reviews_read",
+    WholeReviewSerializer,
+    "Read a comparison with its votes and, once decided, the decision.",
+)
 
-    @extend_schema(operation_id="reviews_read", tags=["reviews"], responses=WholeReviewSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a comparison with its votes and, once decided, the decision."""
-        return Response(WholeReviewSerializer(self.review(pk)).data)
+
+@reviews.get_list(ReviewSerializer, filters=ReviewFilters)
+def reviews_list(view: ProjectView, query: Values) -> QuerySet[Review]:
+    """List the reviews that the user may decide, or the decided ones, newest first."""
+    if query.get("decided"):
+        reviews = decided_reviews_of(view.project)
+    else:
+        reviews = open_reviews_for(view.project, view.user)
+    return reviews.select_related("comparison__prompt", "reviewer")
 
 
-class DecisionView(ReviewingView):
-    """The decision of a review. For reviewers who did not vote."""
-
-    @extend_schema(
-        operation_id="reviews_decide",
-        tags=["reviews"],
-        request=DecisionSerializer,
-        responses=WholeReviewSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
-        review = self.review(pk)
-        values = read_body(DecisionSerializer, request)
-        ids = completion_ids_by_name(review)
-        if unknown := set(values["ranks"]) - set(ids):
-            names = ", ".join(sorted(unknown))[:200]
-            raise InvalidAnswer(
-                "unknown_response",
-                _("There is no response %(name)r in this review."),
-                field="ranks",
-                name=names,
-            )
-        decided = decide_review(
-            review=review,
-            reviewer=self.user,
-            verdict=values["verdict"],
-            ranks={ids[name]: rank for name, rank in values["ranks"].items()},
-            comment=values["comment"],
+@review.post("decision/", takes=DecisionSerializer, returns=WholeReviewSerializer)
+def reviews_decide(view: ProjectView, review: Review, values: Values) -> Review:
+    """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
+    ids = completion_ids_by_name(review)
+    if unknown := set(values["ranks"]) - set(ids):
+        names = ", ".join(sorted(unknown))[:200]
+        raise InvalidAnswer(
+            "unknown_response",
+            _("There is no response %(name)r in this review."),
+            field="ranks",
+            name=names,
         )
-        return Response(WholeReviewSerializer(decided).data)
+    return decide_review(
+        review=review,
+        reviewer=view.user,
+        verdict=values["verdict"],
+        ranks={ids[name]: rank for name, rank in values["ranks"].items()},
+        comment=values["comment"],
+    )

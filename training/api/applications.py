@@ -1,308 +1,370 @@
 """Stored requests and feedback for managers: lists, figures, incidents, settings, keys, deletion."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
-from rest_framework.request import Request
-from rest_framework.response import Response
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api import fields
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from annotation.models import ApiToken
-from training.api.application_parts import (
-    ChangedRuleSerializer,
-    ChangedSettingsSerializer,
-    DecisionSerializer,
-    EndUserSerializer,
-    ErasedSerializer,
-    FeedbackFilters,
-    FeedbackSettingsSerializer,
-    GivenSerializer,
-    IncidentSerializer,
-    KeySerializer,
-    NewKeySerializer,
-    OptInSerializer,
-    RedactedSerializer,
-    RequestFilters,
-    RuleSerializer,
-    SampleSerializer,
-    StoredRequestSerializer,
-    ThumbsSerializer,
-    TokenIdSerializer,
-    WholeRequestSerializer,
-)
+from training.choices import FeedbackKind, SelectionReason
 from training.models import (
     ApplicationRequest,
     Feedback,
     FeedbackIncident,
     FeedbackKey,
+    FeedbackRule,
+    FeedbackSettings,
+    RequestOptIn,
 )
 from training.selectors.feedback import incidents_of, stored_requests, thumbs_by_day, with_exclusion
 from training.services.feedback.abuse import decide_incident
-from training.services.feedback.erasure import erase_user
+from training.services.feedback.erasure import Erased, erase_user
 from training.services.feedback.pseudonyms import pseudonyms
 from training.services.feedback.redaction import Redactor, TooSlowError, checked_patterns
 from training.services.feedback.settings import (
+    SETTINGS,
     change_settings,
     create_key,
     opt_in,
     opt_out,
     revoke_key,
+    rules_of,
     set_rule,
     settings_of,
 )
 
-
-class RequestsView(ListView, ProjectView):
-    """The stored requests of a project. For managers."""
-
-    serializer_class = StoredRequestSerializer
-    queryset = ApplicationRequest.objects.none()
-    filters = RequestFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        values = dict(query)
-        if user := values.pop("user", ""):
-            values["pseudonyms"] = pseudonyms(self.project.pk, user)
-        return stored_requests(self.project, values)
-
-    @extend_schema(
-        operation_id="application_requests_list",
-        tags=["feedback"],
-        parameters=[RequestFilters],
-        responses=StoredRequestSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the stored requests, newest first."""
-        return self.listed()
+_OBJECTS = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
 
 
-class RequestView(ProjectView):
-    """One stored request. For managers."""
-
-    @extend_schema(
-        operation_id="application_requests_read", tags=["feedback"], responses=WholeRequestSerializer
-    )
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a stored request with its provenance and all feedback."""
-        row = get_object_or_404(stored_requests(self.project, {}), pk=pk)
-        return Response(WholeRequestSerializer(row).data)
+@extend_schema_field(_OBJECTS)
+class ObjectsField(serializers.JSONField):
+    """A list of objects as it is stored."""
 
 
-class FeedbackListView(ListView, ProjectView):
-    """The feedback of a project. For managers."""
+@fields.of(
+    Feedback,
+    "id request choice kind value scale text alternative alternative_choice author source_name",
+    "changes is_excluded created_at updated_at",
+)
+class GivenSerializer(serializers.ModelSerializer[Feedback]):
+    """Feedback as managers see it."""
 
-    serializer_class = GivenSerializer
-    queryset = Feedback.objects.none()
-    filters = FeedbackFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        rows = with_exclusion(Feedback.objects.filter(project=self.project))
-        if "kind" in query:
-            rows = rows.filter(kind=query["kind"])
-        return rows.filter(source_name=query["source"]) if "source" in query else rows
-
-    @extend_schema(
-        operation_id="feedback_list",
-        tags=["feedback"],
-        parameters=[FeedbackFilters],
-        responses=GivenSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the feedback, newest first."""
-        return self.listed()
+    request = fields.integer(source="request_id")
+    alternative = fields.integer(source="alternative_id", allow_null=True)
+    is_excluded = fields.flag("An incident excludes it.")
 
 
-class FiguresView(ProjectView):
-    """Figures of feedback. For managers."""
+@fields.of(
+    ApplicationRequest,
+    "id key checkpoint token_name pseudonym messages choices sampling redactions is_streamed scores",
+    "reason comparison created_at",
+)
+class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
+    """A stored request with its completions and provenance."""
 
-    @extend_schema(operation_id="feedback_figures", tags=["feedback"], responses=ThumbsSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """Read thumbs by day and checkpoint, newest first."""
-        return Response(ThumbsSerializer(thumbs_by_day(self.project), many=True).data)
+    checkpoint = fields.text(source="checkpoint.name")
+    messages = ObjectsField()
+    choices = ObjectsField(help_text="Completions: text, seed, finish_reason, token_count.")
+    reason = fields.computed("The rule that put it before annotators; empty: none.")
+    comparison = fields.computed()
 
+    def get_reason(self, row: ApplicationRequest) -> str:
+        origin = getattr(row, "comparison", None)
+        return origin.reason if origin else ""
 
-class IncidentsView(ListView, ProjectView):
-    """Patterns that look like abuse. For managers."""
-
-    serializer_class = IncidentSerializer
-    queryset = FeedbackIncident.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return incidents_of(self.project)
-
-    @extend_schema(
-        operation_id="feedback_incidents_list",
-        tags=["feedback"],
-        responses=IncidentSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the incidents, newest first."""
-        return self.listed()
+    def get_comparison(self, row: ApplicationRequest) -> int | None:
+        origin = getattr(row, "comparison", None)
+        return origin.comparison_id if origin else None
 
 
-class IncidentView(ProjectView):
-    """One incident. For managers."""
+@fields.more("feedback")
+class WholeRequestSerializer(StoredRequestSerializer):
+    """A stored request with all feedback on it."""
 
-    @extend_schema(
-        operation_id="feedback_incidents_decide",
-        tags=["feedback"],
-        request=DecisionSerializer,
-        responses=IncidentSerializer,
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Include the feedback of an incident, or exclude it again."""
-        incident = get_object_or_404(self.project.feedback_incidents.select_related("project"), pk=pk)
-        values = read_body(DecisionSerializer, request)
-        if "is_included" in values:
-            decide_incident(incident=incident, included=values["is_included"], decided_by=self.user)
-        return Response(IncidentSerializer(incidents_of(self.project).get(pk=pk)).data)
+    feedback = fields.computed()
+
+    @extend_schema_field(GivenSerializer(many=True))
+    def get_feedback(self, row: ApplicationRequest) -> Any:
+        return GivenSerializer(with_exclusion(row.feedback.order_by("pk")), many=True).data
 
 
-class SettingsView(ProjectView):
-    """Settings of stored requests and feedback. For managers."""
+class RequestFilters(Filters):
+    """Filters of stored requests."""
 
-    @extend_schema(
-        operation_id="feedback_settings_read", tags=["feedback"], responses=FeedbackSettingsSerializer
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the settings with rules and tokens."""
-        return Response(FeedbackSettingsSerializer(settings_of(self.project)).data)
-
-    @extend_schema(
-        operation_id="feedback_settings_change",
-        tags=["feedback"],
-        request=ChangedSettingsSerializer,
-        responses=FeedbackSettingsSerializer,
-    )
-    def patch(self, request: Request, slug: str) -> Response:
-        """Change the settings that are sent."""
-        changes = read_body(ChangedSettingsSerializer, request)
-        settings = change_settings(project=self.project, changes=changes, changed_by=self.user)
-        return Response(FeedbackSettingsSerializer(settings).data)
+    kind = fields.choice(FeedbackKind.choices, required=False)
+    rating = fields.choice(["positive", "negative"], required=False)
+    source: Any = fields.text("Of a token or key.", required=False, most=100)
+    checkpoint = fields.text(required=False, most=100)
+    user = fields.text("As the application sends it.", required=False, most=512)
+    since = fields.time(required=False)
+    until = fields.time(required=False)
+    has_feedback = fields.flag(required=False)
+    excluded = fields.flag("With excluded feedback.", required=False)
 
 
-class PatternsView(ProjectView):
-    """A trial of redaction patterns. For managers."""
+class FeedbackFilters(Filters):
+    """Filters of feedback."""
 
-    @extend_schema(
-        operation_id="feedback_patterns_try",
-        tags=["feedback"],
-        request=SampleSerializer,
-        responses=RedactedSerializer,
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Try patterns on a sample text, of which nothing is stored."""
-        values = read_body(SampleSerializer, request)
-        redact = Redactor(checked_patterns(values["patterns"]))
-        try:
-            redacted = redact(values["sample"])
-        except TooSlowError as error:
-            raise Refusal(
-                "patterns_too_slow", _("The patterns take too long on this text."), field="patterns"
-            ) from error
-        return Response({"redacted": redacted, "redactions": redact.count})
+    kind = fields.choice(FeedbackKind.choices, required=False)
+    source: Any = fields.text("Of a token or key.", source="source_name", required=False, most=100)
 
 
-class RuleView(ProjectView):
-    """Rules of the selection for annotators. For managers."""
+class ThumbsSerializer(serializers.Serializer[Any]):
+    """Thumbs of one day on one checkpoint's completions."""
 
-    @extend_schema(
-        operation_id="feedback_rules_set",
-        tags=["feedback"],
-        request=ChangedRuleSerializer,
-        responses=RuleSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Set the rule of one reason."""
-        values = read_body(ChangedRuleSerializer, request)
-        rule = set_rule(project=self.project, changed_by=self.user, **values)
-        return Response(RuleSerializer(rule).data)
+    day = serializers.DateField()
+    checkpoint = fields.text()
+    up = fields.integer()
+    down = fields.integer()
+    share = fields.number("Of thumbs up.")
+    low = fields.number("Lower end of the 95 % interval.")
+    high = fields.number()
 
 
-class TokensView(ProjectView):
-    """Tokens whose requests are stored. For managers."""
+@fields.of(FeedbackIncident, "id kind subject started_at ended_at rows is_included decided_at")
+class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
+    """A pattern that looks like abuse."""
 
-    @extend_schema(
-        operation_id="feedback_tokens_add",
-        tags=["feedback"],
-        request=TokenIdSerializer,
-        responses={201: OptInSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Store the requests of one of the user's tokens."""
-        token_id = read_body(TokenIdSerializer, request)["token"]
-        token = ApiToken.objects.filter(pk=token_id, user=self.user).first()
-        if token is None:
-            raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
-        row = opt_in(project=self.project, token=token, opted_by=self.user)
-        return Response(OptInSerializer(row).data, status=201)
+    rows = fields.integer("How much feedback it excludes.")
 
 
-class StoredTokenView(ProjectView):
-    """A token whose requests are stored. For managers."""
+class DecisionSerializer(serializers.Serializer[Any]):
+    """The decision to include the feedback of an incident."""
 
-    @extend_schema(operation_id="feedback_tokens_remove", tags=["feedback"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Store no more requests of a token, by its id."""
-        row = get_object_or_404(self.project.request_opt_ins.select_related("project", "token"), token=pk)
-        opt_out(row=row, opted_by=self.user)
-        return Response(status=204)
+    is_included = fields.flag(required=False)
 
 
-class FeedbackKeysView(ListView, ProjectView):
-    """Publishable keys. For managers."""
-
-    serializer_class = KeySerializer
-    queryset = FeedbackKey.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.feedback_keys.all()
-
-    @extend_schema(operation_id="feedback_keys_list", tags=["feedback"], responses=KeySerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the keys, newest first, revoked ones included."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="feedback_keys_create",
-        tags=["feedback"],
-        request=NewKeySerializer,
-        responses={201: KeySerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create a key for a web page."""
-        name = read_body(NewKeySerializer, request)["name"]
-        key = create_key(project=self.project, name=name, created_by=self.user)
-        return Response(KeySerializer(key).data, status=201)
+@fields.of(FeedbackRule, "reason is_on share most_per_day")
+class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
+    """A rule of the selection for annotators."""
 
 
-class FeedbackKeyView(ProjectView):
-    """One publishable key. For managers."""
-
-    @extend_schema(operation_id="feedback_keys_revoke", tags=["feedback"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Revoke a key, for good."""
-        key = get_object_or_404(self.project.feedback_keys.select_related("project"), pk=pk)
-        revoke_key(key=key, revoked_by=self.user)
-        return Response(status=204)
+@fields.of(FeedbackKey, "id name key created_at revoked_at")
+class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
+    """A publishable key, which is no secret."""
 
 
-class ErasureView(ProjectView):
-    """Deletion of an end user. For managers."""
+@fields.of(RequestOptIn, "token name created_at")
+class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
+    """A token whose requests are stored."""
 
-    @extend_schema(
-        operation_id="feedback_erase",
-        tags=["feedback"],
-        request=EndUserSerializer,
-        responses=ErasedSerializer,
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Delete all requests and feedback of an end user."""
-        user = read_body(EndUserSerializer, request)["user"]
-        erased = erase_user(project=self.project, user_id=user, erased_by=self.user)
-        return Response(ErasedSerializer(erased).data)
+    token = fields.integer(source="token_id")
+    name = fields.text(source="token.name")
+
+
+@fields.of(FeedbackSettings, *SETTINGS, "problem rules tokens")
+class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
+    """A project's settings for requests and feedback of applications."""
+
+    patterns = fields.several(fields.text())
+    origins = fields.several(fields.text())
+    rules = fields.computed()
+    tokens = fields.computed()
+
+    @extend_schema_field(RuleSerializer(many=True))
+    def get_rules(self, settings: FeedbackSettings) -> Any:
+        return RuleSerializer(rules_of(settings.project), many=True).data
+
+    @extend_schema_field(OptInSerializer(many=True))
+    def get_tokens(self, settings: FeedbackSettings) -> Any:
+        return OptInSerializer(settings.project.request_opt_ins.select_related("token"), many=True).data
+
+
+class ChangedSettingsSerializer(serializers.Serializer[Any]):
+    """The settings to change."""
+
+    stores_requests = fields.flag(required=False)
+    retention_days = fields.integer(required=False, least=1, most=3650)
+    patterns = fields.several(fields.text(most=500), "Regular expressions.", required=False)
+    origins = fields.several(fields.text(most=300), required=False)
+    daily_quota = fields.integer(required=False, least=1, most=10_000_000)
+    daily_quota_of_user = fields.integer(required=False, least=1, most=1_000_000)
+
+
+class ChangedRuleSerializer(serializers.Serializer[Any]):
+    """A rule to set."""
+
+    reason = fields.choice(SelectionReason.choices)
+    is_on = fields.flag()
+    share = fields.number(least=0, most=1)
+    most_per_day = fields.integer(least=1, most=10_000)
+
+
+class SampleSerializer(serializers.Serializer[Any]):
+    """Patterns to try on a text."""
+
+    patterns = fields.several(fields.text(most=500))
+    sample = fields.text(most=5_000, allow_blank=True, trim_whitespace=False)
+
+
+class RedactedSerializer(serializers.Serializer[Any]):
+    """The sample as it would be stored."""
+
+    redacted = fields.text()
+    redactions = fields.integer()
+
+
+class NewKeySerializer(serializers.Serializer[Any]):
+    """A key to create."""
+
+    name = fields.text(most=100)
+
+
+class TokenIdSerializer(serializers.Serializer[Any]):
+    """One of the user's tokens."""
+
+    token = fields.key()
+
+
+class EndUserSerializer(serializers.Serializer[Any]):
+    """An end user."""
+
+    user = fields.text("As the application sends it.", most=512)
+
+
+class ErasedSerializer(serializers.Serializer[Any]):
+    """Numbers of deleted records."""
+
+    requests = fields.integer()
+    feedback = fields.integer()
+    comparisons = fields.integer("Not yet annotated ones.")
+    remaining = fields.integer("Annotated ones, which stay.")
+
+
+requests = Resource(
+    ProjectView,
+    f"{PROJECT}application-requests/",
+    tag="feedback",
+    rows=lambda view: stored_requests(view.project, {}),
+)
+feedback = Resource(ProjectView, f"{PROJECT}feedback/", tag="feedback")
+incidents = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/incidents/",
+    tag="feedback",
+    rows=lambda view: incidents_of(view.project),
+)
+stored_token = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/stored-tokens/<int:pk>/",
+    tag="feedback",
+    find=lambda view, pk: get_object_or_404(
+        view.project.request_opt_ins.select_related("project", "token"), token=pk
+    ),
+)
+keys = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/keys/",
+    tag="feedback",
+    rows=lambda view: view.project.feedback_keys.select_related("project"),
+)
+
+requests.item("<int:pk>/").add_read(
+    "application_requests_read",
+    WholeRequestSerializer,
+    "Read a stored request with its provenance and all feedback.",
+)
+incidents.add_list("feedback_incidents_list", IncidentSerializer, "List the incidents, newest first.")
+keys.add_list("feedback_keys_list", KeySerializer, "List the keys, newest first, revoked ones included.")
+
+
+@requests.get_list(StoredRequestSerializer, filters=RequestFilters)
+def application_requests_list(view: ProjectView, query: Values) -> QuerySet[ApplicationRequest]:
+    """List the stored requests, newest first."""
+    values = dict(query)
+    if user := values.pop("user", ""):
+        values["pseudonyms"] = pseudonyms(view.project.pk, user)
+    return stored_requests(view.project, values)
+
+
+@feedback.get_list(GivenSerializer, filters=FeedbackFilters)
+def feedback_list(view: ProjectView, query: Values) -> QuerySet[Feedback]:
+    """List the feedback, newest first."""
+    return with_exclusion(Feedback.objects.filter(project=view.project)).filter(**query)
+
+
+@feedback.get("figures/", returns=[ThumbsSerializer])
+def feedback_figures(view: ProjectView) -> Any:
+    """Read thumbs by day and checkpoint, newest first."""
+    return thumbs_by_day(view.project)
+
+
+@incidents.item("<int:pk>/").patch(takes=DecisionSerializer, returns=IncidentSerializer)
+def feedback_incidents_decide(
+    view: ProjectView, incident: FeedbackIncident, values: Values
+) -> FeedbackIncident:
+    """Include the feedback of an incident, or exclude it again."""
+    if "is_included" in values:
+        decide_incident(incident=incident, included=values["is_included"], decided_by=view.user)
+    return incidents_of(view.project).get(pk=incident.pk)
+
+
+@feedback.get("settings/", returns=FeedbackSettingsSerializer)
+def feedback_settings_read(view: ProjectView) -> FeedbackSettings:
+    """Read the settings with rules and tokens."""
+    return settings_of(view.project)
+
+
+@feedback.patch("settings/", takes=ChangedSettingsSerializer, returns=FeedbackSettingsSerializer)
+def feedback_settings_change(view: ProjectView, values: Values) -> FeedbackSettings:
+    """Change the settings that are sent."""
+    return change_settings(project=view.project, changes=values, changed_by=view.user)
+
+
+@feedback.post("patterns/", takes=SampleSerializer, returns=RedactedSerializer)
+def feedback_patterns_try(view: ProjectView, values: Values) -> Values:
+    """Try patterns on a sample text, of which nothing is stored."""
+    redact = Redactor(checked_patterns(values["patterns"]))
+    try:
+        redacted = redact(values["sample"])
+    except TooSlowError as error:
+        raise Refusal(
+            "patterns_too_slow", _("The patterns take too long on this text."), field="patterns"
+        ) from error
+    return {"redacted": redacted, "redactions": redact.count}
+
+
+@feedback.put("rules/", takes=ChangedRuleSerializer, returns=RuleSerializer)
+def feedback_rules_set(view: ProjectView, values: Values) -> FeedbackRule:
+    """Set the rule of one reason."""
+    return set_rule(project=view.project, changed_by=view.user, **values)
+
+
+@feedback.post("stored-tokens/", takes=TokenIdSerializer, returns=OptInSerializer, status=201)
+def feedback_tokens_add(view: ProjectView, values: Values) -> RequestOptIn:
+    """Store the requests of one of the user's tokens."""
+    token = ApiToken.objects.filter(pk=values["token"], user=view.user).first()
+    if token is None:
+        raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
+    return opt_in(project=view.project, token=token, opted_by=view.user)
+
+
+@stored_token.delete()
+def feedback_tokens_remove(view: ProjectView, row: RequestOptIn) -> None:
+    """Store no more requests of a token, by its id."""
+    opt_out(row=row, opted_by=view.user)
+
+
+@keys.post(takes=NewKeySerializer, returns=KeySerializer, status=201)
+def feedback_keys_create(view: ProjectView, values: Values) -> FeedbackKey:
+    """Create a key for a web page."""
+    return create_key(project=view.project, name=values["name"], created_by=view.user)
+
+
+@keys.item("<int:pk>/").delete()
+def feedback_keys_revoke(view: ProjectView, key: FeedbackKey) -> None:
+    """Revoke a key, for good."""
+    revoke_key(key=key, revoked_by=view.user)
+
+
+@feedback.post("erasure/", takes=EndUserSerializer, returns=ErasedSerializer)
+def feedback_erase(view: ProjectView, values: Values) -> Erased:
+    """Delete all requests and feedback of an end user."""
+    return erase_user(project=view.project, user_id=values["user"], erased_by=view.user)

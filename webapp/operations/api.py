@@ -2,38 +2,36 @@
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
+from annotation.api import fields
 from annotation.api.base import ApiView
+from annotation.api.operations import Resource, superusers
 from webapp.operations.health import LEVELS
-from webapp.operations.state import look
+from webapp.operations.state import State, look
 
 
 class FindingSerializer(serializers.Serializer[Any]):
     """The result of one check."""
 
-    subject = serializers.CharField(help_text="As `database`.")
-    level = serializers.ChoiceField(choices=LEVELS, source="level.called")
-    says = serializers.CharField()
-    remedy = serializers.CharField(help_text="What to do; empty where all is well.")
-    link = serializers.CharField(help_text="The page that shows more; empty for none.")
+    subject = fields.text("As `database`.")
+    level = fields.choice(LEVELS, source="level.called")
+    says = fields.text()
+    remedy = fields.text("What to do; empty where all is well.")
+    link = fields.text("The page that shows more; empty for none.")
 
 
 class StatusSerializer(serializers.Serializer[Any]):
     """The results of all checks."""
 
-    worst = serializers.ChoiceField(choices=LEVELS, source="worst.called")
+    worst = fields.choice(LEVELS, source="worst.called")
     findings = FindingSerializer(many=True)
 
 
-class StatusView(ApiView):
-    """The status of this Rondo. For superusers."""
+status = Resource(ApiView, "status/", tag="operations")
 
-    @extend_schema(operation_id="status_read", tags=["operations"], responses=StatusSerializer)
-    def get(self, request: Request) -> Response:
-        """Run all checks, as `manage.py doctor` does. For superusers."""
-        self.require_superuser()
-        return Response(StatusSerializer(look()).data)
+
+@status.get(returns=StatusSerializer, requires=superusers)
+def status_read(view: ApiView) -> State:
+    """Run all checks, as `manage.py doctor` does. For superusers."""
+    return look()
