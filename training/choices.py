@@ -21,6 +21,16 @@ class TaskName(StrEnum):
     RETENTION = "training.tasks.retention"
 
 
+class JobKind(StrEnum):
+    """Kinds of jobs that share the task `do_job`; messages in flight bear them."""
+
+    BASE_MODEL = "base-model"
+    EXPORT = "export"
+    DRIFT = "drift"
+    RUBRIC_DRAFT = "rubric-draft"
+    SUGGESTIONS = "suggestions"
+
+
 class BaseOrigin(models.TextChoices):
     """Sources of base models."""
 

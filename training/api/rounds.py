@@ -22,7 +22,7 @@ from training.selectors.evaluation_words import summary_of
 from training.selectors.evaluations import evaluation_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
-from training.services.rounds.actions import ACTIONS, offered_actions
+from training.services.rounds.actions import ACTIONS, offered_actions, perform_action
 from training.services.rounds.base_choice import reward_base_of
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
@@ -292,7 +292,7 @@ class RoundActionView(OfRound):
                 names=", ".join(ACTIONS),
             )
         values = read_body(ActionSerializer, request)
-        round_action.perform(round_, self.user, values)
+        perform_action(round_action.name, round_=round_, actor=self.user, answers=values)
         return Response(WholeRoundSerializer(self.round(number)).data)
 
 

@@ -16,7 +16,7 @@ from annotation.models import Completion, CompletionScore, Project, Prompt, Rank
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import run_job
-from training.choices import TaskName
+from training.choices import JobKind, TaskName
 from training.engine import EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, DriftFigure, DriftMeasurement
 from training.selectors.drift import people_judged, reward_models_by_age, rounds_judged
@@ -64,7 +64,7 @@ def request_measurement(*, project: Project, requested_by: User) -> DriftMeasure
             measurement = DriftMeasurement.objects.create(
                 project=project, created_by=requested_by, message="waiting for a worker"
             )
-            send_after_commit(TaskName.DO_JOB, "drift", measurement.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.DRIFT, measurement.pk)
     except IntegrityError:
         raise Refusal("measurement_under_way", _("A measurement is running already. Wait for it.")) from None
     return measurement
@@ -77,7 +77,7 @@ def do_measurement(pk: int) -> None:
 
 def sweep_measurements() -> None:
     """Send a message for every measurement that nobody works on."""
-    sweep(DriftMeasurement.objects.all(), TaskName.DO_JOB, "drift")
+    sweep(DriftMeasurement.objects.all(), TaskName.DO_JOB, JobKind.DRIFT)
 
 
 def _measure(measurement: DriftMeasurement, heartbeat: Heartbeat) -> str:

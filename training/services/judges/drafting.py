@@ -21,7 +21,7 @@ from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from training.choices import WRITES_TEXT, TaskName
+from training.choices import WRITES_TEXT, JobKind, TaskName
 from training.contract.rubric import Rubric, RubricCriterion, RubricReplyError, read_scores
 from training.engine import Engine, EngineError, engine_for
 from training.models import Checkpoint, RubricDraft
@@ -112,7 +112,7 @@ def request_draft(
                 project=project,
                 details={"checkpoint": checkpoint.name, "pairs": pairs},
             )
-            send_after_commit(TaskName.DO_JOB, "rubric-draft", draft.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.RUBRIC_DRAFT, draft.pk)
     except IntegrityError:
         raise Refusal("draft_under_way", _("A draft is being written already. Wait until it ends.")) from None
     return draft
@@ -140,7 +140,7 @@ def do_draft(pk: int) -> None:
 
 def sweep_drafts() -> None:
     """Send a message for every draft that nobody works on."""
-    sweep(RubricDraft.objects.all(), TaskName.DO_JOB, "rubric-draft")
+    sweep(RubricDraft.objects.all(), TaskName.DO_JOB, JobKind.RUBRIC_DRAFT)
 
 
 def decided_pairs(project: Project, most: int, *, seed: int) -> list[tuple[int, int, int]]:

@@ -18,7 +18,7 @@ from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import Heartbeat, still_held, write
 from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import run_job
-from training.choices import BaseOrigin, TaskName
+from training.choices import BaseOrigin, JobKind, TaskName
 from training.contract import SOURCE_FILE
 from training.engine import Engine, EngineError, check_url, key_of
 from training.engine.addresses import GuardedTransport
@@ -28,7 +28,6 @@ from training.files import shared
 from training.files.hub import HubError, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition
 from training.services.registry.base_models import (
-    JOB,
     STARTER_PACKAGE,
     allowed_file,
     allowed_folder,
@@ -73,7 +72,7 @@ def do_addition(pk: int) -> None:
 
 def sweep_additions() -> None:
     """Send a message for every addition that nobody works on; inspect bases whose files have come."""
-    sweep(BaseModelAddition.objects.all(), TaskName.DO_JOB, JOB)
+    sweep(BaseModelAddition.objects.all(), TaskName.DO_JOB, JobKind.BASE_MODEL)
     waiting = BaseModel.objects.filter(files=[], additions=None).exclude(origin=BaseOrigin.SERVER)
     for base in waiting:
         if _is_complete(base.path):

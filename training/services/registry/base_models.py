@@ -15,7 +15,7 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import CompletionSource, User
 from annotation.services import audit
 from annotation.services.jobs.messages import send_after_commit
-from training.choices import BaseOrigin, CheckpointKind, TaskName
+from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
 from training.engine import EngineError, check_url, key_of
 from training.files.hub import HubError, HubModel, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
@@ -24,7 +24,6 @@ from training.services.registry.registry import remove_folder
 
 STARTER_PACKAGE = "SmolLM2-135M-Instruct"
 """Name of the model that the starter package holds (`training.rlhf.starter`)."""
-JOB = "base-model"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +118,7 @@ def cancel_addition(*, addition: BaseModelAddition, cancelled_by: User) -> None:
     with transaction.atomic():
         if going_on.update(cancel_requested=True):
             audit.record(action="base_model.cancel", subject=addition, actor=cancelled_by)
-            send_after_commit(TaskName.DO_JOB, JOB, addition.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.BASE_MODEL, addition.pk)
 
 
 def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
@@ -296,7 +295,7 @@ def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAdditi
             )
             details = {key: str(value) for key, value in values.items() if value and key != "name"}
             audit.record(action="base_model.add", subject=addition, actor=requested_by, details=details)
-            send_after_commit(TaskName.DO_JOB, JOB, addition.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.BASE_MODEL, addition.pk)
     except IntegrityError:
         raise Refusal(
             "model_under_way",

@@ -18,7 +18,7 @@ from annotation.services import audit
 from annotation.services.jobs.claims import Heartbeat, write
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import call_with_heartbeat, run_job
-from training.choices import CheckpointKind, TaskName
+from training.choices import CheckpointKind, JobKind, TaskName
 from training.contract import CHECKPOINT_NAME
 from training.figures.model_card import model_card
 from training.files import shared
@@ -92,7 +92,7 @@ def request_export(
                 project=checkpoint.project,
                 details={"merged": merged, **({"repository": repository} if repository else {})},
             )
-            send_after_commit(TaskName.DO_JOB, "export", export.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.EXPORT, export.pk)
     except IntegrityError:
         raise Refusal("export_under_way", _("This export is running already. Wait for it.")) from None
     return export
@@ -105,7 +105,7 @@ def do_export(pk: int) -> None:
 
 def sweep_exports() -> None:
     """Send a message for every export that nobody works on."""
-    sweep(CheckpointExport.objects.all(), TaskName.DO_JOB, "export")
+    sweep(CheckpointExport.objects.all(), TaskName.DO_JOB, JobKind.EXPORT)
 
 
 def _export(export: CheckpointExport, heartbeat: Heartbeat) -> str:

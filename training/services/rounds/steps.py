@@ -1,6 +1,5 @@
 """The steps of a round. Each may be done again from its beginning."""
 
-from collections.abc import Callable
 from typing import Literal
 
 from django.utils.translation import gettext as _
@@ -29,7 +28,21 @@ _OTHER_SEED = 0x5EC0_0D5E
 
 def do_step(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     """Do a step whose claim the caller holds; return what came of it, for people."""
-    return _STEPS[StepKind(step.kind)](step, heartbeat)
+    match StepKind(step.kind):
+        case StepKind.ANSWER_PROMPTS:
+            return _answer_prompts(step, heartbeat)
+        case StepKind.FREEZE_SNAPSHOT:
+            return _freeze_snapshot(step, heartbeat)
+        case StepKind.TRAIN_REWARD_MODEL | StepKind.TRAIN_EVALUATOR:
+            return _train_reward_model(step, heartbeat)
+        case StepKind.TRAIN_POLICY:
+            return _train_policy(step, heartbeat)
+        case StepKind.REGISTER_CHECKPOINTS:
+            return _register_checkpoints(step, heartbeat)
+        case StepKind.EVALUATE:
+            return _evaluate(step, heartbeat)
+        case StepKind.DECIDE:
+            return _decide(step, heartbeat)
 
 
 def _freeze_snapshot(step: RoundStep, heartbeat: StepHeartbeat) -> str:
@@ -133,18 +146,6 @@ def _decide(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     if decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE and step.round.parsed_recipe.promotion.by_hand:
         ask_people_to_decide(step.round, round_number=step.round.number)
     return str(Verdict(decision.verdict).label)
-
-
-_STEPS: dict[StepKind, Callable[[RoundStep, StepHeartbeat], str]] = {
-    StepKind.FREEZE_SNAPSHOT: _freeze_snapshot,
-    StepKind.TRAIN_REWARD_MODEL: _train_reward_model,
-    StepKind.TRAIN_EVALUATOR: _train_reward_model,
-    StepKind.TRAIN_POLICY: _train_policy,
-    StepKind.REGISTER_CHECKPOINTS: _register_checkpoints,
-    StepKind.EVALUATE: _evaluate,
-    StepKind.DECIDE: _decide,
-    StepKind.ANSWER_PROMPTS: _answer_prompts,
-}
 
 
 def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None) -> Run:

@@ -24,7 +24,7 @@ from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job
 from annotation.services.suggestions.settings import set_help
 from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
-from training.choices import WRITES_TEXT, CheckpointKind, TaskName
+from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.engine import Engine, EngineError, engine_for
 from training.models import Checkpoint, SuggestionSource
 from training.selectors.chats import chat_of
@@ -91,7 +91,7 @@ def set_suggestions(
             SuggestionSource.objects.filter(pk=source.pk, state=JobState.FAILED).update(
                 state=JobState.WAITING, error=""
             )
-            send_after_commit(TaskName.DO_JOB, "suggestions", source.pk)
+            send_after_commit(TaskName.DO_JOB, JobKind.SUGGESTIONS, source.pk)
     source.refresh_from_db()
     return source
 
@@ -104,7 +104,7 @@ def sweep_suggestions() -> None:
             SuggestionSource.objects.filter(pk=source.pk, state=JobState.FINISHED).update(
                 state=JobState.WAITING
             )
-    sweep(awake, TaskName.DO_JOB, "suggestions")
+    sweep(awake, TaskName.DO_JOB, JobKind.SUGGESTIONS)
 
 
 def do_suggestions(source_id: int) -> None:
