@@ -3,34 +3,26 @@
 import json
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 
 from annotation.choices import HelpArm
 from annotation.exchange.conversation_records import turns_of_comparisons
 from annotation.models import (
     Candidate,
-    Correction,
-    CorrectionEdit,
-    Critique,
     DecidedSuggestion,
     HelpReveal,
     Judgment,
-    LabelledStep,
-    MissingInfo,
-    RankedCompletion,
-    Rating,
-    RubricScore,
-    SpanFlag,
     TraceStep,
 )
+from annotation.record.judgment import CorrectionPart, Edit, JudgmentRecord, SpanPart
+from annotation.selectors.records import records_of
 
 ROWS_AT_ONCE = 1_000
-
-Row = tuple[Any, ...]
 
 
 def as_line(record: Mapping[str, Any]) -> str:
@@ -63,17 +55,13 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
                 "pk",
                 "assignment_id",
                 "comparison_id",
-                "verdict",
-                "strength",
-                "comment",
-                "active_seconds",
                 "created_at",
             ),
             "blind",
             *("imported_from", "annotator__pseudonym", "annotator__is_machine", "guideline__version"),
             *("rubric__rubric__name", "rubric__number"),
             "assignment__display_order",
-            *("demonstration__text", "comparison__round_number", "comparison__prompt_id"),
+            *("comparison__round_number", "comparison__prompt_id"),
             *("comparison__prompt__split", "comparison__prompt__messages", "comparison__prompt__context"),
             *("comparison__prompt__references", "comparison__prompt__tags"),
             *("comparison__metadata", "comparison__prompt__metadata"),
@@ -83,11 +71,11 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
     comparisons = {row["comparison_id"] for row in rows}
     completions = _completions(comparisons)
     turns = turns_of_comparisons(comparisons, _completions)
-    parts = {name: read(ids) for name, read in _PARTS.items()}
+    judged = records_of(ids)
     help_of = _help({row["assignment_id"] for row in rows})
-    step_labels = _step_labels(ids)
     for row in rows:
         pk = row["pk"]
+        record = judged[pk]
         yield {
             "judgment": str(pk),
             "comparison": str(row["comparison_id"]),
@@ -102,25 +90,22 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             "annotator": str(row["annotator__pseudonym"]),
             "machine": row["annotator__is_machine"],
             "display_order": [str(shown) for shown in row["assignment__display_order"]],
-            "verdict": row["verdict"],
-            "strength": row["strength"],
-            "demonstration": row["demonstration__text"],
-            "comment": row["comment"],
+            "verdict": record.verdict,
+            "strength": record.strength,
+            "demonstration": record.demonstration or None,
+            "comment": record.comment,
             "guideline_version": row["guideline__version"],
-            "active_seconds": row["active_seconds"],
+            "active_seconds": record.active_seconds,
             "created_at": row["created_at"].astimezone(UTC).isoformat(),
             "blind": row["blind"],
             "imported_from": row["imported_from"],
-            **{
-                name: of_judgment.get(pk, [])
-                for name, of_judgment in parts.items()
-                # Lines of projects without these parts keep their bytes.
-                if name != "rubric_scores" or pk in of_judgment
-            },
+            **_parts(record),
+            "corrections": [_correction(part) for part in record.corrections],
+            # Lines of projects without these parts keep their bytes.
+            **_listed("rubric_scores", record.rubric_scores),
+            **_listed("step_labels", record.step_labels),
             **_rubric(row),
             **({"help": help_of[row["assignment_id"]]} if row["assignment_id"] in help_of else {}),
-            **({"step_labels": step_labels[pk]} if pk in step_labels else {}),
-            "ranks": dict(parts["ranks"].get(pk, ())),
             **_conversations(turns.get(row["comparison_id"])),
             **_metadata(row),
         }
@@ -129,6 +114,10 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
 def _rubric(row: Mapping[str, Any]) -> dict[str, Any]:
     name = row["rubric__rubric__name"]
     return {"rubric": {"name": name, "version": row["rubric__number"]}} if name else {}
+
+
+def _listed(name: str, parts: Sequence[Any]) -> dict[str, Any]:
+    return {name: [asdict(part) for part in parts]} if parts else {}
 
 
 def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,27 +165,24 @@ def _help(assignments: Collection[int]) -> dict[int, dict[str, Any]]:
         HelpReveal.objects.filter(assignment__in=assignments).values(
             *("pk", "assignment_id", "arm", "first_judgment_id", "final_judgment_id"),
             *("revealed_at", "finished_at", "first_judgment__created_at"),
-            *("first_judgment__verdict", "first_judgment__strength"),
-            *("first_judgment__comment", "first_judgment__active_seconds"),
         )
     )
     if not reveals:
         return {}
-    ids = [row["first_judgment_id"] for row in reveals]
-    parts = {name: _PARTS[name](ids) for name in ("ranks", "spans", "missing", "ratings", "critiques")}
+    judged = records_of([row["first_judgment_id"] for row in reveals])
     decisions = _decisions([row["pk"] for row in reveals])
 
     def first(row: Mapping[str, Any]) -> dict[str, Any]:
         pk = row["first_judgment_id"]
+        record = judged[pk]
         return {
             "judgment": str(pk),
             "created_at": _time(row["first_judgment__created_at"]),
-            **{
-                name: row[f"first_judgment__{name}"]
-                for name in ("verdict", "strength", "comment", "active_seconds")
-            },
-            **{name: of_judgment.get(pk, []) for name, of_judgment in parts.items()},
-            "ranks": dict(parts["ranks"].get(pk, ())),
+            "verdict": record.verdict,
+            "strength": record.strength,
+            "comment": record.comment,
+            "active_seconds": record.active_seconds,
+            **_parts(record),
         }
 
     return {
@@ -255,48 +241,28 @@ def _steps(completions: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     return listed
 
 
-def _step_labels(judgments: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
-    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    rows = LabelledStep.objects.filter(judgment__in=judgments).order_by("judgment_id", "step_id")
-    for judgment, completion, step, label in rows.values_list(
-        "judgment_id", "step__completion_id", "step__index", "label"
-    ):
-        listed[judgment].append({"completion": str(completion), "step": step, "label": label})
-    return listed
+def _span(part: SpanPart) -> dict[str, Any]:
+    return {
+        "completion": part.completion,
+        "category": part.category,
+        "start": part.start,
+        "end": part.end,
+        "quote": part.quote,
+        "severity": part.severity,
+        "note": part.note,
+    }
 
 
-Read = Callable[[Sequence[int]], dict[int, list[Any]]]
+def _correction(part: CorrectionPart) -> dict[str, Any]:
+    return {
+        "completion": part.completion,
+        "text": part.text,
+        "edits": [_edit(edit) for edit in part.edits],
+        "preference": {"chosen": part.text, "rejected": part.completion},
+    }
 
 
-def _part(model: type[Model], fields: Sequence[str], shown: Callable[..., Any]) -> Read:
-    """Reads one kind of rows: judgment id → what is shown of each, in the model's own order."""
-
-    def read(ids: Sequence[int]) -> dict[int, list[Any]]:
-        rows = model._default_manager.filter(judgment__in=ids).values_list("judgment_id", *fields)
-        listed: dict[int, list[Any]] = defaultdict(list)
-        for judgment, *values in rows:
-            listed[judgment].append(shown(*values))
-        return listed
-
-    return read
-
-
-def _corrections(ids: Sequence[int]) -> dict[int, list[Any]]:
-    corrections = Correction.objects.filter(judgment__in=ids).select_related("completion").order_by("pk")
-    listed: dict[int, list[Any]] = defaultdict(list)
-    for correction in corrections.prefetch_related("edits__continuation", "edits__span_flag__category"):
-        listed[correction.judgment_id].append(
-            {
-                "completion": str(correction.completion_id),
-                "text": correction.text,
-                "edits": [_edit(edit) for edit in correction.edits.all()],
-                "preference": {"chosen": correction.text, "rejected": str(correction.completion_id)},
-            }
-        )
-    return listed
-
-
-def _edit(edit: CorrectionEdit) -> dict[str, Any]:
+def _edit(edit: Edit) -> dict[str, Any]:
     """An edit; who wrote it and what it mends only where that is more than the annotator's text."""
     shown: dict[str, Any] = {
         "start": edit.start,
@@ -304,92 +270,20 @@ def _edit(edit: CorrectionEdit) -> dict[str, Any]:
         "quote": edit.quote,
         "replacement": edit.replacement,
     }
-    if model := edit.continuation:
-        shown["model"] = {"seed": model.seed, "sampling": model.sampling}
-    if span := edit.span_flag:
-        shown["span"] = {"category": span.category.key, "start": span.start, "end": span.end}
+    if edit.origin.continuation is not None:
+        shown["model"] = {"seed": edit.origin.seed, "sampling": edit.origin.sampling}
+    if edit.origin.span is not None:
+        category, start, end = edit.origin.span
+        shown["span"] = {"category": category, "start": start, "end": end}
     return shown
 
 
-def _span(
-    completion: int, category: str, start: int, end: int, quote: str, severity: int | None, note: str
-) -> dict[str, Any]:
+def _parts(record: JudgmentRecord) -> dict[str, Any]:
+    """Return the parts of a judgment as a line has them."""
     return {
-        "completion": str(completion),
-        "category": category,
-        "start": start,
-        "end": end,
-        "quote": quote,
-        "severity": severity,
-        "note": note,
+        "ranks": record.ranks,
+        "spans": [_span(part) for part in record.spans],
+        "missing": [asdict(part) for part in record.missing],
+        "ratings": [asdict(part) for part in record.ratings],
+        "critiques": [asdict(part) for part in record.critiques],
     }
-
-
-def _missing(
-    completion: int,
-    category: str,
-    text: str,
-    insert_at: int | None,
-    passage: int | None,
-    sentence: int | None,
-    quote: str,
-    further: list[dict[str, Any]],
-) -> dict[str, Any]:
-    first = [] if passage is None else [{"passage": passage, "sentence": sentence, "quote": quote}, *further]
-    return {
-        "completion": str(completion),
-        "category": category,
-        "text": text,
-        "insert_at": insert_at,
-        "evidence": first,
-    }
-
-
-def _rating(completion: int, criterion: str, scale: str, value: int) -> dict[str, Any]:
-    return {"completion": str(completion), "criterion": criterion, "scale": scale, "value": value}
-
-
-def _score(
-    completion: int, criterion: str, scale: str, weight: float, value: float, reason: str
-) -> dict[str, Any]:
-    return {
-        "completion": str(completion),
-        "criterion": criterion,
-        "scale": scale,
-        "weight": weight,
-        "value": value,
-        "reason": reason,
-    }
-
-
-_PARTS: dict[str, Read] = {
-    "ranks": _part(RankedCompletion, ["completion_id", "rank"], lambda pk, rank: (str(pk), rank)),
-    "spans": _part(
-        SpanFlag,
-        ["completion_id", "category__key", "start", "end", "quote", "severity", "note"],
-        _span,
-    ),
-    "missing": _part(
-        MissingInfo,
-        [
-            *("completion_id", "category__key", "text", "insert_at"),
-            *("passage", "sentence", "quote", "further_evidence"),
-        ],
-        _missing,
-    ),
-    "corrections": _corrections,
-    "ratings": _part(Rating, ["completion_id", "criterion__key", "criterion__scale", "value"], _rating),
-    "rubric_scores": _part(
-        RubricScore,
-        [
-            *("completion_id", "criterion__key", "criterion__scale", "criterion__weight"),
-            *("value", "reason"),
-        ],
-        _score,
-    ),
-    "critiques": _part(
-        Critique,
-        ["completion_id", "text"],
-        lambda pk, text: {"completion": str(pk), "text": text},
-    ),
-}

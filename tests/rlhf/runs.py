@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from annotation.record.judgment import Verdict
 from training.contract import (
     Method,
     RunSpec,
@@ -28,7 +29,6 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.contract.snapshot import Verdict
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 

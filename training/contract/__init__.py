@@ -14,6 +14,7 @@ torch and a trainer reads them without Django. Every reader refuses what it does
 understand and names the row and the field.
 """
 
+from annotation.record.base import ContractError
 from training.contract.baselines import (
     BASELINE_NAMES,
     BASELINES_KEY,
@@ -95,7 +96,6 @@ from training.contract.people import (
     people_from_details,
 )
 from training.contract.prompts import SnapshotPrompt
-from training.contract.record import ContractError
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -135,21 +135,11 @@ from training.contract.samples import (
 from training.contract.snapshot import (
     Message,
     Passage,
-    Scale,
     SnapshotCompletion,
-    SnapshotCorrection,
-    SnapshotCritique,
-    SnapshotEdit,
-    SnapshotEvidence,
-    SnapshotMissing,
-    SnapshotRating,
     SnapshotReview,
     SnapshotRow,
-    SnapshotSpan,
     SnapshotStepLabels,
     Split,
-    StepLabel,
-    Verdict,
     decided_pairs,
 )
 from training.contract.snapshot_folder import (
@@ -243,28 +233,18 @@ __all__ = [
     "RunStatus",
     "SampledAnswer",
     "SampledToken",
-    "Scale",
     "SegmentHead",
     "Settings",
     "SftSettings",
     "Sharding",
     "SnapshotCompletion",
-    "SnapshotCorrection",
-    "SnapshotCritique",
-    "SnapshotEdit",
-    "SnapshotEvidence",
     "SnapshotHeader",
-    "SnapshotMissing",
     "SnapshotPrompt",
-    "SnapshotRating",
     "SnapshotReview",
     "SnapshotRow",
-    "SnapshotSpan",
     "SnapshotStepLabels",
     "Split",
-    "StepLabel",
     "UpdateSettings",
-    "Verdict",
     "WatchSettings",
     "append_machine_use",
     "base_digest",

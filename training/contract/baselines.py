@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from training.contract.record import CountOrZero, Figure, decode, record
+from annotation.record.base import CountOrZero, Figure, decode, record
 
 BASELINES_KEY = "baselines"
 """Name of the comparison in `EvaluationReport.details`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from training.contract.record import ContractError
+from annotation.record.base import ContractError
 from training.contract.snapshot import Message, Passage
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from training.contract.record import ContractError
+from annotation.record.base import ContractError
 from training.contract.snapshot import Message
 
 Thinking = Literal["train", "mask", "strip"]

@@ -10,13 +10,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
+from annotation.record.base import Figure, record, require
 from training.contract.files import (
     FORMAT_VERSION,
     read_record,
     sha256_of_file,
     write_atomically,
 )
-from training.contract.record import Figure, record, require
 
 MANIFEST_FILE = "manifest.json"
 HEADS_FILE = "heads.safetensors"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from training.contract.record import ContractError, decode
+from annotation.record.base import ContractError, decode
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+from annotation.record.base import Figure, decode, record
 from training.contract.files import canonical_json
-from training.contract.record import Figure, decode, record
 
 MACHINE_FILE = "machine.jsonl"
 _TAIL_BYTES = 1 << 16

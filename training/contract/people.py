@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
+from annotation.record.base import CountOrZero, Figure, Positive, decode, record, require
 from training.contract.baselines import FEWEST_PROMPTS, Interval
-from training.contract.record import CountOrZero, Figure, Positive, decode, record, require
 
 PEOPLE_KEY = "people"
 """Name of the report in `EvaluationReport.details`."""

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field
 
+from annotation.record.base import ContractError, Text, decode, record
 from training.contract.files import canonical_json
-from training.contract.record import ContractError, Text, decode, record
 from training.contract.snapshot import Message, Passage, Split
 
 

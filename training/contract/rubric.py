@@ -12,8 +12,8 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from training.contract.record import Count, Positive, Text, record, require
-from training.contract.snapshot import Scale
+from annotation.record.base import Count, Positive, Text, record, require
+from annotation.record.judgment import Scale
 
 STEPS: Mapping[Scale, tuple[int, int]] = {"five": (1, 5), "seven": (1, 7), "thumbs": (0, 1)}
 """The lowest and the highest value of each scale; thumbs is no or yes."""

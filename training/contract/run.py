@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
+from annotation.record.base import Figure, decode, record, require
 from training.contract.files import (
     FORMAT_VERSION,
     canonical_json,
@@ -19,7 +20,6 @@ from training.contract.files import (
     write_atomically,
 )
 from training.contract.methods import Method, Settings, settings_from_json
-from training.contract.record import Figure, decode, record, require
 
 SPEC_FILE = "spec.json"
 STATUS_FILE = "status.json"

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from training.contract.record import ContractError, Number, decode, record
+from annotation.record.base import ContractError, Number, decode, record
 
 SAMPLES_FILE = "samples.jsonl"
 WATCH_MARK = "Watch: "

@@ -8,13 +8,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
+from annotation.record.base import NotNegative, decode, record, require
+from annotation.record.judgment import CorrectionPart, JudgmentParts, StepLabel, Verdict
 from training.contract.files import canonical_json
-from training.contract.record import NotNegative, decode, record, require
 
 Split = Literal["train", "held-out"]
-Scale = Literal["five", "seven", "thumbs"]
-StepLabel = Literal["correct", "wrong", "unnecessary"]
-Verdict = Literal["ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked"]
 
 
 @record
@@ -55,81 +53,6 @@ class SnapshotCompletion:
 
 
 @record
-class SnapshotSpan:
-    """A marked stretch of one completion, in code points, half open."""
-
-    completion: str
-    category: str
-    start: int
-    end: int
-    quote: str
-    severity: int | None = None
-    """1, the mildest, upwards; None where the category asks for none."""
-    note: str = ""
-
-
-@record
-class SnapshotEvidence:
-    """A place in the context passages, counted from 0."""
-
-    passage: int
-    sentence: int | None = None
-    """None is the passage's title."""
-
-
-@record
-class SnapshotMissing:
-    """Information that a completion should have contained, and its places in the context."""
-
-    completion: str
-    category: str
-    text: str = ""
-    evidence: tuple[SnapshotEvidence, ...] = ()
-    insert_at: int | None = None
-    """The code point of the completion before which it belongs; None if not stated."""
-
-
-@record
-class SnapshotEdit:
-    """A local change: [start, end) of the completion, in code points, was replaced."""
-
-    start: int
-    end: int
-    quote: str
-    """The replaced text; empty where text was only added."""
-    replacement: str
-
-
-@record
-class SnapshotCorrection:
-    """A completion's text as corrected by an annotator; empty removes all of it."""
-
-    completion: str
-    text: str
-    edits: tuple[SnapshotEdit, ...] = ()
-    """The edits, in order and disjoint; none where only the whole text is known."""
-
-
-@record
-class SnapshotRating:
-    """One completion's rating on one criterion."""
-
-    completion: str
-    criterion: str
-    scale: Scale
-    value: int
-    """1 to 5, 1 to 7, or 0 (thumb down) and 1 (thumb up); higher is better."""
-
-
-@record
-class SnapshotCritique:
-    """A written comment on one completion."""
-
-    completion: str
-    text: str
-
-
-@record
 class SnapshotStepLabels:
     """An annotator's labels of the steps of one completion."""
 
@@ -158,7 +81,7 @@ _OMITTED = (*_READ, "feedback")
 
 
 @record
-class SnapshotRow:
+class SnapshotRow(JudgmentParts):
     """A current judgment with all training data in it."""
 
     judgment: str
@@ -170,24 +93,11 @@ class SnapshotRow:
     split: Split
     messages: Annotated[tuple[Message, ...], Field(min_length=1)]
     completions: Annotated[tuple[SnapshotCompletion, ...], Field(min_length=1)]
-    verdict: Verdict
     ranks: dict[str, int]
-    """Completion id to rank, 1 best, equal numbers tied; empty when nobody could judge. Of a partial ranking,
-    those of the best completions alone: the others are below them all, without an order."""
     guideline_version: int | None = None
-    strength: int | None = None
-    """Strength of the preference for the winner of a pair, 1 to 4; None when not asked."""
     context: tuple[Passage, ...] = ()
-    spans: tuple[SnapshotSpan, ...] = ()
-    missing: tuple[SnapshotMissing, ...] = ()
-    corrections: tuple[SnapshotCorrection, ...] = ()
-    comment: str = ""
-    ratings: tuple[SnapshotRating, ...] = ()
-    critiques: tuple[SnapshotCritique, ...] = ()
     step_labels: tuple[SnapshotStepLabels, ...] = ()
     """Labels of single steps; of a completion that is not among them no step was labelled."""
-    demonstration: str = ""
-    """The answer that the annotator wrote; empty if none."""
     review: SnapshotReview | None = None
     """A reviewer's decision about the comparison; None without one."""
     weight: NotNegative = 1.0
@@ -263,9 +173,12 @@ class SnapshotRow:
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
         Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN`, and steps where there are none: older
-        rows keep their digest.
+        rows keep their digest. What `without_provenance` takes away is not
+        training data.
         """
         values = dataclasses.asdict(self)
+        for part, name in _provenance(values):
+            del part[name]
         for name in _UNKNOWN:
             if not values[name]:
                 del values[name]
@@ -294,7 +207,14 @@ def decided_pairs(ranks: Mapping[str, int], completions: Iterable[str] = ()) -> 
             yield winner, loser
 
 
-def _edited(text: str, correction: SnapshotCorrection) -> str | None:
+def _provenance(values: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the parts of a row, and the field of each, that rows do not have."""
+    yield from ((span, "text_hash") for span in values["spans"])
+    yield from ((pointer, "quote") for lack in values["missing"] for pointer in lack["evidence"])
+    yield from ((edit, "origin") for correction in values["corrections"] for edit in correction["edits"])
+
+
+def _edited(text: str, correction: CorrectionPart) -> str | None:
     """Return the text after a correction's edits; None if they overlap or do not match their quotes."""
     parts, done = [], 0
     for edit in correction.edits:

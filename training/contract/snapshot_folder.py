@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from annotation.record.base import ContractError, record, require
 from training.contract.files import (
     FORMAT_VERSION,
     canonical_json,
@@ -19,7 +20,6 @@ from training.contract.files import (
     write_atomically,
 )
 from training.contract.prompts import SnapshotPrompt
-from training.contract.record import ContractError, record, require
 from training.contract.snapshot import SnapshotRow
 
 SNAPSHOT_HEADER_FILE = "snapshot.json"

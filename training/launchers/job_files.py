@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from annotation.record.base import Figure, record
 from training.contract import ContractError
 from training.contract.files import canonical_json, read_record, write_atomically
-from training.contract.record import Figure, record
 
 JOB_FILE = "job.json"
 BEAT_FILE = "heartbeat.json"

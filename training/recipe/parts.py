@@ -10,9 +10,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from annotation.record.base import AS_WRITTEN, NotNegative, Number, Positive, UnitInterval, record, require
 from training.contract import CHECKPOINT_NAME, Quantization, RewardPart, Sharding
 from training.contract.methods.policy_gradient import RuleKind
-from training.contract.record import AS_WRITTEN, NotNegative, Number, Positive, UnitInterval, record, require
 
 POLICY = "policy"
 """As a sampler's checkpoint: the round's policy."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field
 
+from annotation.record.base import ContractError, decode, record, require
 from training.contract import (
     CHECKPOINT_NAME,
     KtoSettings,
@@ -20,7 +21,6 @@ from training.contract import (
     SftSettings,
     settings_from_json,
 )
-from training.contract.record import ContractError, decode, record, require
 from training.recipe.parts import (
     BudgetSettings,
     ComputeSettings,

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from training.contract import ContractError, SnapshotCorrection, SnapshotRow, with_context
+from annotation.record.judgment import CorrectionPart
+from training.contract import ContractError, SnapshotRow, with_context
 from training.contract.chat_template import Thinking
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
@@ -354,7 +355,7 @@ class _Building:
                 ranks = (1, 2) if better else (0, 0)
                 self._keep(row, answers, ranks, weight=row.weight, annotator=row.annotator, labels=labels)
 
-    def _corrected(self, row: SnapshotRow, correction: SnapshotCorrection) -> list[Answered] | None:
+    def _corrected(self, row: SnapshotRow, correction: CorrectionPart) -> list[Answered] | None:
         """Corrected text and original, or None with the reason in `dropped`."""
         name = correction.completion
         original = next(completion.text for completion in row.completions if completion.id == name)

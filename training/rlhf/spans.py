@@ -33,7 +33,7 @@ Stretch = tuple[int, int]
 
 @runtime_checkable
 class Span(Protocol):
-    """Anything that has start, end and category, such as `SnapshotSpan`."""
+    """Anything that has start, end and category, such as `SpanPart`."""
 
     @property
     def start(self) -> int: ...

@@ -1,8 +1,8 @@
 """Rubrics in the terms of the contract."""
 
 from annotation.models import RubricVersion
+from annotation.record.judgment import Scale
 from training.contract.rubric import Rubric, RubricCriterion
-from training.contract.snapshot import Scale
 
 
 def rubric_of(version: RubricVersion) -> Rubric:

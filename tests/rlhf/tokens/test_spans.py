@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from annotation.record.judgment import SpanPart
 from tests.tiny import tiny_tokenizer
-from training.contract.snapshot import SnapshotSpan
 from training.rlhf.spans import (
     place_segment_rewards,
     segment,
@@ -82,7 +82,7 @@ def test_spans_with_categories_give_labels_for_each_in_any_order_and_overlapping
 
 
 def test_a_snapshots_spans_need_no_conversion() -> None:
-    span = SnapshotSpan(completion="c", category="fact", start=4, end=7, quote="two")
+    span = SpanPart(completion="c", category="fact", start=4, end=7, quote="two")
     assert token_labels(OFFSETS, [span])["fact"].nonzero().tolist() == [[1]]
 
 

@@ -90,12 +90,12 @@ def write_rows(folder: Path) -> Path:
         verdict="ranked",
         ranks={"1": 1, "2": 2},
         context=(contract.Passage(title="Sky", sentences=("Air scatters light.",)),),
-        spans=(contract.SnapshotSpan(completion="1", category="fluff", start=11, end=12, quote="🙂"),),
+        spans=(contract.SpanPart(completion="1", category="fluff", start=11, end=12, quote="🙂"),),
         missing=(
-            contract.SnapshotMissing(
+            contract.MissingPart(
                 completion="2",
                 category="omits",
-                evidence=(contract.SnapshotEvidence(passage=0, sentence=0),),
+                evidence=(contract.EvidencePointer(passage=0, sentence=0),),
             ),
         ),
         weight=1,

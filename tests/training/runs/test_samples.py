@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 
 from annotation.models import Project, User
+from annotation.record.base import decode
 from training.contract import (
     LOG_FILE,
     METRICS_FILE,
@@ -20,7 +21,6 @@ from training.contract import (
     read_samples,
     read_watch_warnings,
 )
-from training.contract.record import decode
 from training.figures.samples import shaded
 from training.models import Run, Snapshot
 

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from annotation.record import judgment as record
+from annotation.record.judgment import SpanPart
 from training import contract
-from training.contract import ContractError, SnapshotCompletion, SnapshotRow, SnapshotSpan
+from training.contract import ContractError, SnapshotCompletion, SnapshotRow
 
 
 def row(**changes) -> SnapshotRow:
@@ -41,19 +43,19 @@ def write(folder: Path, *rows: SnapshotRow) -> contract.SnapshotHeader:
 
 def test_rows_come_back_as_they_were_written(tmp_path):
     full = row(
-        spans=(SnapshotSpan(completion="1", category="fluff", start=20, end=21, quote="🙂"),),
+        spans=(SpanPart(completion="1", category="fluff", start=20, end=21, quote="🙂"),),
         missing=(
-            contract.SnapshotMissing(
+            record.MissingPart(
                 completion="2",
                 category="omits",
                 evidence=(
-                    contract.SnapshotEvidence(passage=0, sentence=1),
-                    contract.SnapshotEvidence(passage=0),
+                    record.EvidencePointer(passage=0, sentence=1),
+                    record.EvidencePointer(passage=0),
                 ),
             ),
         ),
         context=(contract.Passage(title="Sky", sentences=("Air scatters light.", "Blue most.")),),
-        corrections=(contract.SnapshotCorrection(completion="3", text="Scattering."),),
+        corrections=(record.CorrectionPart(completion="3", text="Scattering."),),
     )
     header = write(tmp_path, full, row(judgment="8"))
     assert header.rows == 2

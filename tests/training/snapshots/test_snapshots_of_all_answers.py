@@ -21,12 +21,14 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.record import judgment as record
+from annotation.record.judgment import Edit
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
 from tests.refusals import refused
 from tests.training.snapshots.test_contract import row, write
 from training import contract
-from training.contract import ContractError, SnapshotEdit, read_snapshot
+from training.contract import ContractError, read_snapshot
 from training.recipe import Recipe
 from training.services.snapshots import freeze_snapshot, freezing
 
@@ -76,8 +78,8 @@ def test_every_kind_of_answer_is_in_the_row(project: Project, comparison: Compar
     assert (span.severity, span.note) == (2, "no")
     assert missing.insert_at == 10
     assert corrected.edits == (
-        SnapshotEdit(start=0, end=3, quote="Ten", replacement="Two"),
-        SnapshotEdit(start=9, end=10, quote=".", replacement="!"),
+        Edit(start=0, end=3, quote="Ten", replacement="Two"),
+        Edit(start=9, end=10, quote=".", replacement="!"),
     )
     assert {
         (rating.completion, rating.criterion, rating.scale, rating.value) for rating in snapshot_row.ratings
@@ -216,18 +218,18 @@ def test_a_snapshot_of_before_these_fields_still_reads(tmp_path: Path):
 def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
     full = row(
         corrections=(
-            contract.SnapshotCorrection(
+            record.CorrectionPart(
                 completion="3",
                 text="An idea!",
                 edits=(
-                    SnapshotEdit(start=0, end=2, quote="No", replacement="An"),
-                    SnapshotEdit(start=7, end=8, quote=".", replacement="!"),
+                    Edit(start=0, end=2, quote="No", replacement="An"),
+                    Edit(start=7, end=8, quote=".", replacement="!"),
                 ),
             ),
         ),
-        ratings=(contract.SnapshotRating(completion="1", criterion="kind", scale="thumbs", value=1),),
-        critiques=(contract.SnapshotCritique(completion="2", text="false"),),
-        missing=(contract.SnapshotMissing(completion="2", category="omits", text="air", insert_at=3),),
+        ratings=(record.RatingPart(completion="1", criterion="kind", scale="thumbs", value=1),),
+        critiques=(record.CritiquePart(completion="2", text="false"),),
+        missing=(record.MissingPart(completion="2", category="omits", text="air", insert_at=3),),
         demonstration="Because of the air.",
         review=contract.SnapshotReview(verdict="ranked", ranks={"1": 1, "2": 3, "3": 2}),
         weight=0.5,
@@ -246,16 +248,16 @@ def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
             "field 'review', ranks: names a completion that is not in the row",
         ),
         (
-            {"critiques": (contract.SnapshotCritique(completion="9", text="x"),)},
+            {"critiques": (record.CritiquePart(completion="9", text="x"),)},
             "field 'critiques' has a completion that is not in the row",
         ),
         (
             {
                 "corrections": (
-                    contract.SnapshotCorrection(
+                    record.CorrectionPart(
                         completion="3",
                         text="An idea.",
-                        edits=(SnapshotEdit(start=0, end=2, quote="XX", replacement="An"),),
+                        edits=(Edit(start=0, end=2, quote="XX", replacement="An"),),
                     ),
                 )
             },

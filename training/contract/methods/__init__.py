@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Literal
 
+from annotation.record.base import ContractError, decode
 from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
 from training.contract.methods.policy_gradient import PolicyGradientSettings
 from training.contract.methods.reward import RewardSettings
-from training.contract.record import ContractError, decode
 
 Method = Literal["reward", "sft", "preference", "kto", "policy_gradient"]
 Settings = RewardSettings | SftSettings | PreferenceSettings | KtoSettings | PolicyGradientSettings

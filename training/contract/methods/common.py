@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
-from training.contract.chat_template import Thinking
-from training.contract.record import (
+from annotation.record.base import (
     ContractError,
     Count,
     CountOrZero,
@@ -19,6 +18,7 @@ from training.contract.record import (
     record,
     require,
 )
+from training.contract.chat_template import Thinking
 
 ALL_LINEAR = "all-linear"
 """As a target: every linear layer of the base's blocks, those aside that choose experts."""

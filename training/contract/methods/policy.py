@@ -6,9 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from annotation.record.base import NotNegative, Positive, record, require
 from training.contract.methods.common import JudgedSettings, require_reference
 from training.contract.methods.reward import Smoothing, Ties
-from training.contract.record import NotNegative, Positive, record, require
 
 SftSource = Literal["demonstrations", "corrections", "preferred"]
 ThumbSource = Literal["thumbs", "ratings", "verdicts", "ranks"]

@@ -17,9 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
-from training.contract.people import Population
-from training.contract.record import (
+from annotation.record.base import (
     AS_WRITTEN,
     Count,
     CountOrZero,
@@ -31,6 +29,8 @@ from training.contract.record import (
     record,
     require,
 )
+from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
+from training.contract.people import Population
 
 RuleKind = Literal[
     "exact_match",

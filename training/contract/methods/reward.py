@@ -6,8 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from annotation.record.base import AS_WRITTEN, NotNegative, Positive, Text, record, require
 from training.contract.methods.common import JudgedSettings
-from training.contract.record import AS_WRITTEN, NotNegative, Positive, Text, record, require
 
 STEPS = "steps"
 """Granularity of a process reward model."""

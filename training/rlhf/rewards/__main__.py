@@ -15,8 +15,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from annotation.record.base import decode
 from training.contract import ContractError, Message, RewardPart
-from training.contract.record import decode
 from training.rlhf.rewards.protocol import Guarded
 from training.rlhf.rewards.text_rewards import KINDS_OF_TEXTS, reward_of_texts
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from annotation.record.base import require
 from training.contract import (
     ContractError,
     Population,
@@ -35,7 +36,6 @@ from training.contract import (
     manifest_digest,
     read_manifest,
 )
-from training.contract.record import require
 from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, Part

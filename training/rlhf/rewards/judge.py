@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from training.contract.record import decode
+from annotation.record.base import decode
 from training.contract.rubric import (
     CriterionScore,
     Rubric,

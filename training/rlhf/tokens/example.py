@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from training.contract import Scale, SnapshotRow, SnapshotSpan, StepLabel
+from annotation.record.judgment import Scale, SpanPart, StepLabel
+from training.contract import SnapshotRow
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import Answered
 
@@ -46,7 +47,7 @@ class Labels:
     """Labels of an example's completions besides their ranking."""
 
     ratings: tuple[Rating, ...] = ()
-    flags: tuple[tuple[int, SnapshotSpan], ...] = ()
+    flags: tuple[tuple[int, SpanPart], ...] = ()
     """Spans, each with the place of its answer."""
     missing: tuple[Missing, ...] = ()
     read_for_flags: tuple[int, ...] = ()

@@ -17,12 +17,12 @@ from django.utils.translation import gettext as _
 from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Prompt
+from annotation.record.base import decode
 from annotation.services.jobs.claims import still_held
 from annotation.services.texts.comparisons import completion_set
 from annotation.services.texts.completions import create_comparison
 from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json
-from training.contract.record import decode
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
 from training.figures.evaluation_statistics import figures_of
 from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round

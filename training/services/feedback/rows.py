@@ -9,10 +9,11 @@ from django.db.models import QuerySet
 
 from annotation.choices import Split
 from annotation.models import Project, Prompt
+from annotation.record.judgment import RatingPart
+from annotation.record.judgment import Scale as ContractScale
 from annotation.text.identity import in_held_out_share
 from training.choices import FeedbackKind
-from training.contract import Message, SnapshotCompletion, SnapshotRating, SnapshotRow
-from training.contract import Scale as ContractScale
+from training.contract import Message, SnapshotCompletion, SnapshotRow
 from training.models import ApplicationRequest, Feedback
 from training.recipe.parts import FeedbackUse
 from training.selectors.feedback import trust_of_authors, usable_feedback
@@ -120,8 +121,8 @@ def _completion(request: ApplicationRequest, choice: int) -> SnapshotCompletion:
     return SnapshotCompletion(id=f"request-{request.pk}-{choice}", text=text, source=request.checkpoint.name)
 
 
-def _rating(feedback: Feedback, completion: str) -> SnapshotRating:
-    return SnapshotRating(
+def _rating(feedback: Feedback, completion: str) -> RatingPart:
+    return RatingPart(
         completion=completion,
         criterion=CRITERION,
         scale=cast(ContractScale, feedback.scale),

@@ -1,49 +1,38 @@
 """Rows and prompts of a snapshot, read from the database some hundred at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar, cast
+from typing import cast
 
-from django.db.models import Exists, Model, OuterRef, Prefetch, Q, QuerySet
+from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
 from annotation.choices import Split, Verdict
 from annotation.models import (
     Candidate,
     Completion,
-    Correction,
     Judgment,
     MissingInfo,
     Project,
     Prompt,
-    Rating,
     Review,
     SpanFlag,
     TraceStep,
 )
+from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart, without_provenance
+from annotation.record.judgment import Verdict as ContractVerdict
 from annotation.selectors.access import judgments_current
+from annotation.selectors.records import records_of
 from training.contract import (
     Message,
     Passage,
     SnapshotCompletion,
-    SnapshotCorrection,
-    SnapshotCritique,
-    SnapshotEdit,
-    SnapshotEvidence,
-    SnapshotMissing,
     SnapshotPrompt,
-    SnapshotRating,
     SnapshotReview,
     SnapshotRow,
-    SnapshotSpan,
     SnapshotStepLabels,
 )
-from training.contract import Scale as ContractScale
 from training.contract import Split as ContractSplit
-from training.contract import StepLabel as ContractStepLabel
-from training.contract import Verdict as ContractVerdict
-
-T = TypeVar("T")
 
 _ROWS_AT_ONCE = 200
 
@@ -93,9 +82,10 @@ def snapshot_rows(
     """
     for first in range(0, len(judgment_ids), _ROWS_AT_ONCE):
         some = judgment_ids[first : first + _ROWS_AT_ONCE]
+        records = records_of(some)
         for judgment in _with_all_that_a_row_needs(some):
             weight, group = weights.get(judgment.annotator_id, 1.0), groups.get(judgment.annotator_id, "")
-            yield _row(judgment, weight, read_by, group)
+            yield _row(judgment, records[judgment.pk], weight, read_by, group)
 
 
 def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
@@ -106,28 +96,23 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
         Judgment.objects.filter(pk__in=ids)
         .select_related(
             *("annotator", "assignment", "guideline", "comparison__prompt", "comparison__review"),
-            "demonstration",
         )
         .prefetch_related(
             Prefetch("comparison__candidates", queryset=candidates),
             Prefetch("comparison__candidates__completion__steps", queryset=steps),
-            "ranks",
-            "span_flags__category",
-            "labelled_steps",
-            "missing_info__category",
-            "corrections__edits",
-            "ratings__criterion",
-            "critiques",
         )
         .order_by("pk")
     )
 
 
-def _row(judgment: Judgment, weight: float, read_by: Readers, group: str) -> SnapshotRow:
+def _row(
+    judgment: Judgment, record: JudgmentRecord, weight: float, read_by: Readers, group: str
+) -> SnapshotRow:
     comparison = judgment.comparison
     prompt = comparison.prompt
     completions = [candidate.completion for candidate in comparison.candidates.all()]
     return SnapshotRow(
+        **without_provenance(record),
         judgment=str(judgment.pk),
         comparison=str(comparison.pk),
         annotator=str(judgment.annotator.pseudonym),
@@ -137,25 +122,12 @@ def _row(judgment: Judgment, weight: float, read_by: Readers, group: str) -> Sna
         messages=_messages(prompt),
         context=_context(prompt),
         completions=tuple(map(_completion, completions)),
-        verdict=cast(ContractVerdict, judgment.verdict),
-        ranks={str(place.completion_id): place.rank for place in judgment.ranks.all()},
         guideline_version=judgment.guideline.version if judgment.guideline else None,
-        strength=judgment.strength,
-        spans=tuple(map(_span, judgment.span_flags.all())),
-        missing=tuple(map(_missing, judgment.missing_info.all())),
-        corrections=tuple(map(_correction, judgment.corrections.all())),
-        comment=judgment.comment,
-        ratings=tuple(map(_rating, judgment.ratings.all())),
-        critiques=tuple(
-            SnapshotCritique(completion=str(critique.completion_id), text=critique.text)
-            for critique in judgment.critiques.all()
-        ),
-        step_labels=tuple(_step_labels(judgment, completions)),
-        demonstration=judgment.demonstration.text if hasattr(judgment, "demonstration") else "",
+        step_labels=tuple(_step_labels(record, completions)),
         review=_review(comparison.review) if hasattr(comparison, "review") else None,
         weight=weight,
-        read_for_spans=_read(judgment, completions, judgment.span_flags.all(), read_by.spans),
-        read_for_missing=_read(judgment, completions, judgment.missing_info.all(), read_by.missing),
+        read_for_spans=_read(judgment, record, completions, record.spans, read_by.spans),
+        read_for_missing=_read(judgment, record, completions, record.missing, read_by.missing),
         shown=_shown(judgment, completions),
         group=group,
     )
@@ -199,8 +171,9 @@ def _context(prompt: Prompt) -> tuple[Passage, ...]:
 
 def _read(
     judgment: Judgment,
+    record: JudgmentRecord,
     completions: Sequence[Completion],
-    flags: Iterable[SpanFlag | MissingInfo],
+    flags: Iterable[SpanPart | MissingPart],
     who: frozenset[int],
 ) -> tuple[str, ...]:
     """Ids of the completions that this judgment read for faults of one kind, in the row's order.
@@ -208,41 +181,21 @@ def _read(
     Of an imported judgment those that it says anything of: a published set may speak of one answer of many
     (qa-feedback of the first of four, which always has a correction).
     """
+    ids = [str(completion.pk) for completion in completions]
     if judgment.imported_from is not None:
-        relations = (judgment.span_flags, judgment.missing_info, judgment.corrections)
-        read = {row.completion_id for relation in relations for row in relation.all()}
+        read = {span.completion for span in record.spans} | {lack.completion for lack in record.missing}
+        read |= {correction.completion for correction in record.corrections}
     elif judgment.annotator_id in who and judgment.verdict != Verdict.CANNOT_JUDGE:
-        read = {completion.pk for completion in completions}
+        return tuple(ids)
     else:
-        read = {flag.completion_id for flag in flags}
-    return tuple(str(completion.pk) for completion in completions if completion.pk in read)
+        read = {flag.completion for flag in flags}
+    return tuple(pk for pk in ids if pk in read)
 
 
 def _review(review: Review) -> SnapshotReview | None:
     if review.decided_at is None:
         return None
     return SnapshotReview(verdict=cast(ContractVerdict, review.verdict), ranks=dict(review.ranks))
-
-
-def _copied(part: type[T], row: Model, **values: object) -> T:
-    """Return the part with these values, and the row's fields of the same names."""
-    names = {field.name for field in fields(part)} - values.keys()  # type: ignore[arg-type]
-    return part(**values, **{name: getattr(row, name) for name in names})
-
-
-def _correction(correction: Correction) -> SnapshotCorrection:
-    edits = tuple(_copied(SnapshotEdit, edit) for edit in correction.edits.all())
-    return _copied(SnapshotCorrection, correction, completion=str(correction.completion_id), edits=edits)
-
-
-def _rating(rating: Rating) -> SnapshotRating:
-    criterion = rating.criterion
-    return SnapshotRating(
-        completion=str(rating.completion_id),
-        criterion=criterion.key,
-        scale=cast(ContractScale, criterion.scale),
-        value=rating.value,
-    )
 
 
 def _completion(completion: Completion) -> SnapshotCompletion:
@@ -254,39 +207,10 @@ def _completion(completion: Completion) -> SnapshotCompletion:
     )
 
 
-def _step_labels(judgment: Judgment, completions: Sequence[Completion]) -> Iterator[SnapshotStepLabels]:
-    labels_by_step = {
-        labelled_step.step_id: cast(ContractStepLabel, labelled_step.label)
-        for labelled_step in judgment.labelled_steps.all()
-    }
-    if not labels_by_step:
-        return
-    for completion in completions:
-        labels = tuple(labels_by_step.get(step.pk) for step in completion.steps.all())
-        if any(labels):
-            yield SnapshotStepLabels(completion=str(completion.pk), labels=labels)
-
-
-def _span(flag: SpanFlag) -> SnapshotSpan:
-    return _copied(SnapshotSpan, flag, completion=str(flag.completion_id), category=flag.category.key)
-
-
-def _missing(missing: MissingInfo) -> SnapshotMissing:
-    return _copied(
-        SnapshotMissing,
-        missing,
-        completion=str(missing.completion_id),
-        category=missing.category.key,
-        evidence=_evidence(missing),
-    )
-
-
-def _evidence(missing: MissingInfo) -> tuple[SnapshotEvidence, ...]:
-    if missing.passage is None:
-        return ()
-    first = SnapshotEvidence(passage=missing.passage, sentence=missing.sentence)
-    further = (
-        SnapshotEvidence(passage=place["passage"], sentence=place["sentence"])
-        for place in missing.further_evidence
-    )
-    return (first, *further)
+def _step_labels(record: JudgmentRecord, completions: Sequence[Completion]) -> Iterator[SnapshotStepLabels]:
+    labels = {(label.completion, label.step): label.label for label in record.step_labels}
+    for completion in completions if labels else ():
+        pk, count = str(completion.pk), len(completion.steps.all())
+        of_steps = tuple(labels.get((pk, step)) for step in range(count))
+        if any(of_steps):
+            yield SnapshotStepLabels(completion=pk, labels=of_steps)

@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.contract import ContractError, RatingHead, RewardSettings, RunSpec, Scale
+from annotation.record.judgment import Scale
+from training.contract import ContractError, RatingHead, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.measures.predictions import figures_of_chances, figures_of_levels, figures_of_values
 from training.rlhf.model.backbone import SCORE, Backbone

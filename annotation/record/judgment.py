@@ -1,0 +1,201 @@
+"""A judgment of one comparison, part by part: the only place where its fields and their bounds stand.
+
+A completion stands under its id, written as a text; a category and a criterion under its key. Offsets are
+code points, half open; passages, sentences and steps count from 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import field, fields, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from annotation.record.base import CountOrZero, record
+
+Verdict = Literal["ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked"]
+Scale = Literal["five", "seven", "thumbs"]
+StepLabel = Literal["correct", "wrong", "unnecessary"]
+
+
+@record
+class SpanPart:
+    """A marked stretch of one completion, in code points, half open."""
+
+    completion: str
+    category: str
+    start: int
+    end: int
+    quote: str
+    severity: int | None = None
+    """1, the mildest, upwards; None where the category asks for none."""
+    note: str = ""
+    text_hash: str = ""
+    """SHA-256 of the completion on whose text the offsets were counted."""
+
+
+@record
+class EvidencePointer:
+    """A place in the context passages, counted from 0."""
+
+    passage: int
+    sentence: int | None = None
+    """None is the passage's title."""
+    quote: str = ""
+    """The sentence or the title, as it stood, of a stored one; what comes in is quoted when it is stored."""
+
+
+@record
+class MissingPart:
+    """Information that a completion should have contained, and its places in the context."""
+
+    completion: str
+    category: str
+    text: str = ""
+    evidence: tuple[EvidencePointer, ...] = ()
+    insert_at: int | None = None
+    """The code point of the completion before which it belongs; None if not stated."""
+
+
+@record
+class Origin:
+    """Author of an edit's replacement, and the span that it mends."""
+
+    continuation: int | None = None
+    """Id of the stored continuation of a model that it is a part of; None where it is of none."""
+    span: tuple[str, int, int] | None = None
+    """Category, start and end of a span in the original; None where it mends none."""
+    seed: int | None = None
+    """Seed of the continuation, of a stored one."""
+    sampling: dict[str, Any] = field(default_factory=dict)
+    """Its settings, of a stored one; empty where nobody wrote them down."""
+
+
+BY_HAND = Origin()
+
+
+@record
+class Edit:
+    """A local change: [start, end) of the completion, in code points, was replaced."""
+
+    start: int
+    end: int
+    quote: str
+    """The replaced text; empty where text was only added."""
+    replacement: str
+    origin: Origin = BY_HAND
+
+
+@record
+class CorrectionPart:
+    """A completion's text as corrected by an annotator; empty removes all of it."""
+
+    completion: str
+    text: str
+    edits: tuple[Edit, ...] = ()
+    """The edits, in order and disjoint; none: those of a comparison of both texts."""
+
+
+@record
+class RatingPart:
+    """One completion's rating on one criterion."""
+
+    completion: str
+    criterion: str
+    scale: Scale
+    value: int
+    """1 to 5, 1 to 7, or 0 (thumb down) and 1 (thumb up); higher is better."""
+
+
+@record
+class RubricScorePart:
+    """An AI annotator's score of one completion by one criterion of a rubric, and its reason."""
+
+    completion: str
+    criterion: str
+    value: float
+    reason: str = ""
+    scale: Scale | None = None
+    """Scale of the criterion, of a stored score."""
+    weight: float | None = None
+    """Weight of the criterion in the sum, of a stored score."""
+
+
+@record
+class CritiquePart:
+    """A written comment on one completion."""
+
+    completion: str
+    text: str
+
+
+@record
+class StepLabelPart:
+    """The label of one step of one completion."""
+
+    completion: str
+    step: int
+    label: StepLabel
+
+
+@record
+class JudgmentParts:
+    """What one annotator says of one comparison, as everything that reads judgments has it."""
+
+    verdict: Verdict
+    ranks: dict[str, int] = field(default_factory=dict)
+    """Completion → rank, 1 best, equal numbers tied; empty where nobody could judge. Of a partial ranking,
+    those of the best completions alone: the others are below them all, without an order. What comes in may
+    leave them out where the verdict implies them."""
+    strength: int | None = None
+    """Strength of the preference for the winner of a pair, 1 to 4; None when not asked."""
+    spans: tuple[SpanPart, ...] = ()
+    missing: tuple[MissingPart, ...] = ()
+    corrections: tuple[CorrectionPart, ...] = ()
+    comment: str = ""
+    ratings: tuple[RatingPart, ...] = ()
+    critiques: tuple[CritiquePart, ...] = ()
+    demonstration: str = ""
+    """The answer that the annotator wrote; empty if none."""
+
+
+@record
+class JudgmentRecord(JudgmentParts):
+    """One annotator's judgment of one comparison, whole."""
+
+    step_labels: tuple[StepLabelPart, ...] = ()
+    rubric_scores: tuple[RubricScorePart, ...] = ()
+    """Given by AI annotators alone."""
+    active_seconds: Annotated[CountOrZero, Field(le=2**31 - 1)] | None = None
+    """Seconds that it took; None where nobody measured them."""
+
+    @property
+    def has_details(self) -> bool:
+        """Return True where it has parts on single completions, or texts besides the comment."""
+        return bool(
+            self.spans
+            or self.missing
+            or self.step_labels
+            or self.corrections
+            or self.ratings
+            or self.critiques
+            or self.demonstration
+            or self.rubric_scores
+        )
+
+
+def without_provenance(parts: JudgmentParts) -> dict[str, Any]:
+    """Return the fields of `JudgmentParts` without authors of edits, hashes of texts and quotes of evidence."""
+    values = {f.name: getattr(parts, f.name) for f in fields(JudgmentParts)}
+    return {
+        **values,
+        "spans": tuple(replace(span, text_hash="") for span in parts.spans),
+        "missing": tuple(
+            replace(lack, evidence=tuple(replace(pointer, quote="") for pointer in lack.evidence))
+            for lack in parts.missing
+        ),
+        "corrections": tuple(
+            replace(correction, edits=tuple(replace(edit, origin=BY_HAND) for edit in correction.edits))
+            for correction in parts.corrections
+        ),
+    }
