@@ -156,7 +156,7 @@ def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
     return tally
 
 
-def interval_of(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float | None, float | None]:
+def agreement_interval(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float | None, float | None]:
     """Return the 95 % interval of the share Σ hits / Σ pairs.
 
     Wilson's where every prompt has one pair that is right or wrong, and where all prompts agree, with as many
@@ -226,7 +226,7 @@ def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def _write_down(model: Checkpoint, round_number: int, tally: Tally) -> None:
-    low, high = interval_of(tally.by_prompt)
+    low, high = agreement_interval(tally.by_prompt)
     DriftFigure.objects.update_or_create(
         checkpoint=model,
         round_number=round_number,

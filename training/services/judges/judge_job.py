@@ -18,6 +18,7 @@ from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import EXPECTED, run_job
 from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine, unjudged_by
+from annotation.services.texts.completions import storable
 from training.choices import TaskName
 from training.engine import Answer, Engine, EngineError, engine_for
 from training.models import Judge, JudgeVerdict
@@ -203,7 +204,7 @@ def _store(
     answer = JudgmentAnswer(
         verdict=verdict,
         ranks=dict(conclusion.ranks or {}),
-        comment=_storable(conclusion.reason),
+        comment=_stored_reason(conclusion.reason),
         rubric_scores=scores_of(replies, judge.rubric) if judge.rubric else (),
     )
     with transaction.atomic():
@@ -234,16 +235,16 @@ def _reply_as_json(reply: Reply) -> dict[str, object]:
     ranks = None if reply.ranks is None else {str(pk): rank for pk, rank in reply.ranks.items()}
     return {
         "order": list(reply.order),
-        "text": _storable(reply.text),
+        "text": _stored_reason(reply.text),
         "ranks": ranks,
         "problem": reply.problem,
         "scores": scores_as_json(reply),
     }
 
 
-def _storable(text: str) -> str:
-    """Return the reply as a database accepts it: without lone surrogates, and truncated."""
-    return text.encode("utf-8", "replace").decode()[:_LONGEST_REASON].strip()
+def _stored_reason(text: str) -> str:
+    """Return the reply as a database accepts it, and truncated."""
+    return storable(text)[:_LONGEST_REASON].strip()
 
 
 def _skip(judge: Judge, assignment: Assignment, reason: str) -> bool:

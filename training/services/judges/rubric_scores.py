@@ -5,6 +5,7 @@ from statistics import fmean
 
 from annotation.models import RubricVersion
 from annotation.services.judgments.inputs import RubricScoreInput
+from annotation.services.texts.completions import storable
 from training.services.judges.judging import Reply
 
 TOKENS_PER_SCORE = 24
@@ -24,7 +25,7 @@ def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricS
             completion_id=completion,
             criterion_id=criterion.pk,
             value=fmean(scores[completion][criterion.key].value for scores in scored),
-            reason=_storable(scored[0][completion][criterion.key].reason),
+            reason=storable(scored[0][completion][criterion.key].reason),
         )
         for completion in replies[0].order
         for criterion in version.criteria.all()
@@ -36,11 +37,6 @@ def scores_as_json(reply: Reply) -> dict[str, dict[str, list[object]]] | None:
     if reply.scores is None:
         return None
     return {
-        str(pk): {key: [score.value, _storable(score.reason)] for key, score in scores.items()}
+        str(pk): {key: [score.value, storable(score.reason)] for key, score in scores.items()}
         for pk, scores in reply.scores.items()
     }
-
-
-def _storable(text: str) -> str:
-    """Return a text without what a database refuses: lone surrogates."""
-    return text.encode("utf-8", "replace").decode()
