@@ -3,14 +3,13 @@
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, read_body, read_object
+from annotation.api.base import ApiView, read_object
+from annotation.api.operations import Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
 from annotation.services.people.accounts import choose_language
@@ -81,108 +80,75 @@ class MadeTokenSerializer(TokenSerializer):
         fields = (*TokenSerializer.Meta.fields, "secret")
 
 
-class MeView(ApiView):
-    """The signed-in user. For everyone."""
-
-    @extend_schema(operation_id="me_read", tags=["account"], responses=MeSerializer)
-    def get(self, request: Request) -> Response:
-        """Read the user of the token or session, with their projects."""
-        return Response(_profile(self.user))
-
-    @extend_schema(
-        operation_id="me_change", tags=["account"], request=ChangeOfMeSerializer, responses=MeSerializer
-    )
-    def patch(self, request: Request) -> Response:
-        """Change the language of the user's pages."""
-        if values := read_body(ChangeOfMeSerializer, request):
-            choose_language(user=self.user, **values)
-        return Response(_profile(self.user))
+me = Resource(ApiView, "me/", tag="account")
+tokens = Resource(ApiView, "tokens/", tag="account")
+token = tokens.item("<int:pk>/", rows=lambda view: view.user.api_tokens.all())
 
 
-class KeysView(ApiView):
-    """The user's keys on the labelling screen. For everyone."""
-
-    @extend_schema(operation_id="me_keys_read", tags=["account"], responses={200: _KEYS})
-    def get(self, request: Request) -> Response:
-        """Read the key of every action."""
-        return Response(keys_of(self.user))
-
-    @extend_schema(
-        operation_id="me_keys_set",
-        tags=["account"],
-        request={"application/json": _KEYS},
-        responses={200: _KEYS},
-    )
-    def put(self, request: Request) -> Response:
-        """Set the keys of actions, as `{"submit": "Enter"}`; actions left out get their defaults."""
-        change_keys(user=self.user, keys=read_keys(request))
-        return Response(keys_of(self.user))
+@me.get(returns=MeSerializer)
+def me_read(view: ApiView) -> User:
+    """Read the user of the token or session, with their projects."""
+    memberships = view.user.memberships.select_related("project").order_by("pk")
+    view.user.listed_memberships = list(memberships)  # type: ignore[attr-defined]
+    return view.user
 
 
-class TokensView(ApiView):
-    """The user's tokens. For everyone."""
-
-    # The answer to a POST holds a secret, which is not stored.
-    keeps_answers = False
-
-    @extend_schema(operation_id="tokens_list", tags=["account"], responses=TokenSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """List the user's tokens, including revoked and expired ones."""
-        return Response(TokenSerializer(self.user.api_tokens.all(), many=True).data)
-
-    @extend_schema(
-        operation_id="tokens_create",
-        tags=["account"],
-        request=NewTokenSerializer,
-        responses={201: MadeTokenSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Create a token. Only this response holds its secret. Requires a browser session: a token cannot
-        create tokens."""
-        require_session(request)
-        values = read_body(NewTokenSerializer, request)
-        made = create_token(
-            user=self.user,
-            name=values["name"],
-            scopes=sorted(values["scopes"]),
-            expires_at=values["expires_at"],
-        )
-        made.token.secret = made.secret  # type: ignore[attr-defined]
-        return Response(MadeTokenSerializer(made.token).data, status=201)
+@me.patch(takes=ChangeOfMeSerializer, returns=MeSerializer)
+def me_change(view: ApiView, values: Values) -> User:
+    """Change the language of the user's pages."""
+    if values:
+        choose_language(user=view.user, **values)
+    return me_read(view)
 
 
-class TokenView(ApiView):
-    """One token of the user. For everyone."""
-
-    # Every token may revoke itself, whatever its scopes.
-    changes = TokenScope.READ
-
-    @extend_schema(operation_id="tokens_revoke", tags=["account"], responses={204: None})
-    def delete(self, request: Request, pk: int) -> Response:
-        """Revoke a token permanently. A token may revoke itself and no other."""
-        token = self.user.api_tokens.filter(pk=pk).first()
-        if token is None:
-            raise exceptions.NotFound
-        if isinstance(request.auth, ApiToken) and request.auth.pk != token.pk:
-            require_session(request)
-        revoke_token(token=token, user=self.user)
-        return Response(status=204)
+@me.get("keys/", schema={"responses": {200: _KEYS}})
+def me_keys_read(view: ApiView) -> dict[str, str]:
+    """Read the key of every action."""
+    return keys_of(view.user)
 
 
-def read_keys(request: Request) -> dict[str, str]:
-    """Return the keys of actions as sent. Refuse keys that are not strings."""
-    sent = read_object(request)
+@me.put("keys/", schema={"request": {"application/json": _KEYS}, "responses": {200: _KEYS}})
+def me_keys_set(view: ApiView) -> dict[str, str]:
+    """Set the keys of actions, as `{"submit": "Enter"}`; actions left out get their defaults."""
+    sent = read_object(view.request)
     if wrong := [name for name, key in sent.items() if not isinstance(key, str)]:
         raise serializers.ValidationError({name: [_("A key is a text.")] for name in wrong})
-    return dict(sent)
+    change_keys(user=view.user, keys=dict(sent))
+    return keys_of(view.user)
 
 
-def _profile(user: User) -> Any:
-    user.listed_memberships = list(user.memberships.select_related("project").order_by("pk"))  # type: ignore[attr-defined]
-    return MeSerializer(user).data
+@tokens.get(returns=[TokenSerializer])
+def tokens_list(view: ApiView) -> QuerySet[ApiToken]:
+    """List the user's tokens, including revoked and expired ones."""
+    return view.user.api_tokens.all()
 
 
-def require_session(request: Request) -> None:
+def require_session(view: ApiView) -> None:
     """Refuse a token: a stolen one must not create others nor reach the user's private data."""
-    if isinstance(request.auth, ApiToken):
+    if isinstance(view.request.auth, ApiToken):
         raise exceptions.PermissionDenied(_("Sign in with a browser for this: a token may not."))
+
+
+# A response with a secret is not stored.
+@tokens.post(
+    takes=NewTokenSerializer,
+    returns=MadeTokenSerializer,
+    status=201,
+    keeps_answers=False,
+    requires=require_session,
+)
+def tokens_create(view: ApiView, values: Values) -> ApiToken:
+    """Create a token. Only this response holds its secret. Requires a browser session: a token cannot
+    create tokens."""
+    made = create_token(user=view.user, **{**values, "scopes": sorted(values["scopes"])})
+    made.token.secret = made.secret  # type: ignore[attr-defined]
+    return made.token
+
+
+# Every token may revoke itself, whatever its scopes.
+@token.delete(scope=TokenScope.READ)
+def tokens_revoke(view: ApiView, token: ApiToken) -> None:
+    """Revoke a token permanently. A token may revoke itself and no other."""
+    if isinstance(view.request.auth, ApiToken) and view.request.auth.pk != token.pk:
+        require_session(view)
+    revoke_token(token=token, user=view.user)

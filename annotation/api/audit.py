@@ -1,15 +1,9 @@
 """The audit log: of one project for its managers, of everything for superusers."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, Filters, ListView, ProjectView
+from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, superusers
 from annotation.models import AuditEntry
 
 
@@ -39,70 +33,41 @@ class AuditFilters(Filters):
     """Filters of the audit log."""
 
     action = serializers.CharField(required=False, help_text="What was done, as `round.start`.")
-    actor = serializers.CharField(required=False, help_text="A username.")
-    subject = serializers.CharField(required=False, help_text="Part of what it was done to.")
-    since = serializers.DateTimeField(required=False, help_text="At this time or later.")
-    until = serializers.DateTimeField(required=False, help_text="Before this time.")
+    actor = serializers.CharField(source="actor__username", required=False, help_text="A username.")
+    subject = serializers.CharField(
+        source="subject__icontains", required=False, help_text="Part of what it was done to."
+    )
+    since = serializers.DateTimeField(
+        source="created_at__gte", required=False, help_text="At this time or later."
+    )
+    until = serializers.DateTimeField(source="created_at__lt", required=False, help_text="Before this time.")
 
 
 class AnyAuditFilters(AuditFilters):
     """Filters of the whole audit log."""
 
-    project = serializers.SlugField(required=False)
+    project = serializers.SlugField(source="project__slug", required=False)
 
 
-_LOOKUPS = {
-    "action": "action",
-    "actor": "actor__username",
-    "subject": "subject__icontains",
-    "since": "created_at__gte",
-    "until": "created_at__lt",
-    "project": "project__slug",
-}
-
-
-class AuditView(ListView, ProjectView):
-    """The audit log of a project. For managers."""
-
-    serializer_class = AuditSerializer
-    queryset = AuditEntry.objects.none()
-    filters = AuditFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return _filtered(AuditEntry.objects.filter(project=self.project), query)
-
-    @extend_schema(
-        operation_id="audit_list",
-        tags=["projects"],
-        parameters=[AuditFilters],
-        responses=AuditSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the project's audit log, newest first."""
-        return self.listed()
-
-
-class AnyAuditView(ListView, ApiView):
-    """The audit log of all projects. For superusers."""
-
-    serializer_class = AnyAuditSerializer
-    queryset = AuditEntry.objects.none()
-    filters = AnyAuditFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return _filtered(AuditEntry.objects.select_related("project"), query)
-
-    @extend_schema(
-        operation_id="audit_list_all",
-        tags=["operations"],
-        parameters=[AnyAuditFilters],
-        responses=AnyAuditSerializer(many=True),
-    )
-    def get(self, request: Request) -> Response:
-        """List the audit log of all projects and of Rondo itself, newest first. For superusers."""
-        self.require_superuser()
-        return self.listed()
-
-
-def _filtered(entries: QuerySet[AuditEntry], query: Mapping[str, Any]) -> QuerySet[AuditEntry]:
-    return entries.select_related("actor").filter(**{_LOOKUPS[name]: query[name] for name in query})
+log = Resource(
+    ProjectView,
+    f"{PROJECT}audit/",
+    tag="projects",
+    rows=lambda view: AuditEntry.objects.filter(project=view.project).select_related("actor"),
+)
+whole_log = Resource(
+    ApiView,
+    "audit/",
+    tag="operations",
+    rows=lambda _view: AuditEntry.objects.select_related("project", "actor"),
+)
+log.add_list(
+    "audit_list", AuditSerializer, "List the project's audit log, newest first.", filters=AuditFilters
+)
+whole_log.add_list(
+    "audit_list_all",
+    AnyAuditSerializer,
+    "List the audit log of all projects and of Rondo itself, newest first. For superusers.",
+    filters=AnyAuditFilters,
+    requires=superusers,
+)

@@ -158,9 +158,12 @@ class ProjectView(ApiView):
         self.project = get_object_or_404(access.projects_for(self.user), slug=kwargs["slug"])
         self.membership = access.membership_of(self.user, self.project)
         self.project.visitor = self.user.pk, self.membership
-        role = self.role if request.method in SAFE else self.role_to_change or self.role
-        if not access.allows(self.user, self.membership, role):
+        if not access.allows(self.user, self.membership, self.role_of(request.method or "GET")):
             raise PermissionDenied
+
+    def role_of(self, method: str) -> Role:
+        """Return the lowest role that may use a method."""
+        return self.role if method in SAFE else self.role_to_change or self.role
 
 
 class Cursor(CursorPagination):

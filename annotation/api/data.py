@@ -1,15 +1,13 @@
 """Bulk actions on comparisons and prompts, with a preview of their effect."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.services import bulk
 from annotation.services.bulk.comparisons import MOST_OVERLAP, MOST_PRIORITY
 from annotation.services.bulk.effect import MOST_ROWS
@@ -78,6 +76,7 @@ class EffectSerializer(serializers.Serializer[Any]):
     skipped = serializers.DictField(child=serializers.IntegerField(), help_text="Reason → rows.")
 
 
+_Action = tuple[str, Callable[..., bulk.Effect], Values]
 _PLAIN: dict[str, Callable[..., bulk.Effect]] = {
     "release": bulk.release,
     "requeue": bulk.requeue,
@@ -91,67 +90,45 @@ _NUMBERED: dict[str, Callable[..., bulk.Effect]] = {
 }
 
 
-def _body(action: str, effect: bulk.Effect) -> dict[str, Any]:
-    skipped = {str(why): number for why, number in effect.skipped.items()}
-    return {"action": action, "changed": effect.changed, "skipped": skipped}
+comparisons = Resource(ProjectView, f"{PROJECT}comparisons/act/", tag="texts")
+prompts = Resource(ProjectView, f"{PROJECT}prompts/act/", tag="texts")
 
 
-class ComparisonsActionView(ProjectView):
-    """Bulk actions on comparisons. For managers."""
+@comparisons.post(takes=ComparisonsActionSerializer, returns=[EffectSerializer])
+def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
+    """Release, re-queue, close, review, quarantine or assign comparisons, raise overlap, set priority.
 
-    @extend_schema(
-        operation_id="comparisons_act",
-        tags=["texts"],
-        request=ComparisonsActionSerializer,
-        responses=EffectSerializer(many=True),
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Release, re-queue, close, review, quarantine or assign comparisons, raise overlap, set priority.
-
-        All or nothing, in the order of the document.
-        """
-        values = read_body(ComparisonsActionSerializer, request)
-        rows = {
-            "project": self.project,
-            "actor": self.user,
-            "chosen": values["comparisons"],
-            "dry_run": values["dry_run"],
-        }
-        effects = []
-        with transaction.atomic():
-            for name, action in _PLAIN.items():
-                if values[name]:
-                    effects.append(_body(name, action(**rows)))
-            for name, change in _NUMBERED.items():
-                if name in values:
-                    effects.append(_body(name, change(**rows, value=str(values[name]))))
-            if "assign" in values:
-                effects.append(_body("assign", bulk.reserve(**rows, value=",".join(values["assign"]))))
-        return Response(effects)
+    All or nothing, in the order of the document.
+    """
+    chosen: list[_Action] = [(name, action, {}) for name, action in _PLAIN.items() if values[name]]
+    chosen += [
+        (name, action, {"value": str(values[name])}) for name, action in _NUMBERED.items() if name in values
+    ]
+    if "assign" in values:
+        chosen.append(("assign", bulk.reserve, {"value": ",".join(values["assign"])}))
+    return _act(view, values["comparisons"], chosen, dry_run=values["dry_run"])
 
 
-class PromptsActionView(ProjectView):
-    """Bulk actions on prompts. For managers."""
+@prompts.post(takes=PromptsActionSerializer, returns=[EffectSerializer])
+def prompts_act(view: ProjectView, values: Values) -> list[Values]:
+    """Add a tag to prompts, or remove one, all or nothing."""
+    actions = {"tag": bulk.add_tag, "untag": bulk.remove_tag}
+    chosen = [(name, action, {"value": values[name]}) for name, action in actions.items() if name in values]
+    return _act(view, values["prompts"], chosen, dry_run=values["dry_run"])
 
-    @extend_schema(
-        operation_id="prompts_act",
-        tags=["texts"],
-        request=PromptsActionSerializer,
-        responses=EffectSerializer(many=True),
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Add a tag to prompts, or remove one, all or nothing."""
-        values = read_body(PromptsActionSerializer, request)
-        rows = {
-            "project": self.project,
-            "actor": self.user,
-            "chosen": values["prompts"],
-            "dry_run": values["dry_run"],
-        }
-        effects = []
-        with transaction.atomic():
-            if "tag" in values:
-                effects.append(_body("tag", bulk.add_tag(**rows, value=values["tag"])))
-            if "untag" in values:
-                effects.append(_body("untag", bulk.remove_tag(**rows, value=values["untag"])))
-        return Response(effects)
+
+@transaction.atomic
+def _act(
+    view: ProjectView,
+    rows: Sequence[int],
+    actions: Sequence[_Action],
+    *,
+    dry_run: bool,
+) -> list[Values]:
+    """Execute actions, each with a value where it takes one, and return their effects."""
+    effects = []
+    for name, action, value in actions:
+        effect = action(project=view.project, actor=view.user, chosen=rows, dry_run=dry_run, **value)
+        skipped = {str(why): number for why, number in effect.skipped.items()}
+        effects.append({"action": name, "changed": effect.changed, "skipped": skipped})
+    return effects

@@ -1,21 +1,18 @@
 """Inbox and comments, by the rules of their pages."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, Filters, ListView, OldestFirst, ProjectView, read_body
+from annotation.api.base import ApiView, Filters, OldestFirst, ProjectView
 from annotation.api.labelling import LabellingView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
-from annotation.models import Assignment, Comment, Comparison, Notification, User
+from annotation.models import Assignment, Comment, Comparison, Notification
 from annotation.models.inbox import LONGEST_COMMENT
 from annotation.selectors.comments import may_answer, threads_of
 from annotation.selectors.inbox import mail_choice_of, notifications_of, sentence
@@ -111,184 +108,118 @@ class ResolveSerializer(serializers.Serializer[Any]):
     assignment = serializers.IntegerField(min_value=1, max_value=_BIGGEST)
 
 
-class InboxView(ListView, ApiView):
-    """The user's inbox. For everyone."""
-
-    changes = TokenScope.LABEL
-    serializer_class = NotificationSerializer
-    queryset = Notification.objects.none()
-    filters = NotificationFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return notifications_of(self.user, unread=bool(query.get("unread")))
-
-    @extend_schema(
-        operation_id="inbox_list",
-        tags=["account"],
-        parameters=[NotificationFilters],
-        responses=NotificationSerializer(many=True),
-    )
-    def get(self, request: Request) -> Response:
-        """List what the user was told, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="inbox_read", tags=["account"], request=ReadSerializer, responses=MarkedSerializer
-    )
-    def post(self, request: Request) -> Response:
-        """Mark notifications as read. Entries of others are left alone."""
-        values = read_body(ReadSerializer, request)
-        return Response({"marked": mark_read(user=self.user, ids=values["ids"])})
-
-
-class MailChoiceView(ApiView):
-    """The user's choice of e-mails. For everyone."""
-
-    @extend_schema(operation_id="me_mail_read", tags=["account"], responses=MailChoiceSerializer)
-    def get(self, request: Request) -> Response:
-        """Read which e-mails the user gets."""
-        return Response(_choice(self.user))
-
-    @extend_schema(
-        operation_id="me_mail_set",
-        tags=["account"],
-        request=NewMailChoiceSerializer,
-        responses=MailChoiceSerializer,
-    )
-    def put(self, request: Request) -> Response:
-        """Choose which e-mails the user gets."""
-        values = read_body(NewMailChoiceSerializer, request)
-        choose_mail(user=self.user, email=self.user.email, **values)
-        return Response(_choice(self.user))
+inbox = Resource(ApiView, "inbox/", tag="account", scope=TokenScope.LABEL)
+mail = Resource(ApiView, "me/mail/", tag="account")
+thread = Resource(
+    LabellingView,
+    f"{PROJECT}assignments/<int:pk>/comments/",
+    tag="labelling",
+    find=LabellingView.assignment,
+)
+threads = Resource(
+    ProjectView,
+    f"{PROJECT}comparisons/<int:pk>/comments/",
+    tag="texts",
+    role=Role.REVIEWER,
+    scope=TokenScope.LABEL,
+    find=lambda view, pk: _comparison(view, pk),
+)
+comment = Resource(
+    ProjectView,
+    f"{PROJECT}comments/<int:pk>/",
+    tag="texts",
+    role=Role.ANNOTATOR,
+    scope=TokenScope.LABEL,
+    find=lambda view, pk: get_object_or_404(
+        Comment.objects.select_related("assignment__comparison__project", "author"),
+        pk=pk,
+        author=view.user,
+        assignment__comparison__project=view.project,
+    ),
+)
 
 
-class OwnCommentsView(ListView, LabellingView):
-    """The thread of an assignment. For the annotator who has it."""
-
-    pagination_class = OldestFirst
-    serializer_class = CommentSerializer
-    queryset = Comment.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        assignment = self.assignment(self.kwargs["pk"])
-        return Comment.objects.filter(assignment=assignment).select_related("author")
-
-    @extend_schema(
-        operation_id="assignments_comments",
-        tags=["labelling"],
-        responses=CommentSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """List the comments on an assignment, oldest first. Other annotators do not see them."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="assignments_ask",
-        tags=["labelling"],
-        request=NewCommentSerializer,
-        responses={201: CommentSerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Ask the managers about an assignment; `@name` mentions one of them."""
-        assignment = self.assignment(pk)
-        values = read_body(NewCommentSerializer, request)
-        comment = post_comment(assignment=assignment, author=self.user, **values)
-        return Response(CommentSerializer(comment).data, status=201)
+@inbox.get_list(NotificationSerializer, filters=NotificationFilters)
+def inbox_list(view: ApiView, query: Values) -> QuerySet[Notification]:
+    """List what the user was told, newest first."""
+    return notifications_of(view.user, unread=bool(query.get("unread")))
 
 
-class CommentsView(ListView, ProjectView):
-    """The threads of a comparison. For reviewers."""
-
-    role = Role.REVIEWER
-    changes = TokenScope.LABEL
-    pagination_class = OldestFirst
-    serializer_class = CommentSerializer
-    queryset = Comment.objects.none()
-
-    def comparison(self, pk: int) -> Comparison:
-        """Return the comparison in the address."""
-        comparison = get_object_or_404(Comparison, pk=pk, project=self.project)
-        comparison.project = self.project
-        return comparison
-
-    def thread(self, comparison: Comparison, pk: int) -> Assignment:
-        """Return the assignment whose thread is written to; 404 where the user may not answer there."""
-        assignment = get_object_or_404(Assignment, pk=pk, comparison=comparison)
-        assignment.comparison = comparison
-        if not may_answer(self.user, assignment):
-            raise Http404
-        return assignment
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        threads = threads_of(comparison=self.comparison(self.kwargs["pk"]), reader=self.user)
-        ids = [thread.assignment.pk for thread in threads]
-        return Comment.objects.filter(assignment__in=ids).select_related("author")
-
-    @extend_schema(operation_id="comments_list", tags=["texts"], responses=CommentSerializer(many=True))
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """List the comments on a comparison that the user may see, oldest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="comments_reply",
-        tags=["texts"],
-        request=ReplySerializer,
-        responses={201: CommentSerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Answer in a thread, which resolves its open questions."""
-        comparison = self.comparison(pk)
-        values = read_body(ReplySerializer, request)
-        assignment = self.thread(comparison, values["assignment"])
-        comment = post_comment(assignment=assignment, author=self.user, text=values["text"])
-        return Response(CommentSerializer(comment).data, status=201)
+@inbox.post(takes=ReadSerializer, returns=MarkedSerializer)
+def inbox_read(view: ApiView, values: Values) -> Values:
+    """Mark notifications as read. Entries of others are left alone."""
+    return {"marked": mark_read(user=view.user, ids=values["ids"])}
 
 
-class CommentView(ProjectView):
-    """One's own comment. For the annotator or manager who wrote it."""
-
-    role = Role.ANNOTATOR
-    changes = TokenScope.LABEL
-
-    @extend_schema(
-        operation_id="comments_edit",
-        tags=["texts"],
-        request=NewCommentSerializer,
-        responses=CommentSerializer,
-    )
-    def put(self, request: Request, slug: str, pk: int) -> Response:
-        """Change the text of one's own comment."""
-        rows = Comment.objects.select_related("assignment__comparison__project", "author")
-        comment = get_object_or_404(
-            rows, pk=pk, author=self.user, assignment__comparison__project=self.project
-        )
-        values = read_body(NewCommentSerializer, request)
-        edit_comment(comment=comment, author=self.user, **values)
-        return Response(CommentSerializer(comment).data)
-
-
-class ResolveView(CommentsView):
-    """The state of a thread. For reviewers."""
-
-    http_method_names = ("post", "options")
-
-    @extend_schema(
-        operation_id="comments_resolve", tags=["texts"], request=ResolveSerializer, responses={204: None}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Mark the open questions of a thread as resolved."""
-        comparison = self.comparison(pk)
-        values = read_body(ResolveSerializer, request)
-        resolve_thread(assignment=self.thread(comparison, values["assignment"]), user=self.user)
-        return Response(status=204)
-
-
-def _choice(user: User) -> dict[str, Any]:
-    choice = mail_choice_of(user)
+@mail.get(returns=MailChoiceSerializer)
+def me_mail_read(view: ApiView) -> Values:
+    """Read which e-mails the user gets."""
+    choice = mail_choice_of(view.user)
     return {
         "is_configured": settings.RONDO_EMAIL,
-        "email": user.email,
+        "email": view.user.email,
         "mentions": choice.mentions,
         "failures": choice.failures,
         "digest": choice.digest,
     }
+
+
+@mail.put(takes=NewMailChoiceSerializer, returns=MailChoiceSerializer)
+def me_mail_set(view: ApiView, values: Values) -> Values:
+    """Choose which e-mails the user gets."""
+    choose_mail(user=view.user, email=view.user.email, **values)
+    return me_mail_read(view)
+
+
+@thread.get_list(CommentSerializer, pages=OldestFirst)
+def assignments_comments(view: LabellingView, assignment: Assignment) -> QuerySet[Comment]:
+    """List the comments on an assignment, oldest first. Other annotators do not see them."""
+    return Comment.objects.filter(assignment=assignment).select_related("author")
+
+
+@thread.post(takes=NewCommentSerializer, returns=CommentSerializer, status=201)
+def assignments_ask(view: LabellingView, assignment: Assignment, values: Values) -> Comment:
+    """Ask the managers about an assignment; `@name` mentions one of them."""
+    return post_comment(assignment=assignment, author=view.user, **values)
+
+
+@threads.get_list(CommentSerializer, pages=OldestFirst)
+def comments_list(view: ProjectView, comparison: Comparison) -> QuerySet[Comment]:
+    """List the comments on a comparison that the user may see, oldest first."""
+    ids = [thread.assignment.pk for thread in threads_of(comparison=comparison, reader=view.user)]
+    return Comment.objects.filter(assignment__in=ids).select_related("author")
+
+
+@threads.post(takes=ReplySerializer, returns=CommentSerializer, status=201)
+def comments_reply(view: ProjectView, comparison: Comparison, values: Values) -> Comment:
+    """Answer in a thread, which resolves its open questions."""
+    assignment = _thread(view, comparison, values["assignment"])
+    return post_comment(assignment=assignment, author=view.user, text=values["text"])
+
+
+@threads.post("resolve/", takes=ResolveSerializer)
+def comments_resolve(view: ProjectView, comparison: Comparison, values: Values) -> None:
+    """Mark the open questions of a thread as resolved."""
+    resolve_thread(assignment=_thread(view, comparison, values["assignment"]), user=view.user)
+
+
+@comment.put(takes=NewCommentSerializer, returns=CommentSerializer)
+def comments_edit(view: ProjectView, comment: Comment, values: Values) -> Comment:
+    """Change the text of one's own comment."""
+    edit_comment(comment=comment, author=view.user, **values)
+    return comment
+
+
+def _comparison(view: ProjectView, pk: int) -> Comparison:
+    comparison = get_object_or_404(Comparison, pk=pk, project=view.project)
+    comparison.project = view.project
+    return comparison
+
+
+def _thread(view: ProjectView, comparison: Comparison, pk: int) -> Assignment:
+    """Return the assignment whose thread is written to; 404 where the user may not answer there."""
+    assignment = get_object_or_404(Assignment, pk=pk, comparison=comparison)
+    assignment.comparison = comparison
+    if not may_answer(view.user, assignment):
+        raise Http404
+    return assignment

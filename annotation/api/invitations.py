@@ -1,23 +1,18 @@
 """Invitation links to a project."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, ProjectView
 from annotation.api.members import MemberSerializer
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.errors import Refusal
-from annotation.models import Invitation
+from annotation.models import Invitation, Membership
 from annotation.services.projects.invitations import (
     MOST_DAYS,
     MOST_USES,
@@ -81,69 +76,50 @@ class AcceptSerializer(serializers.Serializer[Any]):
     secret = serializers.CharField(max_length=200)
 
 
-class InvitationsView(ListView, ProjectView):
-    """The invitations of a project. For managers."""
+invitations = Resource(
+    ProjectView,
+    f"{PROJECT}invitations/",
+    tag="projects",
+    rows=lambda view: Invitation.objects.filter(project=view.project).select_related("created_by"),
+)
+invitation = invitations.item("<int:pk>/")
+acceptance = Resource(ApiView, "invitations/accept/", tag="projects")
 
-    # The answer to a POST holds a secret, which is not stored.
-    keeps_answers = False
-    serializer_class = InvitationSerializer
-    queryset = Invitation.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.invitations.select_related("created_by")
-
-    @extend_schema(
-        operation_id="invitations_list", tags=["projects"], responses=InvitationSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List invitation links, including expired and revoked ones, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="invitations_create",
-        tags=["projects"],
-        request=NewInvitationSerializer,
-        responses={201: MadeInvitationSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create an invitation link. Only this response holds it, or an e-mail to the address given."""
-        values = read_body(NewInvitationSerializer, request)
-        made = create_invitation(project=self.project, created_by=self.user, **values)
-        row: Any = made.invitation
-        row.secret = made.secret
-        address = reverse("invitation", kwargs={"secret": made.secret}) if made.secret else ""
-        row.link = request.build_absolute_uri(address) if address else ""
-        return Response(MadeInvitationSerializer(row).data, status=201)
+invitations.add_list(
+    "invitations_list",
+    InvitationSerializer,
+    "List invitation links, including expired and revoked ones, newest first.",
+)
 
 
-class InvitationView(ProjectView):
-    """One invitation of a project. For managers."""
+# A response with a secret is not stored.
+@invitations.post(
+    takes=NewInvitationSerializer, returns=MadeInvitationSerializer, status=201, keeps_answers=False
+)
+def invitations_create(view: ProjectView, values: Values) -> Invitation:
+    """Create an invitation link. Only this response holds it, or an e-mail to the address given."""
+    made = create_invitation(project=view.project, created_by=view.user, **values)
+    row: Any = made.invitation
+    row.secret = made.secret
+    address = reverse("invitation", kwargs={"secret": made.secret}) if made.secret else ""
+    row.link = view.request.build_absolute_uri(address) if address else ""
+    return made.invitation
 
-    @extend_schema(operation_id="invitations_revoke", tags=["projects"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Revoke a link permanently. Members who joined by it stay."""
-        invitation = get_object_or_404(Invitation, pk=pk, project=self.project)
-        revoke_invitation(invitation=invitation, user=self.user)
-        return Response(status=204)
+
+@invitation.delete()
+def invitations_revoke(view: ProjectView, invitation: Invitation) -> None:
+    """Revoke a link permanently. Members who joined by it stay."""
+    revoke_invitation(invitation=invitation, user=view.user)
 
 
-class AcceptView(ApiView):
-    """Acceptance of an invitation. For everyone who has its link."""
-
-    @extend_schema(
-        operation_id="invitations_accept",
-        tags=["projects"],
-        request=AcceptSerializer,
-        responses={200: MemberSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Join the project of an invitation link."""
-        secret = read_body(AcceptSerializer, request)["secret"]
-        invitation = find_invitation(secret=secret)
-        if invitation is None:
-            raise Refusal(
-                "invitation_not_usable",
-                _("This invitation is used up, expired or revoked. Ask for another one."),
-                field="secret",
-            )
-        return Response(MemberSerializer(accept_invitation(invitation=invitation, user=self.user)).data)
+@acceptance.post(takes=AcceptSerializer, returns=MemberSerializer)
+def invitations_accept(view: ApiView, values: Values) -> Membership:
+    """Join the project of an invitation link."""
+    invitation = find_invitation(secret=values["secret"])
+    if invitation is None:
+        raise Refusal(
+            "invitation_not_usable",
+            _("This invitation is used up, expired or revoked. Ask for another one."),
+            field="secret",
+        )
+    return accept_invitation(invitation=invitation, user=view.user)

@@ -1,18 +1,14 @@
 """Members of a project: their roles, limits, skills and groups."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import Membership, User
 from annotation.models.allocation import LONGEST_GROUP, LONGEST_SKILL, MOST_SKILLS
@@ -76,57 +72,45 @@ class RoleSerializer(serializers.Serializer[Any]):
         return list(dict.fromkeys(skills))
 
 
-class MembersView(ListView, ProjectView):
-    """The members of a project. For managers."""
+members = Resource(
+    ProjectView,
+    f"{PROJECT}members/",
+    tag="projects",
+    rows=lambda view: view.project.memberships.select_related("user", "project"),
+)
 
-    serializer_class = MemberSerializer
-    queryset = Membership.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.memberships.select_related("user")
-
-    @extend_schema(operation_id="members_list", tags=["projects"], responses=MemberSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the members with their roles, newest first."""
-        return self.listed()
+members.add_list("members_list", MemberSerializer, "List the members with their roles, newest first.")
 
 
-class MemberView(ProjectView):
-    """One member of a project. For managers; superusers add people by name."""
+@members.put("<str:username>/", takes=RoleSerializer, returns=MemberSerializer)
+def members_set(view: ProjectView, values: Values, username: str) -> Membership:
+    """Change a member's role, limits, skills and group. Superusers may add people, managers invite."""
+    member = _member(view, username)
+    if member is not None:
+        return _change(view, member, values)
+    view.require_superuser()
+    person = User.objects.filter(username=username, is_machine=False, is_guest=False).first()
+    if person is None:
+        raise serializers.ValidationError({"username": [_("Nobody has this name. Make the account first.")]})
+    return _change(view, add_member(project=view.project, user=person, role=Role(values["role"])), values)
 
-    @extend_schema(
-        operation_id="members_set", tags=["projects"], request=RoleSerializer, responses=MemberSerializer
-    )
-    def put(self, request: Request, slug: str, username: str) -> Response:
-        """Change a member's role, limits, skills and group. Superusers may add people, managers invite."""
-        values = read_body(RoleSerializer, request)
-        member = self._member(username)
-        if member is not None:
-            return Response(MemberSerializer(self._change(member, values)).data)
-        self.require_superuser()
-        person = User.objects.filter(username=username, is_machine=False, is_guest=False).first()
-        if person is None:
-            raise serializers.ValidationError(
-                {"username": [_("Nobody has this name. Make the account first.")]}
-            )
-        added = add_member(project=self.project, user=person, role=Role(values["role"]))
-        return Response(MemberSerializer(self._change(added, values)).data)
 
-    @transaction.atomic
-    def _change(self, member: Membership, values: Mapping[str, Any]) -> Membership:
-        changed = change_role(membership=member, role=Role(values["role"]), changed_by=self.user)
-        changes = {name: values[name] for name in ALLOTMENT if name in values}
-        return change_allotment(membership=changed, changes=changes, changed_by=self.user)
+@members.delete("<str:username>/")
+def members_remove(view: ProjectView, username: str) -> None:
+    """Remove a member. Their leases go back to the queue, their judgments stay."""
+    member = _member(view, username)
+    if member is None:
+        raise NotFound
+    remove_member(membership=member, removed_by=view.user)
 
-    @extend_schema(operation_id="members_remove", tags=["projects"], request=None, responses={204: None})
-    def delete(self, request: Request, slug: str, username: str) -> Response:
-        """Remove a member. Their leases go back to the queue, their judgments stay."""
-        member = self._member(username)
-        if member is None:
-            raise NotFound
-        remove_member(membership=member, removed_by=self.user)
-        return Response(status=204)
 
-    def _member(self, username: str) -> Membership | None:
-        members = self.project.memberships.select_related("user", "project")
-        return members.filter(user__username=username).first()
+def _member(view: ProjectView, username: str) -> Membership | None:
+    members = view.project.memberships.select_related("user", "project")
+    return members.filter(user__username=username).first()
+
+
+@transaction.atomic
+def _change(view: ProjectView, member: Membership, values: Values) -> Membership:
+    changed = change_role(membership=member, role=Role(values["role"]), changed_by=view.user)
+    changes = {name: values[name] for name in ALLOTMENT if name in values}
+    return change_allotment(membership=changed, changes=changes, changed_by=view.user)

@@ -4,15 +4,11 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from django.db import transaction
-from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
 from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
@@ -184,145 +180,86 @@ class SeenSerializer(serializers.Serializer[Any]):
     version = serializers.IntegerField(min_value=1, max_value=2**31 - 1)
 
 
-class ProjectsView(ListView, ApiView):
-    """The user's projects. For everyone; staff create them."""
+projects = Resource(
+    ApiView,
+    "projects/",
+    tag="projects",
+    rows=lambda view: access.projects_for(view.user),
+    context=lambda view: {"roles": _roles_of(view.user)},
+)
+project = Resource(
+    ProjectView,
+    PROJECT,
+    tag="projects",
+    find=lambda view: view.project,
+    context=lambda view: {"roles": _roles_of(view.user)},
+)
+guidelines = Resource(
+    ProjectView, f"{PROJECT}guidelines/", tag="projects", rows=lambda view: view.project.guidelines.all()
+)
 
-    serializer_class = ProjectSerializer
-    queryset = Project.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return access.projects_for(self.user)
-
-    def get_serializer_context(self) -> dict[str, Any]:
-        """Add the user's roles, queried once for all rows."""
-        return {**super().get_serializer_context(), "roles": _roles_of(self.user)}
-
-    @extend_schema(operation_id="projects_list", tags=["projects"], responses=ProjectSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """List the projects of which the user is a member; superusers see all."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="projects_create",
-        tags=["projects"],
-        request=NewProjectSerializer,
-        responses={201: WholeProjectSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Create a project and become its manager. For staff, and who has the permission to add projects."""
-        if not access.may_create_projects(self.user):
-            raise PermissionDenied
-        values = read_body(NewProjectSerializer, request)
-        create = create_from_template if "template" in values else create_project
-        project = create(**values, created_by=self.user)
-        return Response(_whole(project, self.user), status=201)
+projects.add_list(
+    "projects_list",
+    ProjectSerializer,
+    "List the projects of which the user is a member; superusers see all.",
+)
+guidelines.add_list(
+    "guidelines_list",
+    GuidelineSerializer,
+    "List all versions of the guidelines, newest first.",
+    role=Role.ANNOTATOR,
+)
 
 
-class ArchiveView(ProjectView):
-    """A project put away, and brought back. For managers."""
-
-    @extend_schema(
-        operation_id="projects_archive",
-        tags=["projects"],
-        request=ArchiveSerializer,
-        responses=WholeProjectSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Archive a project, or restore it. An archived project hands out no work."""
-        values = read_body(ArchiveSerializer, request)
-        changed = archive_project(project=self.project, archived=values["archived"], changed_by=self.user)
-        return Response(_whole(changed, self.user))
+def _require_creator(view: ApiView) -> None:
+    if not access.may_create_projects(view.user):
+        raise PermissionDenied
 
 
-class ProjectDetailView(ProjectView):
-    """A project. For members."""
-
-    role = Role.ANNOTATOR
-
-    @extend_schema(operation_id="projects_read", tags=["projects"], responses=WholeProjectSerializer)
-    def get(self, request: Request, slug: str) -> Response:
-        """Read a project with its categories, criteria and questions."""
-        return Response(_whole(self.project, self.user))
+@projects.post(
+    takes=NewProjectSerializer, returns=WholeProjectSerializer, status=201, requires=_require_creator
+)
+def projects_create(view: ApiView, values: Values) -> Project:
+    """Create a project and become its manager. For staff, and who has the permission to add projects."""
+    create = create_from_template if "template" in values else create_project
+    return create(**values, created_by=view.user)
 
 
-class SettingsView(ProjectView):
-    """The settings of a project. For managers."""
-
-    @extend_schema(operation_id="projects_settings_read", tags=["projects"], responses=SettingsSerializer)
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the settings hidden from annotators: shares of gold items, overlap, strategy and so on."""
-        return Response(SettingsSerializer(self.project).data)
-
-    @extend_schema(
-        operation_id="projects_settings_change",
-        tags=["projects"],
-        request=SettingsSerializer,
-        responses=SettingsSerializer,
-    )
-    def patch(self, request: Request, slug: str) -> Response:
-        """Change the fields that are sent. Honours `If-Match`."""
-        values = read_body(SettingsSerializer, request)
-        with transaction.atomic():
-            locked = Project.objects.select_for_update(no_key=True).get(pk=self.project.pk)
-            self.require_match(SettingsSerializer(locked).data)
-            changed = change_settings(project=locked, settings=values, changed_by=self.user)
-        return Response(SettingsSerializer(changed).data)
+@project.get(returns=WholeProjectSerializer, role=Role.ANNOTATOR)
+def projects_read(view: ProjectView, project: Project) -> Project:
+    """Read a project with its categories, criteria and questions."""
+    return project
 
 
-class GuidelinesView(ListView, ProjectView):
-    """The guidelines of a project. For members; managers publish them."""
-
-    role = Role.ANNOTATOR
-    serializer_class = GuidelineSerializer
-    queryset = Guideline.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.guidelines.all()
-
-    @extend_schema(
-        operation_id="guidelines_list", tags=["projects"], responses=GuidelineSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List all versions of the guidelines, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="guidelines_publish",
-        tags=["projects"],
-        request=NewGuidelineSerializer,
-        responses={201: GuidelineSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Publish a version; the current text adds none. For managers."""
-        if not access.may(self.user, self.project, Role.MANAGER):
-            raise PermissionDenied
-        values = read_body(NewGuidelineSerializer, request)
-        published = publish_guideline(project=self.project, text=values["text"], author=self.user)
-        return Response(GuidelineSerializer(published).data, status=201)
+@project.put("archive/", takes=ArchiveSerializer, returns=WholeProjectSerializer)
+def projects_archive(view: ProjectView, project: Project, values: Values) -> Project:
+    """Archive a project, or restore it. An archived project hands out no work."""
+    return archive_project(project=project, archived=values["archived"], changed_by=view.user)
 
 
-class GuidelinesSeenView(ProjectView):
-    """The user's acknowledgement of the guidelines. For members."""
+@project.get("settings/", returns=SettingsSerializer)
+def projects_settings_read(view: ProjectView, project: Project) -> Project:
+    """Read the settings hidden from annotators: shares of gold items, overlap, strategy and so on."""
+    return project
 
-    role = Role.ANNOTATOR
-    changes = TokenScope.LABEL
 
-    @extend_schema(
-        operation_id="guidelines_acknowledge",
-        tags=["projects"],
-        request=SeenSerializer,
-        responses={204: None},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Acknowledge the guidelines up to a version."""
-        values = read_body(SeenSerializer, request)
-        acknowledge_guideline(project=self.project, user=self.user, version=values["version"])
-        return Response(status=204)
+@project.patch("settings/", takes=SettingsSerializer, returns=SettingsSerializer, locks=True)
+def projects_settings_change(view: ProjectView, project: Project, values: Values) -> Project:
+    """Change the fields that are sent. Honours `If-Match`."""
+    return change_settings(project=project, settings=values, changed_by=view.user)
+
+
+@guidelines.post(takes=NewGuidelineSerializer, returns=GuidelineSerializer, status=201)
+def guidelines_publish(view: ProjectView, values: Values) -> Guideline:
+    """Publish a version; the current text adds none. For managers."""
+    return publish_guideline(project=view.project, text=values["text"], author=view.user)
+
+
+@guidelines.post("seen/", takes=SeenSerializer, role=Role.ANNOTATOR, scope=TokenScope.LABEL)
+def guidelines_acknowledge(view: ProjectView, values: Values) -> None:
+    """Acknowledge the guidelines up to a version."""
+    acknowledge_guideline(project=view.project, user=view.user, version=values["version"])
 
 
 def _roles_of(user: User) -> dict[int, str]:
     return dict(user.memberships.values_list("project", "role"))
-
-
-def _whole(project: Project, user: User) -> Any:
-    return WholeProjectSerializer(project, context={"roles": _roles_of(user)}).data

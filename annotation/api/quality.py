@@ -6,13 +6,12 @@ from typing import Any
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.agreement.selection import Selection
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
 from annotation.models import Comparison, GoldAnswer, User, Withholding
@@ -45,13 +44,23 @@ class FigureSerializer(serializers.Serializer[Any]):
     estimate = EstimateSerializer()
 
 
+class UsernameField(serializers.CharField):
+    """The name of the user with this key, from the context."""
+
+    def to_representation(self, value: Any) -> str:
+        names: Mapping[int, str] = self.context["names"]
+        return names.get(value, "")
+
+
 class PersonSerializer(serializers.Serializer[Any]):
     """An annotator's count, speed and reliability."""
 
-    annotator = serializers.CharField()
+    annotator = UsernameField(source="pk")
     judgments = serializers.IntegerField()
     median_seconds = serializers.FloatField(allow_null=True)
-    active_seconds = serializers.IntegerField(help_text="Over the judgments that measured it.")
+    active_seconds = serializers.IntegerField(
+        source="total_seconds", help_text="Over the judgments that measured it."
+    )
     active_days = serializers.IntegerField(help_text="Days with a judgment.")
     last_at = serializers.DateTimeField(help_text="When the newest judgment was submitted.")
     reliability = EstimateSerializer()
@@ -62,10 +71,12 @@ class PersonSerializer(serializers.Serializer[Any]):
 class SharedAgreementSerializer(serializers.Serializer[Any]):
     """Percent agreement on pairs between two annotators."""
 
-    first = serializers.CharField()
-    second = serializers.CharField()
+    first = UsernameField()
+    second = UsernameField()
     share = serializers.FloatField()
-    comparisons = serializers.IntegerField(help_text="Comparisons on which both gave a preference.")
+    comparisons = serializers.IntegerField(
+        source="items", help_text="Comparisons on which both gave a preference."
+    )
 
 
 class ReportSerializer(serializers.Serializer[Any]):
@@ -74,7 +85,9 @@ class ReportSerializer(serializers.Serializer[Any]):
     computed_at = serializers.DateTimeField()
     judgments = serializers.IntegerField()
     comparisons = serializers.IntegerField()
-    active_seconds = serializers.IntegerField(help_text="Over all judgments that measured it.")
+    active_seconds = serializers.IntegerField(
+        source="cost.total_seconds", help_text="Over all judgments that measured it."
+    )
     figures = FigureSerializer(many=True)
     people = PersonSerializer(many=True)
     shared = SharedAgreementSerializer(many=True)
@@ -168,127 +181,81 @@ class NewGoldSerializer(serializers.Serializer[Any]):
     explanation = serializers.CharField(required=False, default="", allow_blank=True, max_length=5000)
 
 
-class StatisticsView(ProjectView):
-    """A project's statistics. For managers."""
+statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")
+withheld = Resource(
+    ProjectView,
+    f"{PROJECT}withheld/",
+    tag="quality",
+    rows=lambda view: Withholding.objects.filter(comparison__project=view.project).select_related(
+        "decided_by", "requested_by"
+    ),
+)
+withholding = withheld.item("<int:pk>/")
+gold = Resource(
+    ProjectView,
+    f"{PROJECT}gold/",
+    tag="quality",
+    rows=lambda view: GoldAnswer.objects.filter(comparison__project=view.project).select_related(
+        "comparison", "created_by"
+    ),
+)
 
-    @extend_schema(
-        operation_id="statistics_read",
-        tags=["quality"],
-        parameters=[StatisticsFilters],
-        responses={200: ReportSerializer, 202: ComputingSerializer},
+withheld.add_list(
+    "withheld_list",
+    WithheldSerializer,
+    "List completions that seem to identify their model, newest first.",
+    filters=WithheldFilters,
+)
+gold.add_list(
+    "gold_list",
+    GoldSerializer,
+    "List gold and qualification items with their known answers, newest first.",
+)
+
+
+@statistics.get(
+    filters=StatisticsFilters, schema={"responses": {200: ReportSerializer, 202: ComputingSerializer}}
+)
+def statistics_read(view: ProjectView, query: Values) -> Response:
+    """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part.
+
+    In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
+    202 with `Retry-After` where there are none yet.
+    """
+    report = report_without_waiting(view.project, selection_of(view, query), request=request_report)
+    if report is None:
+        waiting = ComputingSerializer({"computing": True}).data
+        return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
+    return Response(ReportSerializer(report, context={"names": _names_in(report)}).data)
+
+
+@statistics.get_list(ComparisonSerializer, "items/", filters=ItemFilters)
+def statistics_items(view: ProjectView, query: Values) -> QuerySet[Comparison]:
+    """List the comparisons behind a statistic, newest first."""
+    selection, shown = selection_of(view, query), Shown(query["show"])
+    comparisons = comparisons_behind(view.project, selection, shown)
+    if comparisons is None:
+        comparisons = view.project.comparisons.filter(pk__in=items_of(view.project, selection, shown))
+    return comparisons.prefetch_related("candidates")
+
+
+@withholding.post("decision/", takes=ReleaseSerializer, returns=WithheldSerializer)
+def withheld_decide(view: ProjectView, withholding: Withholding, values: Values) -> Withholding:
+    """Release a comparison to annotators, or withhold it permanently. Can be decided once."""
+    return decide_withholding(withholding=withholding, decided_by=view.user, release=values["release"])
+
+
+@gold.post(takes=NewGoldSerializer, returns=GoldSerializer, status=201)
+def gold_make(view: ProjectView, values: Values) -> GoldAnswer:
+    """Make a gold item of a comparison that reviewers decided or annotators agreed on."""
+    comparison = get_object_or_404(view.project.comparisons, pk=values["comparison"])
+    made = mark_as_gold(
+        comparison=comparison,
+        created_by=view.user,
+        explanation=values["explanation"],
+        purpose=Purpose(values["purpose"]),
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read agreement, bias, reliability and cost, of all or of a part. 422 for an unknown part.
-
-        In a large project these are the figures computed last (`computed_at`), while newer ones are computed;
-        202 with `Retry-After` where there are none yet.
-        """
-        filters = StatisticsFilters(data=request.query_params.dict())
-        filters.is_valid(raise_exception=True)
-        selection = selection_of(self, filters.validated_data)
-        report = report_without_waiting(self.project, selection, request=request_report)
-        if report is None:
-            waiting = ComputingSerializer({"computing": True}).data
-            return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
-        return Response(ReportSerializer(_report_values(report)).data)
-
-
-class StatisticsItemsView(ListView, ProjectView):
-    """The comparisons behind a statistic. For managers."""
-
-    serializer_class = ComparisonSerializer
-    queryset = Comparison.objects.none()
-    filters = ItemFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        selection, shown = selection_of(self, query), Shown(query["show"])
-        comparisons = comparisons_behind(self.project, selection, shown)
-        if comparisons is None:
-            comparisons = self.project.comparisons.filter(pk__in=items_of(self.project, selection, shown))
-        return comparisons.prefetch_related("candidates")
-
-    @extend_schema(
-        operation_id="statistics_items",
-        tags=["quality"],
-        parameters=[ItemFilters],
-        responses=ComparisonSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the comparisons behind a statistic, newest first."""
-        return self.listed()
-
-
-class WithheldView(ListView, ProjectView):
-    """Withheld comparisons. For managers."""
-
-    serializer_class = WithheldSerializer
-    queryset = Withholding.objects.none()
-    filters = WithheldFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        withholdings = Withholding.objects.filter(comparison__project=self.project)
-        return withholdings.filter(**query).select_related("decided_by", "requested_by")
-
-    @extend_schema(
-        operation_id="withheld_list",
-        tags=["quality"],
-        parameters=[WithheldFilters],
-        responses=WithheldSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List completions that seem to identify their model, newest first."""
-        return self.listed()
-
-
-class WithheldDecisionView(ProjectView):
-    """The decision on a withheld comparison. For managers."""
-
-    @extend_schema(
-        operation_id="withheld_decide",
-        tags=["quality"],
-        request=ReleaseSerializer,
-        responses=WithheldSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Release a comparison to annotators, or withhold it permanently. Can be decided once."""
-        withholding = get_object_or_404(Withholding, pk=pk, comparison__project=self.project)
-        values = read_body(ReleaseSerializer, request)
-        decided = decide_withholding(withholding=withholding, decided_by=self.user, release=values["release"])
-        return Response(WithheldSerializer(decided).data)
-
-
-class GoldView(ListView, ProjectView):
-    """Gold and qualification items. For managers."""
-
-    serializer_class = GoldSerializer
-    queryset = GoldAnswer.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        answers = GoldAnswer.objects.filter(comparison__project=self.project)
-        return answers.select_related("comparison", "created_by")
-
-    @extend_schema(operation_id="gold_list", tags=["quality"], responses=GoldSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List gold and qualification items with their known answers, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="gold_make",
-        tags=["quality"],
-        request=NewGoldSerializer,
-        responses={201: GoldSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Make a gold item of a comparison that reviewers decided or annotators agreed on."""
-        values = read_body(NewGoldSerializer, request)
-        comparison = get_object_or_404(self.project.comparisons, pk=values["comparison"])
-        made = mark_as_gold(
-            comparison=comparison,
-            created_by=self.user,
-            explanation=values["explanation"],
-            purpose=Purpose(values["purpose"]),
-        )
-        return Response(GoldSerializer(GoldAnswer.objects.get(comparison=made)).data, status=201)
+    return GoldAnswer.objects.get(comparison=made)
 
 
 def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
@@ -315,40 +282,7 @@ def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
     )
 
 
-def _report_values(report: Report) -> dict[str, Any]:
+def _names_in(report: Report) -> dict[int, str]:
     shown = {annotator.pk for annotator in report.people}
     shown.update(pk for pair in report.shared for pk in (pair.first, pair.second))
-    users = User.objects.filter(pk__in=shown)
-    names = dict(users.values_list("pk", "username"))
-    return {
-        "computed_at": report.computed_at,
-        "judgments": report.judgments,
-        "comparisons": report.comparisons,
-        "active_seconds": report.cost.total_seconds,
-        "figures": report.figures,
-        "people": [
-            {
-                "annotator": names.get(annotator.pk, ""),
-                "judgments": annotator.judgments,
-                "median_seconds": annotator.median_seconds,
-                "active_seconds": annotator.total_seconds,
-                "active_days": annotator.active_days,
-                "last_at": annotator.last_at,
-                "reliability": annotator.reliability,
-                "gold": annotator.gold,
-                "retest": annotator.retest,
-            }
-            for annotator in report.people
-        ],
-        "shared": [
-            {
-                "first": names.get(pair.first, ""),
-                "second": names.get(pair.second, ""),
-                "share": pair.share,
-                "comparisons": pair.items,
-            }
-            for pair in report.shared
-        ],
-        "triples": report.triples,
-        "circles": report.circles,
-    }
+    return dict(User.objects.filter(pk__in=shown).values_list("pk", "username"))

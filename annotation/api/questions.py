@@ -2,13 +2,10 @@
 
 from typing import Any
 
-from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.projects import CategorySerializer, CriterionSerializer
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale
 from annotation.models import Category, Criterion
@@ -61,79 +58,43 @@ class OrderSerializer(serializers.Serializer[Any]):
     )
 
 
-class CategoriesView(ProjectView):
-    """The order of a project's categories. For managers."""
-
-    @extend_schema(
-        operation_id="categories_order",
-        tags=["projects"],
-        request=OrderSerializer,
-        responses=CategorySerializer(many=True),
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Put the categories in an order, as the labelling screen shows them."""
-        keys = read_body(OrderSerializer, request)["keys"]
-        rows = order_questions(kind=Category, project=self.project, keys=keys, changed_by=self.user)
-        return Response(CategorySerializer(rows, many=True).data)
+categories = Resource(ProjectView, f"{PROJECT}categories/", tag="projects")
+category = categories.item("<slug:key>/", rows=lambda view: view.project.categories.all())
+criteria = Resource(ProjectView, f"{PROJECT}criteria/", tag="projects")
+criterion = criteria.item("<slug:key>/", rows=lambda view: view.project.criteria.all())
 
 
-class CriteriaView(ProjectView):
-    """The order of a project's criteria. For managers."""
-
-    @extend_schema(
-        operation_id="criteria_order",
-        tags=["projects"],
-        request=OrderSerializer,
-        responses=CriterionSerializer(many=True),
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Put the criteria in an order, as the labelling screen shows them."""
-        keys = read_body(OrderSerializer, request)["keys"]
-        rows = order_questions(kind=Criterion, project=self.project, keys=keys, changed_by=self.user)
-        return Response(CriterionSerializer(rows, many=True).data)
+@categories.put(takes=OrderSerializer, returns=[CategorySerializer])
+def categories_order(view: ProjectView, values: Values) -> Any:
+    """Put the categories in an order, as the labelling screen shows them."""
+    return order_questions(kind=Category, project=view.project, keys=values["keys"], changed_by=view.user)
 
 
-class CategoryView(ProjectView):
-    """One category of a project. For managers."""
-
-    @extend_schema(
-        operation_id="categories_set",
-        tags=["projects"],
-        request=CategoryValuesSerializer,
-        responses=CategorySerializer,
-    )
-    def put(self, request: Request, slug: str, key: str) -> Response:
-        """Create or change a category; fields left out keep their value or get the default."""
-        values = read_body(CategoryValuesSerializer, request)
-        row = set_category(project=self.project, key=key, values=values, changed_by=self.user)
-        return Response(CategorySerializer(row).data)
-
-    @extend_schema(operation_id="categories_delete", tags=["projects"], responses={204: None})
-    def delete(self, request: Request, slug: str, key: str) -> Response:
-        """Delete a category that no judgment uses."""
-        row = get_object_or_404(Category, project=self.project, key=key)
-        delete_question(question=row, deleted_by=self.user)
-        return Response(status=204)
+@categories.put("<slug:key>/", takes=CategoryValuesSerializer, returns=CategorySerializer)
+def categories_set(view: ProjectView, values: Values, key: str) -> Category:
+    """Create or change a category; fields left out keep their value or get the default."""
+    return set_category(project=view.project, key=key, values=values, changed_by=view.user)
 
 
-class CriterionView(ProjectView):
-    """One criterion of a project. For managers."""
+@category.delete()
+def categories_delete(view: ProjectView, category: Category) -> None:
+    """Delete a category that no judgment uses."""
+    delete_question(question=category, deleted_by=view.user)
 
-    @extend_schema(
-        operation_id="criteria_set",
-        tags=["projects"],
-        request=CriterionValuesSerializer,
-        responses=CriterionSerializer,
-    )
-    def put(self, request: Request, slug: str, key: str) -> Response:
-        """Create or change a criterion; fields left out keep their value or get the default."""
-        values = read_body(CriterionValuesSerializer, request)
-        row = set_criterion(project=self.project, key=key, values=values, changed_by=self.user)
-        return Response(CriterionSerializer(row).data)
 
-    @extend_schema(operation_id="criteria_delete", tags=["projects"], responses={204: None})
-    def delete(self, request: Request, slug: str, key: str) -> Response:
-        """Delete a criterion without ratings."""
-        row = get_object_or_404(Criterion, project=self.project, key=key)
-        delete_question(question=row, deleted_by=self.user)
-        return Response(status=204)
+@criteria.put(takes=OrderSerializer, returns=[CriterionSerializer])
+def criteria_order(view: ProjectView, values: Values) -> Any:
+    """Put the criteria in an order, as the labelling screen shows them."""
+    return order_questions(kind=Criterion, project=view.project, keys=values["keys"], changed_by=view.user)
+
+
+@criteria.put("<slug:key>/", takes=CriterionValuesSerializer, returns=CriterionSerializer)
+def criteria_set(view: ProjectView, values: Values, key: str) -> Criterion:
+    """Create or change a criterion; fields left out keep their value or get the default."""
+    return set_criterion(project=view.project, key=key, values=values, changed_by=view.user)
+
+
+@criterion.delete()
+def criteria_delete(view: ProjectView, criterion: Criterion) -> None:
+    """Delete a criterion without ratings."""
+    delete_question(question=criterion, deleted_by=view.user)

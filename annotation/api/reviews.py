@@ -1,19 +1,16 @@
 """Reviews (adjudication): blind until they are decided, as on the page."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from annotation.api.answers import VerdictSerializer
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
 from annotation.errors import InvalidAnswer
@@ -97,82 +94,54 @@ class ReviewFilters(Filters):
     )
 
 
-class ReviewingView(ProjectView):
-    """An operation of a reviewer's work. For reviewers."""
-
-    role = Role.REVIEWER
-    changes = TokenScope.LABEL
-
-    def review(self, pk: int) -> Review:
-        """Return the review in the address; while it is open, only to a reviewer who may decide it."""
-        rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
-        review = get_object_or_404(rows, pk=pk, comparison__project=self.project)
-        if review.decided_at is None and not may_review(review, self.user):
-            raise PermissionDenied
-        return review
+reviews = Resource(
+    ProjectView, f"{PROJECT}reviews/", tag="reviews", role=Role.REVIEWER, scope=TokenScope.LABEL
+)
 
 
-class ReviewsView(ListView, ReviewingView):
-    """The reviews of a project. For reviewers."""
-
-    serializer_class = ReviewSerializer
-    queryset = Review.objects.none()
-    filters = ReviewFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        if query.get("decided"):
-            reviews = decided_reviews_of(self.project)
-        else:
-            reviews = open_reviews_for(self.project, self.user)
-        return reviews.select_related("comparison__prompt", "reviewer")
-
-    @extend_schema(
-        operation_id="reviews_list",
-        tags=["reviews"],
-        parameters=[ReviewFilters],
-        responses=ReviewSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the reviews that the user may decide, or the decided ones, newest first."""
-        return self.listed()
+def _review(view: ProjectView, pk: int) -> Review:
+    """Return a review; while it is open, only to a reviewer who may decide it."""
+    rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
+    review = get_object_or_404(rows, pk=pk, comparison__project=view.project)
+    if review.decided_at is None and not may_review(review, view.user):
+        raise PermissionDenied
+    return review
 
 
-class ReviewView(ReviewingView):
-    """One comparison with its votes. For reviewers who did not vote."""
+review = reviews.item("<int:pk>/", find=_review)
+review.add_read(
+    "reviews_read",
+    WholeReviewSerializer,
+    "Read a comparison with its votes and, once decided, the decision.",
+)
 
-    @extend_schema(operation_id="reviews_read", tags=["reviews"], responses=WholeReviewSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a comparison with its votes and, once decided, the decision."""
-        return Response(WholeReviewSerializer(self.review(pk)).data)
+
+@reviews.get_list(ReviewSerializer, filters=ReviewFilters)
+def reviews_list(view: ProjectView, query: Values) -> QuerySet[Review]:
+    """List the reviews that the user may decide, or the decided ones, newest first."""
+    if query.get("decided"):
+        reviews = decided_reviews_of(view.project)
+    else:
+        reviews = open_reviews_for(view.project, view.user)
+    return reviews.select_related("comparison__prompt", "reviewer")
 
 
-class DecisionView(ReviewingView):
-    """The decision of a review. For reviewers who did not vote."""
-
-    @extend_schema(
-        operation_id="reviews_decide",
-        tags=["reviews"],
-        request=DecisionSerializer,
-        responses=WholeReviewSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
-        review = self.review(pk)
-        values = read_body(DecisionSerializer, request)
-        ids = completion_ids_by_name(review)
-        if unknown := set(values["ranks"]) - set(ids):
-            names = ", ".join(sorted(unknown))[:200]
-            raise InvalidAnswer(
-                "unknown_response",
-                _("There is no response %(name)r in this review."),
-                field="ranks",
-                name=names,
-            )
-        decided = decide_review(
-            review=review,
-            reviewer=self.user,
-            verdict=values["verdict"],
-            ranks={ids[name]: rank for name, rank in values["ranks"].items()},
-            comment=values["comment"],
+@review.post("decision/", takes=DecisionSerializer, returns=WholeReviewSerializer)
+def reviews_decide(view: ProjectView, review: Review, values: Values) -> Review:
+    """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
+    ids = completion_ids_by_name(review)
+    if unknown := set(values["ranks"]) - set(ids):
+        names = ", ".join(sorted(unknown))[:200]
+        raise InvalidAnswer(
+            "unknown_response",
+            _("There is no response %(name)r in this review."),
+            field="ranks",
+            name=names,
         )
-        return Response(WholeReviewSerializer(decided).data)
+    return decide_review(
+        review=review,
+        reviewer=view.user,
+        verdict=values["verdict"],
+        ranks={ids[name]: rank for name, rank in values["ranks"].items()},
+        comment=values["comment"],
+    )

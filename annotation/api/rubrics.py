@@ -1,18 +1,13 @@
 """Rubrics of a project: their versions, and which of them is in use."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import RatingScale
 from annotation.errors import Refusal
 from annotation.models import Rubric, RubricCriterion, RubricVersion
@@ -97,90 +92,47 @@ class RubricUseSerializer(serializers.Serializer[Any]):
     is_asked = serializers.BooleanField(required=False, help_text="Whether annotators rate by it.")
 
 
-class RubricsView(ListView, ProjectView):
-    """The rubrics of a project. For managers."""
+rubrics = Resource(
+    ProjectView, f"{PROJECT}rubrics/", tag="projects", rows=lambda view: rubrics_of(view.project)
+)
+rubric = rubrics.item(
+    "<int:pk>/", rows=lambda view: rubrics_of(view.project).prefetch_related("versions__criteria")
+)
 
-    serializer_class = RubricSerializer
-    queryset = Rubric.objects.none()
+rubrics.add_list("rubrics_list", RubricSerializer, "List the rubrics of a project.")
+rubric.add_read("rubrics_read", WholeRubricSerializer, "Read a rubric with all its versions.")
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return rubrics_of(self.project)
 
-    @extend_schema(operation_id="rubrics_list", tags=["projects"], responses=RubricSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the rubrics of a project."""
-        return self.listed()
+@rubrics.post(takes=NewRubricSerializer, returns=WholeRubricSerializer, status=201)
+def rubrics_create(view: ProjectView, values: Values) -> Rubric:
+    """Create a rubric. Nothing uses it before a version is published."""
+    return _save(view, values, None)
 
-    @extend_schema(
-        operation_id="rubrics_create",
-        tags=["projects"],
-        request=NewRubricSerializer,
-        responses={201: WholeRubricSerializer},
+
+@rubric.put(takes=NewRubricSerializer, returns=WholeRubricSerializer)
+def rubrics_save(view: ProjectView, rubric: Rubric, values: Values) -> Rubric:
+    """Save a new version of a rubric. Without a difference, nothing is saved."""
+    _save(view, values, rubric)
+    return rubrics_of(view.project).get(pk=rubric.pk)
+
+
+@rubric.patch(takes=RubricUseSerializer, returns=WholeRubricSerializer)
+@transaction.atomic
+def rubrics_use(view: ProjectView, rubric: Rubric, values: Values) -> Rubric:
+    """Publish a version, and choose whether annotators rate by it."""
+    if "published" in values:
+        version = rubric.versions.filter(number=values["published"]).first()
+        if version is None:
+            raise Refusal("unknown_rubric_version", _("The rubric has no such version."), field="published")
+        publish_rubric(version=version, published_by=view.user)
+    if "is_asked" in values:
+        ask_rubric(rubric=rubric, is_asked=values["is_asked"], by=view.user)
+    return rubrics_of(view.project).get(pk=rubric.pk)
+
+
+def _save(view: ProjectView, values: Values, rubric: Rubric | None) -> Rubric:
+    criteria = [RubricCriterionInput(**row) for row in values["criteria"]]
+    version = save_rubric(
+        project=view.project, name=values["name"], criteria=criteria, saved_by=view.user, rubric=rubric
     )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create a rubric. Nothing uses it before a version is published."""
-        values = read_body(NewRubricSerializer, request)
-        version = save_rubric(
-            project=self.project, name=values["name"], criteria=_criteria(values), saved_by=self.user
-        )
-        return Response(WholeRubricSerializer(version.rubric).data, status=201)
-
-
-class RubricView(ProjectView):
-    """One rubric. For managers."""
-
-    def rubric(self, pk: int) -> Rubric:
-        """Return the rubric in the address."""
-        rows = rubrics_of(self.project).prefetch_related("versions__criteria")
-        return get_object_or_404(rows, pk=pk)
-
-    @extend_schema(operation_id="rubrics_read", tags=["projects"], responses=WholeRubricSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a rubric with all its versions."""
-        return Response(WholeRubricSerializer(self.rubric(pk)).data)
-
-    @extend_schema(
-        operation_id="rubrics_save",
-        tags=["projects"],
-        request=NewRubricSerializer,
-        responses=WholeRubricSerializer,
-    )
-    def put(self, request: Request, slug: str, pk: int) -> Response:
-        """Save a new version of a rubric. Without a difference, nothing is saved."""
-        rubric = self.rubric(pk)
-        values = read_body(NewRubricSerializer, request)
-        save_rubric(
-            project=self.project,
-            name=values["name"],
-            criteria=_criteria(values),
-            saved_by=self.user,
-            rubric=rubric,
-        )
-        return Response(WholeRubricSerializer(self.rubric(pk)).data)
-
-    @extend_schema(
-        operation_id="rubrics_use",
-        tags=["projects"],
-        request=RubricUseSerializer,
-        responses=WholeRubricSerializer,
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Publish a version, and choose whether annotators rate by it."""
-        rubric = self.rubric(pk)
-        values = read_body(RubricUseSerializer, request)
-        with transaction.atomic():
-            if "published" in values:
-                version = rubric.versions.filter(number=values["published"]).first()
-                if version is None:
-                    raise Refusal(
-                        "unknown_rubric_version", _("The rubric has no such version."), field="published"
-                    )
-                publish_rubric(version=version, published_by=self.user)
-            if "is_asked" in values:
-                ask_rubric(rubric=rubric, is_asked=values["is_asked"], by=self.user)
-        return Response(WholeRubricSerializer(self.rubric(pk)).data)
-
-
-def _criteria(values: Mapping[str, Any]) -> list[RubricCriterionInput]:
-    return [RubricCriterionInput(**row) for row in values["criteria"]]
+    return version.rubric

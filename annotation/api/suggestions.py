@@ -3,14 +3,12 @@
 from typing import Any
 
 from django.http import Http404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
 from rest_framework.response import Response
 
 from annotation.api.answers import JudgmentSerializer, NewJudgmentSerializer, answer_of, judgments_with_parts
-from annotation.api.base import read_body
 from annotation.api.labelling import IDEMPOTENCY_KEY, LabellingView, guideline_of, key_of, rubric_of
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import SuggestionDecision, SuggestionKind, Verdict
 from annotation.models import Assignment, HelpReveal, Judgment, Suggestion
 from annotation.selectors.suggestions import open_reveal_of, planted_suggestions, suggestions_for
@@ -75,62 +73,60 @@ class FinishedSerializer(serializers.Serializer[Any]):
     )
 
 
-class FinalPassView(LabellingView):
-    """The final pass of an assignment. For the annotator who submitted it."""
+final_pass = Resource(
+    LabellingView,
+    f"{PROJECT}assignments/<int:pk>/suggestions/",
+    tag="labelling",
+    find=LabellingView.assignment,
+)
 
-    @extend_schema(operation_id="assignments_suggestions", tags=["labelling"], responses=FinalPassSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read the suggestions of an assignment after its first judgment."""
-        reveal = self._open(self.assignment(pk))
-        rows = suggestions_for(reveal.assignment.comparison) if reveal else []
-        shown = [_shown(row, reveal.assignment) for row in rows] if reveal else []
-        return Response(FinalPassSerializer({"open": reveal is not None, "suggestions": shown}).data)
 
-    @extend_schema(
-        operation_id="assignments_finish",
-        tags=["labelling"],
-        parameters=[IDEMPOTENCY_KEY],
-        request=NewFinalPassSerializer,
-        responses={201: FinishedSerializer},
+@final_pass.get(returns=FinalPassSerializer)
+def assignments_suggestions(view: LabellingView, assignment: Assignment) -> Values:
+    """Read the suggestions of an assignment after its first judgment."""
+    reveal = open_reveal_of(assignment) if view.project.has_help else None
+    rows = suggestions_for(reveal.assignment.comparison) if reveal else []
+    shown = [_shown(row, reveal.assignment) for row in rows] if reveal else []
+    return {"open": reveal is not None, "suggestions": shown}
+
+
+@final_pass.post(
+    takes=NewFinalPassSerializer,
+    schema={"parameters": [IDEMPOTENCY_KEY], "responses": {201: FinishedSerializer}},
+)
+def assignments_finish(view: LabellingView, assignment: Assignment, values: Values) -> Response:
+    """Submit the final pass with a decision on every suggestion, completely or not at all. 404 where the
+    assignment has no suggestions."""
+    key = key_of(view.request)
+    reveal = HelpReveal.objects.filter(assignment=assignment, arm="helped").first()
+    if reveal is None:
+        raise Http404
+    reveal.assignment = assignment
+    judgment = finish_help(
+        reveal=reveal,
+        annotator=view.user,
+        answer=answer_of(values["judgment"], assignment),
+        decisions=[
+            DecisionInput(
+                suggestion_id=decision["suggestion"],
+                decision=decision["decision"],
+                seconds=decision["seconds"],
+            )
+            for decision in values["decisions"]
+        ],
+        idempotency_key=key,
+        guideline=guideline_of(view.project, values["judgment"]["guideline"]),
+        rubric=rubric_of(view.project, values["judgment"]["rubric"]),
+        is_applied=values["applied"],
     )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Submit the final pass with a decision on every suggestion, completely or not at all. 404 where the
-        assignment has no suggestions."""
-        assignment = self.assignment(pk)
-        values = read_body(NewFinalPassSerializer, request)
-        key = key_of(request)
-        reveal = HelpReveal.objects.filter(assignment=assignment, arm="helped").first()
-        if reveal is None:
-            raise Http404
-        reveal.assignment = assignment
-        judgment = finish_help(
-            reveal=reveal,
-            annotator=self.user,
-            answer=answer_of(values["judgment"], assignment),
-            decisions=[
-                DecisionInput(
-                    suggestion_id=decision["suggestion"],
-                    decision=decision["decision"],
-                    seconds=decision["seconds"],
-                )
-                for decision in values["decisions"]
-            ],
-            idempotency_key=key,
-            guideline=guideline_of(self.project, values["judgment"]["guideline"]),
-            rubric=rubric_of(self.project, values["judgment"]["rubric"]),
-            is_applied=values["applied"],
-        )
-        written = judgments_with_parts(Judgment.objects.filter(pk=judgment.pk)).get()
-        return Response(
-            {
-                "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
-                "planted": [suggestion.pk for suggestion, _decision in planted_suggestions(reveal)],
-            },
-            status=201,
-        )
-
-    def _open(self, assignment: Assignment) -> HelpReveal | None:
-        return open_reveal_of(assignment) if self.project.has_help else None
+    written = judgments_with_parts(Judgment.objects.filter(pk=judgment.pk)).get()
+    return Response(
+        {
+            "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
+            "planted": [suggestion.pk for suggestion, _decision in planted_suggestions(reveal)],
+        },
+        status=201,
+    )
 
 
 def _shown(row: Suggestion, assignment: Assignment) -> dict[str, Any]:

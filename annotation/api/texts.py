@@ -1,21 +1,17 @@
 """Prompts, completions, comparisons and judgments, with sources: for managers."""
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import Prefetch, QuerySet
-from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Purpose, Split
 from annotation.exchange.formats.fields import ROLES
-from annotation.exchange.prompts import import_prompts
+from annotation.exchange.prompts import ImportReport, import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
@@ -122,7 +118,9 @@ class CompletionFilters(Filters):
     """Filters of completions."""
 
     prompt = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
-    source = serializers.CharField(required=False, help_text="Who wrote it: a name.")  # type: ignore[assignment]
+    source = serializers.CharField(  # type: ignore[assignment]
+        source="source__name", required=False, help_text="Who wrote it: a name."
+    )
 
 
 class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
@@ -173,163 +171,77 @@ class JudgmentFilters(Filters):
     )
 
 
-class PromptsView(ListView, ProjectView):
-    """The prompts of a project. For managers."""
+prompts = Resource(
+    ProjectView, f"{PROJECT}prompts/", tag="texts", rows=lambda view: view.project.prompts.all()
+)
+completions = Resource(
+    ProjectView,
+    f"{PROJECT}completions/",
+    tag="texts",
+    rows=lambda view: Completion.objects.filter(prompt__project=view.project).select_related("source"),
+)
+comparisons = Resource(ProjectView, f"{PROJECT}comparisons/", tag="texts")
+comparison = comparisons.item("<int:pk>/", rows=lambda view: view.project.comparisons.all())
+judgments = Resource(ProjectView, f"{PROJECT}judgments/", tag="texts")
 
-    serializer_class = PromptSerializer
-    queryset = Prompt.objects.none()
-    filters = PromptFilters
+prompts.add_list(
+    "prompts_list",
+    PromptSerializer,
+    "List prompts with references and split, newest first.",
+    filters=PromptFilters,
+)
+prompts.item("<int:pk>/").add_read("prompts_read", PromptSerializer, "Read one prompt.")
+completions.add_list(
+    "completions_list",
+    CompletionSerializer,
+    "List completions with their source, sampling parameters and seed, newest first.",
+    filters=CompletionFilters,
+)
+comparison.add_read("comparisons_read", ComparisonSerializer, "Read one comparison.")
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.prompts.filter(**query)
 
-    @extend_schema(
-        operation_id="prompts_list",
-        tags=["texts"],
-        parameters=[PromptFilters],
-        responses=PromptSerializer(many=True),
+@prompts.post(takes=NewPromptsSerializer, returns=AddedSerializer, status=201)
+def prompts_add(view: ProjectView, values: Values) -> ImportReport:
+    """Add up to 1,000 prompts, all or none. A prompt that the project has is not added again; completions
+    sent with a prompt become comparisons of the newest round."""
+    lines = (json.dumps(item, ensure_ascii=False) for item in values["items"])
+    return import_prompts(project=view.project, lines=lines, name="items")
+
+
+@comparisons.get_list(ComparisonSerializer, filters=ComparisonFilters)
+def comparisons_list(view: ProjectView, query: Values) -> QuerySet[Comparison]:
+    """List the comparisons, newest first."""
+    comparisons = view.project.comparisons.prefetch_related(
+        Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """List prompts with references and split, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="prompts_add",
-        tags=["texts"],
-        request=NewPromptsSerializer,
-        responses={201: AddedSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Add up to 1,000 prompts, all or none. A prompt that the project has is not added again; completions
-        sent with a prompt become comparisons of the newest round."""
-        values = read_body(NewPromptsSerializer, request)
-        lines = (json.dumps(item, ensure_ascii=False) for item in values["items"])
-        report = import_prompts(project=self.project, lines=lines, name="items")
-        return Response(AddedSerializer(report).data, status=201)
+    if "round" in query:
+        comparisons = comparisons.filter(round_number=query["round"])
+    if "purpose" in query:
+        comparisons = comparisons.filter(purpose=query["purpose"])
+    if "open" in query:
+        comparisons = comparisons.filter(**{"open_slots__gt" if query["open"] else "open_slots": 0})
+    if "judged" in query:
+        comparisons = comparisons.filter(judged() if query["judged"] else ~judged())
+    for name in {"source", "against"} & set(query):
+        comparisons = comparisons.filter(with_answer_of(name=query[name]))
+    if "tag" in query:
+        comparisons = comparisons.filter(tagged("prompt__tags", query["tag"]))
+    if "tool" in query:
+        comparisons = calling(comparisons, view.project, query["tool"])
+    return comparisons
 
 
-class PromptView(ProjectView):
-    """One prompt. For managers."""
-
-    @extend_schema(operation_id="prompts_read", tags=["texts"], responses=PromptSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read one prompt."""
-        return Response(PromptSerializer(get_object_or_404(self.project.prompts, pk=pk)).data)
+@comparison.get_list(JudgmentSerializer, "judgments/", model=Judgment)
+def comparisons_judgments(view: ProjectView, comparison: Comparison) -> QuerySet[Judgment]:
+    """List all judgments of a comparison, including superseded ones, newest first."""
+    return judgments_with_parts(Judgment.objects.filter(comparison=comparison))
 
 
-class CompletionsView(ListView, ProjectView):
-    """The completions of a project. For managers."""
-
-    serializer_class = CompletionSerializer
-    queryset = Completion.objects.none()
-    filters = CompletionFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        completions = Completion.objects.filter(prompt__project=self.project).select_related("source")
-        if "prompt" in query:
-            completions = completions.filter(prompt=query["prompt"])
-        if "source" in query:
-            completions = completions.filter(source__name=query["source"])
-        return completions
-
-    @extend_schema(
-        operation_id="completions_list",
-        tags=["texts"],
-        parameters=[CompletionFilters],
-        responses=CompletionSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List completions with their source, sampling parameters and seed, newest first."""
-        return self.listed()
-
-
-class ComparisonsView(ListView, ProjectView):
-    """The comparisons of a project. For managers."""
-
-    serializer_class = ComparisonSerializer
-    queryset = Comparison.objects.none()
-    filters = ComparisonFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        comparisons = self.project.comparisons.prefetch_related(
-            Prefetch("candidates", queryset=Candidate.objects.order_by("index"))
-        )
-        if "round" in query:
-            comparisons = comparisons.filter(round_number=query["round"])
-        if "purpose" in query:
-            comparisons = comparisons.filter(purpose=query["purpose"])
-        if "open" in query:
-            comparisons = comparisons.filter(**{"open_slots__gt" if query["open"] else "open_slots": 0})
-        if "judged" in query:
-            comparisons = comparisons.filter(judged() if query["judged"] else ~judged())
-        for name in {"source", "against"} & set(query):
-            comparisons = comparisons.filter(with_answer_of(name=query[name]))
-        if "tag" in query:
-            comparisons = comparisons.filter(tagged("prompt__tags", query["tag"]))
-        if "tool" in query:
-            comparisons = calling(comparisons, self.project, query["tool"])
-        return comparisons
-
-    @extend_schema(
-        operation_id="comparisons_list",
-        tags=["texts"],
-        parameters=[ComparisonFilters],
-        responses=ComparisonSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the comparisons, newest first."""
-        return self.listed()
-
-
-class ComparisonView(ProjectView):
-    """One comparison. For managers."""
-
-    @extend_schema(operation_id="comparisons_read", tags=["texts"], responses=ComparisonSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read one comparison."""
-        return Response(ComparisonSerializer(get_object_or_404(self.project.comparisons, pk=pk)).data)
-
-
-class ComparisonJudgmentsView(ListView, ProjectView):
-    """The judgments of one comparison. For managers."""
-
-    serializer_class = JudgmentSerializer
-    queryset = Judgment.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        comparison = get_object_or_404(self.project.comparisons, pk=self.kwargs["pk"])
-        return judgments_with_parts(Judgment.objects.filter(comparison=comparison))
-
-    @extend_schema(
-        operation_id="comparisons_judgments", tags=["texts"], responses=JudgmentSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """List all judgments of a comparison, including superseded ones, newest first."""
-        return self.listed()
-
-
-class JudgmentsView(ListView, ProjectView):
-    """The judgments of a project. For managers."""
-
-    serializer_class = JudgmentSerializer
-    queryset = Judgment.objects.none()
-    filters = JudgmentFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        rounds = [query["round"]] if "round" in query else None
-        current = judgments_current(
-            self.project, rounds, machines=bool(query.get("machines")), unblinded=True
-        )
-        if "annotator" in query:
-            current = current.filter(annotator__username=query["annotator"])
-        return judgments_with_parts(current)
-
-    @extend_schema(
-        operation_id="judgments_list",
-        tags=["texts"],
-        parameters=[JudgmentFilters],
-        responses=JudgmentSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List current judgments, newest first, without gold, qualification and retest items."""
-        return self.listed()
+@judgments.get_list(JudgmentSerializer, filters=JudgmentFilters, model=Judgment)
+def judgments_list(view: ProjectView, query: Values) -> QuerySet[Judgment]:
+    """List current judgments, newest first, without gold, qualification and retest items."""
+    rounds = [query["round"]] if "round" in query else None
+    current = judgments_current(view.project, rounds, machines=query["machines"], unblinded=True)
+    if "annotator" in query:
+        current = current.filter(annotator__username=query["annotator"])
+    return judgments_with_parts(current)

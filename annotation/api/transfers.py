@@ -1,7 +1,5 @@
 """Import and export of judgments in files."""
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
@@ -9,14 +7,13 @@ from django.http import Http404, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body, read_filters, storable
-from annotation.api.downloads import FileView, attachment
+from annotation.api.base import ApiView, Filters, ProjectView, storable
+from annotation.api.downloads import attachment
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import ImportState, Split
 from annotation.exchange.file_exports import (
     COMPARISONS,
@@ -32,7 +29,7 @@ from annotation.exchange.file_exports import (
 )
 from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, accounts_of, preview_of
+from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, Preview, accounts_of, preview_of
 from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import correct_plan, discard_upload, receive_upload, start_import
 from annotation.models import FileImport
@@ -235,216 +232,147 @@ class ManifestSerializer(serializers.Serializer[Any]):
     manifest = serializers.DictField()
 
 
-class FormatsView(ApiView):
-    """The formats of files. For everyone."""
-
-    @extend_schema(operation_id="formats_list", tags=["transfers"], responses=FormatsSerializer)
-    def get(self, request: Request) -> Response:
-        """List import and export formats, and the columns that a mapping may name."""
-        formats = {"incoming": READERS.values(), "outgoing": WRITERS.values(), "columns": TARGETS}
-        return Response(FormatsSerializer(formats).data)
+def _imports(view: ProjectView) -> QuerySet[FileImport]:
+    return FileImport.objects.filter(project=view.project).select_related("project", "created_by")
 
 
-class ImportsView(ListView, ProjectView):
-    """The file imports of a project. For managers."""
+class UploadView(ProjectView):
+    """A view that receives files."""
 
     parser_classes = (MultiPartParser,)  # type: ignore[assignment]
-    # The same file in the same project is one row, so repeating the request is harmless.
-    keeps_answers = False
-    serializer_class = ImportSerializer
-    queryset = FileImport.objects.none()
-    filters = ImportFilters
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.file_imports.select_related("created_by").filter(**query)
 
-    @extend_schema(
-        operation_id="imports_list",
-        tags=["transfers"],
-        parameters=[ImportFilters],
-        responses=ImportSerializer(many=True),
+formats = Resource(ApiView, "formats/", tag="transfers")
+imports = Resource(UploadView, f"{PROJECT}imports/", tag="transfers", rows=_imports)
+file_import = Resource(
+    ProjectView,
+    f"{PROJECT}imports/<int:pk>/",
+    tag="transfers",
+    find=lambda view, pk: get_object_or_404(_imports(view), pk=pk),
+)
+exports = Resource(ProjectView, f"{PROJECT}exports/<slug:format_name>/", tag="transfers")
+
+imports.add_list(
+    "imports_list",
+    ImportSerializer,
+    "List files that were uploaded or imported by a command, newest first.",
+    filters=ImportFilters,
+)
+file_import.add_read(
+    "imports_read", ImportSerializer, "Read an import's plan, progress, counts and faulty rows."
+)
+
+
+@formats.get(returns=FormatsSerializer)
+def formats_list(view: ApiView) -> Values:
+    """List import and export formats, and the columns that a mapping may name."""
+    return {"incoming": READERS.values(), "outgoing": WRITERS.values(), "columns": TARGETS}
+
+
+# The same file in the same project is one row, so repeating the request is harmless.
+@imports.post(takes=UploadSerializer, returns=ImportSerializer, status=201, keeps_answers=False)
+def imports_upload(view: ProjectView, values: Values) -> FileImport:
+    """Upload a file and guess its format and columns. Nothing is imported yet."""
+    return receive_upload(project=view.project, upload=values["file"], user=view.user)
+
+
+@file_import.patch(takes=PlanSerializer, returns=ImportSerializer)
+def imports_correct(view: ProjectView, record: FileImport, values: Values) -> FileImport:
+    """Set the format and the columns of a file; fields left out are guessed again. Honours `If-Match`."""
+    _require_file(record)
+    correct_plan(
+        record=record,
+        format_name=values.get("format", ""),
+        mapping=values.get("mapping", {}),
+        leave_out=values.get("leave_out", []),
+        meanings=values.get("meanings", {}),
+        user=view.user,
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """List files that were uploaded or imported by a command, newest first."""
-        return self.listed()
+    return record
 
-    @extend_schema(
-        operation_id="imports_upload",
-        tags=["transfers"],
-        request=UploadSerializer,
-        responses={201: ImportSerializer},
+
+@file_import.delete()
+def imports_discard(view: ProjectView, record: FileImport) -> None:
+    """Delete an uploaded file. Imported rows stay."""
+    discard_upload(record=record, user=view.user)
+
+
+@file_import.get("preview/", returns=PreviewSerializer)
+def imports_preview(view: ProjectView, record: FileImport) -> Preview:
+    """Read the first rows under the current plan. 404 once the import has started."""
+    preview = preview_of(record)
+    if preview is None:
+        raise Http404
+    return preview
+
+
+@file_import.post("start/", takes=StartSerializer, returns=ImportSerializer, status=202)
+def imports_start(view: ProjectView, record: FileImport, values: Values) -> FileImport:
+    """Start the import: a worker checks the whole file, then imports it. Poll its `state`."""
+    _require_file(record)
+    start_import(record=record, skip_bad=values["skip_bad"], user=view.user)
+    return record
+
+
+@file_import.post("undo/", returns=ImportSerializer, status=202)
+def imports_undo(view: ProjectView, record: FileImport) -> FileImport:
+    """Delete what an import brought, while nobody has annotated it or builds on it. Poll its `state`."""
+    request_undo(record=record, user=view.user)
+    record.refresh_from_db()
+    return record
+
+
+@exports.get(
+    filters=ExportQuery,
+    files={
+        (200, "application/jsonl"): OpenApiTypes.BINARY,
+        (200, "text/csv"): OpenApiTypes.BINARY,
+        (200, "application/json"): OpenApiTypes.ANY,
+        (200, "application/vnd.apache.parquet"): OpenApiTypes.BINARY,
+    },
+)
+def exports_download(view: ProjectView, query: Values, format_name: str) -> StreamingHttpResponse:
+    """Download current judgments, without superseded ones, gold and qualification items."""
+    export = _export(view, query, format_name)
+    content_type = TYPES[export.writer.container][0]
+    return attachment(pieces_of(export), name=file_name(export), content_type=content_type)
+
+
+@exports.get("manifest/", filters=ExportQuery, returns=ManifestSerializer)
+def exports_manifest(view: ProjectView, query: Values, format_name: str) -> Values:
+    """Read an export's content, its filters, and the number of dropped things by reason."""
+    return {"manifest": manifest_of(_export(view, query, format_name))}
+
+
+@exports.get("dropped/", filters=ExportQuery, files={(200, "application/jsonl"): OpenApiTypes.BINARY})
+def exports_dropped(view: ProjectView, query: Values, format_name: str) -> StreamingHttpResponse:
+    """Download the things that the format cannot carry, with judgment and reason, one per line."""
+    # Called before the first line is sent, so that an error becomes a problem response.
+    name = f"{view.project.slug}-{_export(view, query, format_name).writer.name}.dropped.jsonl"
+    lines = dropped_lines(lambda on_drop: _export(view, query, format_name, on_drop=on_drop))
+    return attachment(lines, name=name, content_type="application/jsonl")
+
+
+def _export(view: ProjectView, query: Values, format_name: str, **more: Any) -> Export:
+    """Return the export with the filters of a request. 404 for an unknown format."""
+    if format_name not in WRITERS:
+        raise Http404
+    return export_of(
+        project=view.project,
+        format_name=format_name,
+        filters=ExportFilters(
+            rounds=[int(number) for number in query["rounds"].split(",")] if "rounds" in query else None,
+            machines=query["machines"],
+            split=query.get("split", ""),
+            annotator=str(query.get("annotator", "")),
+            since=query.get("since"),
+            until=query.get("until"),
+            tag=query.get("tag", ""),
+            category=query.get("category", ""),
+            comparisons=[int(number) for number in query.get("comparisons", "").split(",") if number],
+        ),
+        **more,
     )
-    def post(self, request: Request, slug: str) -> Response:
-        """Upload a file and guess its format and columns. Nothing is imported yet."""
-        values = read_body(UploadSerializer, request)
-        record = receive_upload(project=self.project, upload=values["file"], user=self.user)
-        return Response(ImportSerializer(record).data, status=201)
-
-
-class OfImport(ProjectView):
-    """An operation on the import in the address. For managers."""
-
-    def record(self, pk: int) -> FileImport:
-        return get_object_or_404(
-            FileImport.objects.select_related("project", "created_by"), pk=pk, project=self.project
-        )
-
-
-class ImportView(OfImport):
-    """One file import. For managers."""
-
-    @extend_schema(operation_id="imports_read", tags=["transfers"], responses=ImportSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read an import's plan, progress, counts and faulty rows."""
-        return Response(ImportSerializer(self.record(pk)).data)
-
-    @extend_schema(
-        operation_id="imports_correct", tags=["transfers"], request=PlanSerializer, responses=ImportSerializer
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Set the format and the columns of a file; fields left out are guessed again. Honours `If-Match`."""
-        record = self.record(pk)
-        values = read_body(PlanSerializer, request)
-        self.require_match(ImportSerializer(record).data)
-        _require_file(record)
-        correct_plan(
-            record=record,
-            format_name=values.get("format", ""),
-            mapping=values.get("mapping", {}),
-            leave_out=values.get("leave_out", []),
-            meanings=values.get("meanings", {}),
-            user=self.user,
-        )
-        return Response(ImportSerializer(record).data)
-
-    @extend_schema(operation_id="imports_discard", tags=["transfers"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Delete an uploaded file. Imported rows stay."""
-        discard_upload(record=self.record(pk), user=self.user)
-        return Response(status=204)
-
-
-class PreviewView(OfImport):
-    """The first rows of an uploaded file. For managers."""
-
-    @extend_schema(operation_id="imports_preview", tags=["transfers"], responses=PreviewSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read the first rows under the current plan. 404 once the import has started."""
-        preview = preview_of(self.record(pk))
-        if preview is None:
-            raise Http404
-        return Response(PreviewSerializer(preview).data)
-
-
-class StartView(OfImport):
-    """The start of an import. For managers."""
-
-    @extend_schema(
-        operation_id="imports_start",
-        tags=["transfers"],
-        request=StartSerializer,
-        responses={202: ImportSerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Start the import: a worker checks the whole file, then imports it. Poll its `state`."""
-        record = self.record(pk)
-        _require_file(record)
-        start_import(record=record, skip_bad=read_body(StartSerializer, request)["skip_bad"], user=self.user)
-        return Response(ImportSerializer(record).data, status=202)
-
-
-class UndoView(OfImport):
-    """The undoing of an import. For managers."""
-
-    @extend_schema(
-        operation_id="imports_undo", tags=["transfers"], request=None, responses={202: ImportSerializer}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Delete what an import brought, while nobody has annotated it or builds on it. Poll its `state`."""
-        record = self.record(pk)
-        request_undo(record=record, user=self.user)
-        record.refresh_from_db()
-        return Response(ImportSerializer(record).data, status=202)
-
-
-class OfExport(ProjectView):
-    """An operation on an export of the project. For managers."""
-
-    def export(self, format_name: str, **more: Any) -> Export:
-        """Return the export with the filters of this request. 404 for an unknown format."""
-        if format_name not in WRITERS:
-            raise Http404
-        query = read_filters(ExportQuery, self.request)
-        rounds = [int(number) for number in query["rounds"].split(",")] if "rounds" in query else None
-        return export_of(
-            project=self.project,
-            format_name=format_name,
-            filters=ExportFilters(
-                rounds=rounds,
-                machines=query["machines"],
-                split=query.get("split", ""),
-                annotator=str(query.get("annotator", "")),
-                since=query.get("since"),
-                until=query.get("until"),
-                tag=query.get("tag", ""),
-                category=query.get("category", ""),
-                comparisons=[int(number) for number in query.get("comparisons", "").split(",") if number],
-            ),
-            **more,
-        )
-
-
-class ExportView(FileView, OfExport):
-    """A project's judgments as a file. For managers."""
-
-    @extend_schema(
-        operation_id="exports_download",
-        tags=["transfers"],
-        parameters=[ExportQuery],
-        responses={
-            (200, "application/jsonl"): OpenApiTypes.BINARY,
-            (200, "text/csv"): OpenApiTypes.BINARY,
-            (200, "application/json"): OpenApiTypes.ANY,
-            (200, "application/vnd.apache.parquet"): OpenApiTypes.BINARY,
-        },
-    )
-    def get(self, request: Request, slug: str, format_name: str) -> StreamingHttpResponse:
-        """Download current judgments, without superseded ones, gold and qualification items."""
-        made = self.export(format_name)
-        content_type = TYPES[made.writer.container][0]
-        return attachment(pieces_of(made), name=file_name(made), content_type=content_type)
-
-
-class ManifestView(OfExport):
-    """The manifest of an export. For managers."""
-
-    @extend_schema(
-        operation_id="exports_manifest",
-        tags=["transfers"],
-        parameters=[ExportQuery],
-        responses=ManifestSerializer,
-    )
-    def get(self, request: Request, slug: str, format_name: str) -> Response:
-        """Read an export's content, its filters, and the number of dropped things by reason."""
-        return Response({"manifest": manifest_of(self.export(format_name))})
-
-
-class DroppedView(FileView, OfExport):
-    """The things that an export drops. For managers."""
-
-    @extend_schema(
-        operation_id="exports_dropped",
-        tags=["transfers"],
-        parameters=[ExportQuery],
-        responses={(200, "application/jsonl"): OpenApiTypes.BINARY},
-    )
-    def get(self, request: Request, slug: str, format_name: str) -> StreamingHttpResponse:
-        """Download the things that the format cannot carry, with judgment and reason, one per line."""
-        # Called before the first line is sent, so that an error becomes a problem response.
-        name = f"{self.project.slug}-{self.export(format_name).writer.name}.dropped.jsonl"
-        make = partial(self.export, format_name)
-        lines = dropped_lines(lambda on_drop: make(on_drop=on_drop))
-        return attachment(lines, name=name, content_type="application/jsonl")
 
 
 def _require_file(record: FileImport) -> None:

@@ -1,20 +1,15 @@
 """Webhooks of a project and their deliveries."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.db import transaction
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import DeliveryState, WebhookEvent
 from annotation.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from annotation.services.webhooks import (
+    NewSecret,
     change_webhook,
     create_webhook,
     delete_webhook,
@@ -105,163 +100,82 @@ class WholeDeliverySerializer(DeliverySerializer):
 class DeliveryFilters(Filters):
     """Filters of deliveries."""
 
-    webhook = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
+    webhook = serializers.IntegerField(source="endpoint", required=False, min_value=1, max_value=2**63 - 1)
     state = serializers.ChoiceField(choices=DeliveryState.choices, required=False)
 
 
-class WebhooksView(ListView, ProjectView):
-    """The webhooks of a project. For managers."""
+webhooks = Resource(
+    ProjectView,
+    f"{PROJECT}webhooks/",
+    tag="webhooks",
+    rows=lambda view: view.project.webhooks.select_related("project"),
+)
+webhook = webhooks.item("<int:pk>/")
 
-    # The answer to a POST holds a secret, which is not stored in plain text.
-    keeps_answers = False
-    serializer_class = WebhookSerializer
-    queryset = WebhookEndpoint.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.webhooks.all()
-
-    @extend_schema(operation_id="webhooks_list", tags=["webhooks"], responses=WebhookSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the webhooks, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="webhooks_create",
-        tags=["webhooks"],
-        request=NewWebhookSerializer,
-        responses={201: MadeWebhookSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create a webhook. Only this response holds its secret."""
-        values = read_body(NewWebhookSerializer, request)
-        made = create_webhook(project=self.project, created_by=self.user, **values)
-        made.endpoint.secret = made.secret
-        return Response(MadeWebhookSerializer(made.endpoint).data, status=201)
+webhooks.add_list("webhooks_list", WebhookSerializer, "List the webhooks, newest first.")
+webhook.add_read("webhooks_read", WebhookSerializer, "Read a webhook with its events and its failures.")
 
 
-class OfWebhook(ProjectView):
-    """An operation on the webhook in the address. For managers."""
-
-    def webhook(self, pk: int) -> WebhookEndpoint:
-        endpoint: WebhookEndpoint = get_object_or_404(self.project.webhooks.select_related("project"), pk=pk)
-        return endpoint
-
-
-class WebhookView(OfWebhook):
-    """One webhook. For managers."""
-
-    @extend_schema(operation_id="webhooks_read", tags=["webhooks"], responses=WebhookSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a webhook with its events and its failures."""
-        return Response(WebhookSerializer(self.webhook(pk)).data)
-
-    @extend_schema(
-        operation_id="webhooks_change",
-        tags=["webhooks"],
-        request=WebhookSettingsSerializer,
-        responses=WebhookSerializer,
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Change the fields that are sent. Honours `If-Match`."""
-        changes = read_body(WebhookSettingsSerializer, request)
-        with transaction.atomic():
-            self.project.webhooks.select_for_update().filter(pk=pk).first()
-            held = self.webhook(pk)
-            self.require_match(WebhookSerializer(held).data)
-            names = ("url", "description", "events", "is_enabled")
-            values = {name: changes.get(name, getattr(held, name)) for name in names}
-            change_webhook(endpoint=held, changed_by=self.user, **values)
-        return Response(WebhookSerializer(held).data)
-
-    @extend_schema(operation_id="webhooks_delete", tags=["webhooks"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Delete a webhook with its sent and pending messages."""
-        delete_webhook(endpoint=self.webhook(pk), deleted_by=self.user)
-        return Response(status=204)
+# A response with a secret is not stored in plain text.
+@webhooks.post(takes=NewWebhookSerializer, returns=MadeWebhookSerializer, status=201, keeps_answers=False)
+def webhooks_create(view: ProjectView, values: Values) -> WebhookEndpoint:
+    """Create a webhook. Only this response holds its secret."""
+    return _with_secret(create_webhook(project=view.project, created_by=view.user, **values))
 
 
-class SecretView(OfWebhook):
-    """The secret of a webhook. For managers."""
-
-    keeps_answers = False
-
-    @extend_schema(
-        operation_id="webhooks_rotate",
-        tags=["webhooks"],
-        request=None,
-        responses={201: MadeWebhookSerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Create a new secret; only this response holds it. The previous one keeps signing for a day."""
-        made = rotate_secret(endpoint=self.webhook(pk), rotated_by=self.user)
-        made.endpoint.secret = made.secret
-        return Response(MadeWebhookSerializer(made.endpoint).data, status=201)
+@webhook.patch(takes=WebhookSettingsSerializer, returns=WebhookSerializer, locks=True)
+def webhooks_change(view: ProjectView, webhook: WebhookEndpoint, values: Values) -> WebhookEndpoint:
+    """Change the fields that are sent. Honours `If-Match`."""
+    names = ("url", "description", "events", "is_enabled")
+    changes = {name: values.get(name, getattr(webhook, name)) for name in names}
+    change_webhook(endpoint=webhook, changed_by=view.user, **changes)
+    return webhook
 
 
-class TestView(OfWebhook):
-    """A test message of a webhook. For managers."""
-
-    @extend_schema(
-        operation_id="webhooks_test", tags=["webhooks"], request=None, responses={202: DeliverySerializer}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Send the empty message `webhook.test` from a worker."""
-        delivery = send_test(endpoint=self.webhook(pk), sent_by=self.user)
-        return Response(DeliverySerializer(delivery).data, status=202)
+@webhook.delete()
+def webhooks_delete(view: ProjectView, webhook: WebhookEndpoint) -> None:
+    """Delete a webhook with its sent and pending messages."""
+    delete_webhook(endpoint=webhook, deleted_by=view.user)
 
 
-class DeliveriesView(ListView, ProjectView):
-    """The webhook deliveries of a project. For managers."""
-
-    serializer_class = DeliverySerializer
-    queryset = WebhookDelivery.objects.none()
-    filters = DeliveryFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        deliveries = WebhookDelivery.objects.filter(endpoint__project=self.project).select_related("message")
-        if "webhook" in query:
-            deliveries = deliveries.filter(endpoint=query["webhook"])
-        return deliveries.filter(state=query["state"]) if "state" in query else deliveries
-
-    @extend_schema(
-        operation_id="deliveries_list",
-        tags=["webhooks"],
-        parameters=[DeliveryFilters],
-        responses=DeliverySerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the deliveries of the last month, newest first."""
-        return self.listed()
+@webhook.post("secret/", returns=MadeWebhookSerializer, status=201, keeps_answers=False)
+def webhooks_rotate(view: ProjectView, webhook: WebhookEndpoint) -> WebhookEndpoint:
+    """Create a new secret; only this response holds it. The previous one keeps signing for a day."""
+    return _with_secret(rotate_secret(endpoint=webhook, rotated_by=view.user))
 
 
-class OfDelivery(ProjectView):
-    """An operation on the delivery in the address. For managers."""
-
-    def delivery(self, pk: int) -> WebhookDelivery:
-        rows = WebhookDelivery.objects.select_related("endpoint__project", "message")
-        return get_object_or_404(rows, pk=pk, endpoint__project=self.project)
+@webhook.post("test/", returns=DeliverySerializer, status=202)
+def webhooks_test(view: ProjectView, webhook: WebhookEndpoint) -> WebhookDelivery:
+    """Send the empty message `webhook.test` from a worker."""
+    return send_test(endpoint=webhook, sent_by=view.user)
 
 
-class DeliveryView(OfDelivery):
-    """One webhook delivery. For managers."""
+deliveries = Resource(
+    ProjectView,
+    f"{PROJECT}deliveries/",
+    tag="webhooks",
+    rows=lambda view: WebhookDelivery.objects.filter(endpoint__project=view.project).select_related(
+        "endpoint__project", "message"
+    ),
+)
+delivery = deliveries.item("<int:pk>/")
 
-    @extend_schema(operation_id="deliveries_read", tags=["webhooks"], responses=WholeDeliverySerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a message with all its attempts."""
-        return Response(WholeDeliverySerializer(self.delivery(pk)).data)
+deliveries.add_list(
+    "deliveries_list",
+    DeliverySerializer,
+    "List the deliveries of the last month, newest first.",
+    filters=DeliveryFilters,
+)
+delivery.add_read("deliveries_read", WholeDeliverySerializer, "Read a message with all its attempts.")
 
 
-class ResendView(OfDelivery):
-    """A repeated delivery. For managers."""
+@delivery.post("resend/", returns=DeliverySerializer, status=202)
+def deliveries_resend(view: ProjectView, delivery: WebhookDelivery) -> WebhookDelivery:
+    """Send a message again, with all retries and the same `webhook-id`."""
+    resend(delivery=delivery, sent_by=view.user)
+    return delivery
 
-    @extend_schema(
-        operation_id="deliveries_resend",
-        tags=["webhooks"],
-        request=None,
-        responses={202: DeliverySerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Send a message again, with all retries and the same `webhook-id`."""
-        delivery = self.delivery(pk)
-        resend(delivery=delivery, sent_by=self.user)
-        return Response(DeliverySerializer(delivery).data, status=202)
+
+def _with_secret(made: NewSecret) -> WebhookEndpoint:
+    made.endpoint.secret = made.secret
+    return made.endpoint

@@ -38,6 +38,13 @@ def test_every_operation_says_what_it_does_and_what_it_may_answer():
                 assert "schema" in parameter, f"{where}: {parameter['name']}"
 
 
+def test_a_renamed_operation_names_its_old_id_which_no_other_has():
+    operations = [operation for methods in document()["paths"].values() for operation in methods.values()]
+    former = {row["operationId"]: row["x-formerly"] for row in operations if "x-formerly" in row}
+    assert former["side_by_side_ask"] == "beside_ask"
+    assert not set(former.values()) & {row["operationId"] for row in operations}
+
+
 def test_every_object_and_every_field_of_ours_is_described():
     undescribed = [
         name for name, schema in document()["components"]["schemas"].items() if not _is_told(name, schema)

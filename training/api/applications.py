@@ -1,308 +1,406 @@
 """Stored requests and feedback for managers: lists, figures, incidents, settings, keys, deletion."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
-from rest_framework.request import Request
-from rest_framework.response import Response
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from annotation.models import ApiToken
-from training.api.application_parts import (
-    ChangedRuleSerializer,
-    ChangedSettingsSerializer,
-    DecisionSerializer,
-    EndUserSerializer,
-    ErasedSerializer,
-    FeedbackFilters,
-    FeedbackSettingsSerializer,
-    GivenSerializer,
-    IncidentSerializer,
-    KeySerializer,
-    NewKeySerializer,
-    OptInSerializer,
-    RedactedSerializer,
-    RequestFilters,
-    RuleSerializer,
-    SampleSerializer,
-    StoredRequestSerializer,
-    ThumbsSerializer,
-    TokenIdSerializer,
-    WholeRequestSerializer,
-)
+from training.choices import FeedbackKind, SelectionReason
 from training.models import (
     ApplicationRequest,
     Feedback,
     FeedbackIncident,
     FeedbackKey,
+    FeedbackRule,
+    FeedbackSettings,
+    RequestOptIn,
 )
 from training.selectors.feedback import incidents_of, stored_requests, thumbs_by_day, with_exclusion
 from training.services.feedback.abuse import decide_incident
-from training.services.feedback.erasure import erase_user
+from training.services.feedback.erasure import Erased, erase_user
 from training.services.feedback.pseudonyms import pseudonyms
 from training.services.feedback.redaction import Redactor, TooSlowError, checked_patterns
 from training.services.feedback.settings import (
+    SETTINGS,
     change_settings,
     create_key,
     opt_in,
     opt_out,
     revoke_key,
+    rules_of,
     set_rule,
     settings_of,
 )
 
+_OBJECTS = {"type": "array", "items": {"type": "object", "additionalProperties": True}}
 
-class RequestsView(ListView, ProjectView):
-    """The stored requests of a project. For managers."""
 
-    serializer_class = StoredRequestSerializer
-    queryset = ApplicationRequest.objects.none()
-    filters = RequestFilters
+@extend_schema_field(_OBJECTS)
+class ObjectsField(serializers.JSONField):
+    """A list of objects as it is stored."""
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        values = dict(query)
-        if user := values.pop("user", ""):
-            values["pseudonyms"] = pseudonyms(self.project.pk, user)
-        return stored_requests(self.project, values)
 
-    @extend_schema(
-        operation_id="application_requests_list",
-        tags=["feedback"],
-        parameters=[RequestFilters],
-        responses=StoredRequestSerializer(many=True),
+class GivenSerializer(serializers.ModelSerializer[Feedback]):
+    """Feedback as managers see it."""
+
+    request = serializers.IntegerField(source="request_id")
+    alternative = serializers.IntegerField(source="alternative_id", allow_null=True)
+    is_excluded = serializers.BooleanField(help_text="An incident excludes it.")
+
+    class Meta:
+        model = Feedback
+        fields = (
+            *(
+                "id",
+                "request",
+                "choice",
+                "kind",
+                "value",
+                "scale",
+                "text",
+                "alternative",
+                "alternative_choice",
+            ),
+            *("author", "source_name", "changes", "is_excluded", "created_at", "updated_at"),
+        )
+
+
+class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
+    """A stored request with its completions and provenance."""
+
+    checkpoint = serializers.CharField(source="checkpoint.name")
+    messages = ObjectsField()
+    choices = ObjectsField(help_text="Completions: text, seed, finish_reason, token_count.")
+    reason = serializers.SerializerMethodField(
+        help_text="The rule that put it before annotators; empty: none."
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the stored requests, newest first."""
-        return self.listed()
+    comparison = serializers.SerializerMethodField()
+
+    class Meta:
+        model = ApplicationRequest
+        fields: tuple[str, ...] = (
+            *("id", "key", "checkpoint", "token_name", "pseudonym", "messages", "choices", "sampling"),
+            *("redactions", "is_streamed", "scores", "reason", "comparison", "created_at"),
+        )
+
+    def get_reason(self, row: ApplicationRequest) -> str:
+        origin = getattr(row, "comparison", None)
+        return origin.reason if origin else ""
+
+    def get_comparison(self, row: ApplicationRequest) -> int | None:
+        origin = getattr(row, "comparison", None)
+        return origin.comparison_id if origin else None
 
 
-class RequestView(ProjectView):
-    """One stored request. For managers."""
+class WholeRequestSerializer(StoredRequestSerializer):
+    """A stored request with all feedback on it."""
 
-    @extend_schema(
-        operation_id="application_requests_read", tags=["feedback"], responses=WholeRequestSerializer
+    feedback = serializers.SerializerMethodField()
+
+    class Meta(StoredRequestSerializer.Meta):
+        fields = (*StoredRequestSerializer.Meta.fields, "feedback")
+
+    @extend_schema_field(GivenSerializer(many=True))
+    def get_feedback(self, row: ApplicationRequest) -> Any:
+        return GivenSerializer(with_exclusion(row.feedback.order_by("pk")), many=True).data
+
+
+class RequestFilters(Filters):
+    """Filters of stored requests."""
+
+    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
+    rating = serializers.ChoiceField(choices=["positive", "negative"], required=False)
+    source: Any = serializers.CharField(required=False, max_length=100, help_text="Of a token or key.")
+    checkpoint = serializers.CharField(required=False, max_length=100)
+    user = serializers.CharField(required=False, max_length=512, help_text="As the application sends it.")
+    since = serializers.DateTimeField(required=False)
+    until = serializers.DateTimeField(required=False)
+    has_feedback = serializers.BooleanField(required=False)
+    excluded = serializers.BooleanField(required=False, help_text="With excluded feedback.")
+
+
+class FeedbackFilters(Filters):
+    """Filters of feedback."""
+
+    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
+    source: Any = serializers.CharField(
+        source="source_name", required=False, max_length=100, help_text="Of a token or key."
     )
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a stored request with its provenance and all feedback."""
-        row = get_object_or_404(stored_requests(self.project, {}), pk=pk)
-        return Response(WholeRequestSerializer(row).data)
 
 
-class FeedbackListView(ListView, ProjectView):
-    """The feedback of a project. For managers."""
+class ThumbsSerializer(serializers.Serializer[Any]):
+    """Thumbs of one day on one checkpoint's completions."""
 
-    serializer_class = GivenSerializer
-    queryset = Feedback.objects.none()
-    filters = FeedbackFilters
+    day = serializers.DateField()
+    checkpoint = serializers.CharField()
+    up = serializers.IntegerField()
+    down = serializers.IntegerField()
+    share = serializers.FloatField(help_text="Of thumbs up.")
+    low = serializers.FloatField(help_text="Lower end of the 95 % interval.")
+    high = serializers.FloatField()
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        rows = with_exclusion(Feedback.objects.filter(project=self.project))
-        if "kind" in query:
-            rows = rows.filter(kind=query["kind"])
-        return rows.filter(source_name=query["source"]) if "source" in query else rows
 
-    @extend_schema(
-        operation_id="feedback_list",
-        tags=["feedback"],
-        parameters=[FeedbackFilters],
-        responses=GivenSerializer(many=True),
+class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
+    """A pattern that looks like abuse."""
+
+    rows = serializers.IntegerField(help_text="How much feedback it excludes.")
+
+    class Meta:
+        model = FeedbackIncident
+        fields = ("id", "kind", "subject", "started_at", "ended_at", "rows", "is_included", "decided_at")
+
+
+class DecisionSerializer(serializers.Serializer[Any]):
+    """The decision to include the feedback of an incident."""
+
+    is_included = serializers.BooleanField(required=False)
+
+
+class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
+    """A rule of the selection for annotators."""
+
+    class Meta:
+        model = FeedbackRule
+        fields = ("reason", "is_on", "share", "most_per_day")
+
+
+class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
+    """A publishable key, which is no secret."""
+
+    class Meta:
+        model = FeedbackKey
+        fields = ("id", "name", "key", "created_at", "revoked_at")
+
+
+class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
+    """A token whose requests are stored."""
+
+    token = serializers.IntegerField(source="token_id")
+    name = serializers.CharField(source="token.name")
+
+    class Meta:
+        model = RequestOptIn
+        fields = ("token", "name", "created_at")
+
+
+class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
+    """A project's settings for requests and feedback of applications."""
+
+    patterns = serializers.ListField(child=serializers.CharField())
+    origins = serializers.ListField(child=serializers.CharField())
+    rules = serializers.SerializerMethodField()
+    tokens = serializers.SerializerMethodField()
+
+    class Meta:
+        model = FeedbackSettings
+        fields = (*SETTINGS, "problem", "rules", "tokens")
+
+    @extend_schema_field(RuleSerializer(many=True))
+    def get_rules(self, settings: FeedbackSettings) -> Any:
+        return RuleSerializer(rules_of(settings.project), many=True).data
+
+    @extend_schema_field(OptInSerializer(many=True))
+    def get_tokens(self, settings: FeedbackSettings) -> Any:
+        return OptInSerializer(settings.project.request_opt_ins.select_related("token"), many=True).data
+
+
+class ChangedSettingsSerializer(serializers.Serializer[Any]):
+    """The settings to change."""
+
+    stores_requests = serializers.BooleanField(required=False)
+    retention_days = serializers.IntegerField(required=False, min_value=1, max_value=3650)
+    patterns = serializers.ListField(
+        child=serializers.CharField(max_length=500), required=False, help_text="Regular expressions."
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the feedback, newest first."""
-        return self.listed()
+    origins = serializers.ListField(child=serializers.CharField(max_length=300), required=False)
+    daily_quota = serializers.IntegerField(required=False, min_value=1, max_value=10_000_000)
+    daily_quota_of_user = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
 
 
-class FiguresView(ProjectView):
-    """Figures of feedback. For managers."""
+class ChangedRuleSerializer(serializers.Serializer[Any]):
+    """A rule to set."""
 
-    @extend_schema(operation_id="feedback_figures", tags=["feedback"], responses=ThumbsSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """Read thumbs by day and checkpoint, newest first."""
-        return Response(ThumbsSerializer(thumbs_by_day(self.project), many=True).data)
-
-
-class IncidentsView(ListView, ProjectView):
-    """Patterns that look like abuse. For managers."""
-
-    serializer_class = IncidentSerializer
-    queryset = FeedbackIncident.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return incidents_of(self.project)
-
-    @extend_schema(
-        operation_id="feedback_incidents_list",
-        tags=["feedback"],
-        responses=IncidentSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the incidents, newest first."""
-        return self.listed()
+    reason = serializers.ChoiceField(choices=SelectionReason.choices)
+    is_on = serializers.BooleanField()
+    share = serializers.FloatField(min_value=0, max_value=1)
+    most_per_day = serializers.IntegerField(min_value=1, max_value=10_000)
 
 
-class IncidentView(ProjectView):
-    """One incident. For managers."""
+class SampleSerializer(serializers.Serializer[Any]):
+    """Patterns to try on a text."""
 
-    @extend_schema(
-        operation_id="feedback_incidents_decide",
-        tags=["feedback"],
-        request=DecisionSerializer,
-        responses=IncidentSerializer,
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Include the feedback of an incident, or exclude it again."""
-        incident = get_object_or_404(self.project.feedback_incidents.select_related("project"), pk=pk)
-        values = read_body(DecisionSerializer, request)
-        if "is_included" in values:
-            decide_incident(incident=incident, included=values["is_included"], decided_by=self.user)
-        return Response(IncidentSerializer(incidents_of(self.project).get(pk=pk)).data)
+    patterns = serializers.ListField(child=serializers.CharField(max_length=500))
+    sample = serializers.CharField(max_length=5_000, allow_blank=True, trim_whitespace=False)
 
 
-class SettingsView(ProjectView):
-    """Settings of stored requests and feedback. For managers."""
+class RedactedSerializer(serializers.Serializer[Any]):
+    """The sample as it would be stored."""
 
-    @extend_schema(
-        operation_id="feedback_settings_read", tags=["feedback"], responses=FeedbackSettingsSerializer
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the settings with rules and tokens."""
-        return Response(FeedbackSettingsSerializer(settings_of(self.project)).data)
-
-    @extend_schema(
-        operation_id="feedback_settings_change",
-        tags=["feedback"],
-        request=ChangedSettingsSerializer,
-        responses=FeedbackSettingsSerializer,
-    )
-    def patch(self, request: Request, slug: str) -> Response:
-        """Change the settings that are sent."""
-        changes = read_body(ChangedSettingsSerializer, request)
-        settings = change_settings(project=self.project, changes=changes, changed_by=self.user)
-        return Response(FeedbackSettingsSerializer(settings).data)
+    redacted = serializers.CharField()
+    redactions = serializers.IntegerField()
 
 
-class PatternsView(ProjectView):
-    """A trial of redaction patterns. For managers."""
+class NewKeySerializer(serializers.Serializer[Any]):
+    """A key to create."""
 
-    @extend_schema(
-        operation_id="feedback_patterns_try",
-        tags=["feedback"],
-        request=SampleSerializer,
-        responses=RedactedSerializer,
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Try patterns on a sample text, of which nothing is stored."""
-        values = read_body(SampleSerializer, request)
-        redact = Redactor(checked_patterns(values["patterns"]))
-        try:
-            redacted = redact(values["sample"])
-        except TooSlowError as error:
-            raise Refusal(
-                "patterns_too_slow", _("The patterns take too long on this text."), field="patterns"
-            ) from error
-        return Response({"redacted": redacted, "redactions": redact.count})
+    name = serializers.CharField(max_length=100)
 
 
-class RuleView(ProjectView):
-    """Rules of the selection for annotators. For managers."""
+class TokenIdSerializer(serializers.Serializer[Any]):
+    """One of the user's tokens."""
 
-    @extend_schema(
-        operation_id="feedback_rules_set",
-        tags=["feedback"],
-        request=ChangedRuleSerializer,
-        responses=RuleSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Set the rule of one reason."""
-        values = read_body(ChangedRuleSerializer, request)
-        rule = set_rule(project=self.project, changed_by=self.user, **values)
-        return Response(RuleSerializer(rule).data)
+    token = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
 
 
-class TokensView(ProjectView):
-    """Tokens whose requests are stored. For managers."""
+class EndUserSerializer(serializers.Serializer[Any]):
+    """An end user."""
 
-    @extend_schema(
-        operation_id="feedback_tokens_add",
-        tags=["feedback"],
-        request=TokenIdSerializer,
-        responses={201: OptInSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Store the requests of one of the user's tokens."""
-        token_id = read_body(TokenIdSerializer, request)["token"]
-        token = ApiToken.objects.filter(pk=token_id, user=self.user).first()
-        if token is None:
-            raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
-        row = opt_in(project=self.project, token=token, opted_by=self.user)
-        return Response(OptInSerializer(row).data, status=201)
+    user = serializers.CharField(max_length=512, help_text="As the application sends it.")
 
 
-class StoredTokenView(ProjectView):
-    """A token whose requests are stored. For managers."""
+class ErasedSerializer(serializers.Serializer[Any]):
+    """Numbers of deleted records."""
 
-    @extend_schema(operation_id="feedback_tokens_remove", tags=["feedback"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Store no more requests of a token, by its id."""
-        row = get_object_or_404(self.project.request_opt_ins.select_related("project", "token"), token=pk)
-        opt_out(row=row, opted_by=self.user)
-        return Response(status=204)
+    requests = serializers.IntegerField()
+    feedback = serializers.IntegerField()
+    comparisons = serializers.IntegerField(help_text="Not yet annotated ones.")
+    remaining = serializers.IntegerField(help_text="Annotated ones, which stay.")
 
 
-class FeedbackKeysView(ListView, ProjectView):
-    """Publishable keys. For managers."""
+requests = Resource(
+    ProjectView,
+    f"{PROJECT}application-requests/",
+    tag="feedback",
+    rows=lambda view: stored_requests(view.project, {}),
+)
+feedback = Resource(ProjectView, f"{PROJECT}feedback/", tag="feedback")
+incidents = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/incidents/",
+    tag="feedback",
+    rows=lambda view: incidents_of(view.project),
+)
+stored_token = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/stored-tokens/<int:pk>/",
+    tag="feedback",
+    find=lambda view, pk: get_object_or_404(
+        view.project.request_opt_ins.select_related("project", "token"), token=pk
+    ),
+)
+keys = Resource(
+    ProjectView,
+    f"{PROJECT}feedback/keys/",
+    tag="feedback",
+    rows=lambda view: view.project.feedback_keys.select_related("project"),
+)
 
-    serializer_class = KeySerializer
-    queryset = FeedbackKey.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.project.feedback_keys.all()
-
-    @extend_schema(operation_id="feedback_keys_list", tags=["feedback"], responses=KeySerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the keys, newest first, revoked ones included."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="feedback_keys_create",
-        tags=["feedback"],
-        request=NewKeySerializer,
-        responses={201: KeySerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create a key for a web page."""
-        name = read_body(NewKeySerializer, request)["name"]
-        key = create_key(project=self.project, name=name, created_by=self.user)
-        return Response(KeySerializer(key).data, status=201)
+requests.item("<int:pk>/").add_read(
+    "application_requests_read",
+    WholeRequestSerializer,
+    "Read a stored request with its provenance and all feedback.",
+)
+incidents.add_list("feedback_incidents_list", IncidentSerializer, "List the incidents, newest first.")
+keys.add_list("feedback_keys_list", KeySerializer, "List the keys, newest first, revoked ones included.")
 
 
-class FeedbackKeyView(ProjectView):
-    """One publishable key. For managers."""
-
-    @extend_schema(operation_id="feedback_keys_revoke", tags=["feedback"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Revoke a key, for good."""
-        key = get_object_or_404(self.project.feedback_keys.select_related("project"), pk=pk)
-        revoke_key(key=key, revoked_by=self.user)
-        return Response(status=204)
+@requests.get_list(StoredRequestSerializer, filters=RequestFilters)
+def application_requests_list(view: ProjectView, query: Values) -> QuerySet[ApplicationRequest]:
+    """List the stored requests, newest first."""
+    values = dict(query)
+    if user := values.pop("user", ""):
+        values["pseudonyms"] = pseudonyms(view.project.pk, user)
+    return stored_requests(view.project, values)
 
 
-class ErasureView(ProjectView):
-    """Deletion of an end user. For managers."""
+@feedback.get_list(GivenSerializer, filters=FeedbackFilters)
+def feedback_list(view: ProjectView, query: Values) -> QuerySet[Feedback]:
+    """List the feedback, newest first."""
+    return with_exclusion(Feedback.objects.filter(project=view.project)).filter(**query)
 
-    @extend_schema(
-        operation_id="feedback_erase",
-        tags=["feedback"],
-        request=EndUserSerializer,
-        responses=ErasedSerializer,
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Delete all requests and feedback of an end user."""
-        user = read_body(EndUserSerializer, request)["user"]
-        erased = erase_user(project=self.project, user_id=user, erased_by=self.user)
-        return Response(ErasedSerializer(erased).data)
+
+@feedback.get("figures/", returns=[ThumbsSerializer])
+def feedback_figures(view: ProjectView) -> Any:
+    """Read thumbs by day and checkpoint, newest first."""
+    return thumbs_by_day(view.project)
+
+
+@incidents.item("<int:pk>/").patch(takes=DecisionSerializer, returns=IncidentSerializer)
+def feedback_incidents_decide(
+    view: ProjectView, incident: FeedbackIncident, values: Values
+) -> FeedbackIncident:
+    """Include the feedback of an incident, or exclude it again."""
+    if "is_included" in values:
+        decide_incident(incident=incident, included=values["is_included"], decided_by=view.user)
+    return incidents_of(view.project).get(pk=incident.pk)
+
+
+@feedback.get("settings/", returns=FeedbackSettingsSerializer)
+def feedback_settings_read(view: ProjectView) -> FeedbackSettings:
+    """Read the settings with rules and tokens."""
+    return settings_of(view.project)
+
+
+@feedback.patch("settings/", takes=ChangedSettingsSerializer, returns=FeedbackSettingsSerializer)
+def feedback_settings_change(view: ProjectView, values: Values) -> FeedbackSettings:
+    """Change the settings that are sent."""
+    return change_settings(project=view.project, changes=values, changed_by=view.user)
+
+
+@feedback.post("patterns/", takes=SampleSerializer, returns=RedactedSerializer)
+def feedback_patterns_try(view: ProjectView, values: Values) -> Values:
+    """Try patterns on a sample text, of which nothing is stored."""
+    redact = Redactor(checked_patterns(values["patterns"]))
+    try:
+        redacted = redact(values["sample"])
+    except TooSlowError as error:
+        raise Refusal(
+            "patterns_too_slow", _("The patterns take too long on this text."), field="patterns"
+        ) from error
+    return {"redacted": redacted, "redactions": redact.count}
+
+
+@feedback.put("rules/", takes=ChangedRuleSerializer, returns=RuleSerializer)
+def feedback_rules_set(view: ProjectView, values: Values) -> FeedbackRule:
+    """Set the rule of one reason."""
+    return set_rule(project=view.project, changed_by=view.user, **values)
+
+
+@feedback.post("stored-tokens/", takes=TokenIdSerializer, returns=OptInSerializer, status=201)
+def feedback_tokens_add(view: ProjectView, values: Values) -> RequestOptIn:
+    """Store the requests of one of the user's tokens."""
+    token = ApiToken.objects.filter(pk=values["token"], user=view.user).first()
+    if token is None:
+        raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
+    return opt_in(project=view.project, token=token, opted_by=view.user)
+
+
+@stored_token.delete()
+def feedback_tokens_remove(view: ProjectView, row: RequestOptIn) -> None:
+    """Store no more requests of a token, by its id."""
+    opt_out(row=row, opted_by=view.user)
+
+
+@keys.post(takes=NewKeySerializer, returns=KeySerializer, status=201)
+def feedback_keys_create(view: ProjectView, values: Values) -> FeedbackKey:
+    """Create a key for a web page."""
+    return create_key(project=view.project, name=values["name"], created_by=view.user)
+
+
+@keys.item("<int:pk>/").delete()
+def feedback_keys_revoke(view: ProjectView, key: FeedbackKey) -> None:
+    """Revoke a key, for good."""
+    revoke_key(key=key, revoked_by=view.user)
+
+
+@feedback.post("erasure/", takes=EndUserSerializer, returns=ErasedSerializer)
+def feedback_erase(view: ProjectView, values: Values) -> Erased:
+    """Delete all requests and feedback of an end user."""
+    return erase_user(project=view.project, user_id=values["user"], erased_by=view.user)

@@ -1,22 +1,18 @@
 """Arenas: blind votes on pairs whose answers were written ahead; who wrote what is told after the vote."""
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
 from annotation.selectors import access
-from training.api.side_by_side_parts import named_checkpoints
+from training.api.side_by_side import named_checkpoints
 from training.models import ArenaBallot, ArenaLink
 from training.services.comparing.arena import (
     MOST_CHECKPOINTS,
@@ -127,105 +123,69 @@ class VoteSerializer(serializers.Serializer[Any]):
     vote = serializers.ChoiceField(choices=list(VOTES), help_text="`first` and `second` are the better one.")
 
 
-class ArenasView(ListView, ProjectView):
-    """The arenas of a project. For managers."""
-
-    serializer_class = ArenaSerializer
-    queryset = ArenaLink.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return self.project.arenas.prefetch_related("checkpoints")
-
-    @extend_schema(operation_id="arenas_list", tags=["checkpoints"], responses=ArenaSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the arenas with how many votes they have, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="arenas_create",
-        tags=["checkpoints"],
-        request=NewArenaSerializer,
-        responses={201: ArenaSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Open an arena. A worker has its answers written; voting begins with the first pair."""
-        values = read_body(NewArenaSerializer, request)
-        values["checkpoints"] = named_checkpoints(self.project, values["checkpoints"])
-        made = create_arena(project=self.project, created_by=self.user, **values)
-        return Response(ArenaSerializer(made).data, status=201)
-
-
-class CloseView(ProjectView):
-    """An arena that is ended. For managers."""
-
-    @extend_schema(
-        operation_id="arenas_close", tags=["checkpoints"], request=None, responses={200: ArenaSerializer}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """End the voting for good. Closing twice is closing once."""
-        arena = get_object_or_404(self.project.arenas, pk=pk)
-        close_arena(arena=arena, closed_by=self.user)
-        arena.refresh_from_db()
-        return Response(ArenaSerializer(arena).data)
-
-
 class VotingView(ApiView):
-    """Something of the arena in the address. For members who may label; an outsider gets 404."""
+    """An operation of an arena's voters. For members who may label; an outsider gets 404."""
 
     changes = TokenScope.LABEL
 
-    def link(self, arena: str) -> ArenaLink:
-        """The arena in the address, for those who may vote as themselves."""
-        if not arena.isascii():
-            raise Http404
-        link = get_object_or_404(ArenaLink.objects.select_related("project"), slug=arena)
-        if not access.may(self.user, link.project, Role.ANNOTATOR):
-            raise Http404
-        return link
 
-    def ballot(self, arena: str, ballot: uuid.UUID) -> ArenaBallot:
-        """One's own ballot in the address."""
-        rows = ArenaBallot.objects.select_related("pair__comparison__prompt", "judgment", "voter")
-        return get_object_or_404(rows, pk=ballot, pair__arena=self.link(arena), voter=self.user)
+def _link(view: VotingView, arena: str) -> ArenaLink:
+    """Return an arena for those who may vote as themselves."""
+    if not arena.isascii():
+        raise Http404
+    link = get_object_or_404(ArenaLink.objects.select_related("project"), slug=arena)
+    if not access.may(view.user, link.project, Role.ANNOTATOR):
+        raise Http404
+    return link
 
 
-class NextBallotView(VotingView):
-    """The pair to vote on next. For members."""
-
-    # Until it is voted on, the same pair comes again by itself.
-    keeps_answers = False
-
-    @extend_schema(
-        operation_id="ballots_next", tags=["labelling"], request=None, responses=NextBallotSerializer
-    )
-    def post(self, request: Request, arena: str) -> Response:
-        """Get the pair to vote on next, blind. 429 for more than a person can read."""
-        try:
-            ballot = next_ballot(arena=self.link(arena), voter=self.user)
-        except TooFast as refusal:
-            raise exceptions.Throttled(wait=refusal.seconds) from refusal
-        return Response({"ballot": BallotSerializer(ballot).data if ballot else None})
+def _ballot(view: VotingView, arena: str, ballot: uuid.UUID) -> ArenaBallot:
+    rows = ArenaBallot.objects.select_related("pair__comparison__prompt", "judgment", "voter")
+    return get_object_or_404(rows, pk=ballot, pair__arena=_link(view, arena), voter=view.user)
 
 
-class BallotView(VotingView):
-    """A pair that one was given. For who was given it."""
+arenas = Resource(
+    ProjectView,
+    f"{PROJECT}arenas/",
+    tag="checkpoints",
+    rows=lambda view: view.project.arenas.prefetch_related("checkpoints"),
+)
+ballots = Resource(VotingView, "arenas/<slug:arena>/ballots/", tag="labelling")
+ballot = ballots.item("<uuid:ballot>/", find=_ballot)
 
-    @extend_schema(operation_id="ballots_read", tags=["labelling"], responses=BallotSerializer)
-    def get(self, request: Request, arena: str, ballot: uuid.UUID) -> Response:
-        """Read a pair; once one has voted, with who wrote what."""
-        return Response(BallotSerializer(self.ballot(arena, ballot)).data)
+arenas.add_list(
+    "arenas_list", ArenaSerializer, "List the arenas with how many votes they have, newest first."
+)
+ballot.add_read("ballots_read", BallotSerializer, "Read a pair; once one has voted, with who wrote what.")
 
 
-class VoteView(VotingView):
-    """A vote on a pair. For who was given it."""
+@arenas.post(takes=NewArenaSerializer, returns=ArenaSerializer, status=201)
+def arenas_create(view: ProjectView, values: Values) -> ArenaLink:
+    """Open an arena. A worker has its answers written; voting begins with the first pair."""
+    values["checkpoints"] = named_checkpoints(view.project, values["checkpoints"])
+    return create_arena(project=view.project, created_by=view.user, **values)
 
-    @extend_schema(
-        operation_id="ballots_vote", tags=["labelling"], request=VoteSerializer, responses=BallotSerializer
-    )
-    def post(self, request: Request, arena: str, ballot: uuid.UUID) -> Response:
-        """Vote, once; who wrote what is in the answer. A second vote changes nothing."""
-        record = self.ballot(arena, ballot)
-        choice = read_body(VoteSerializer, request)["vote"]
-        vote_in_arena(ballot=record, voter=self.user, vote=VOTES[choice])
-        return Response(BallotSerializer(self.ballot(arena, ballot)).data)
+
+@arenas.item("<int:pk>/").post("close/", returns=ArenaSerializer)
+def arenas_close(view: ProjectView, arena: ArenaLink) -> ArenaLink:
+    """End the voting for good. Closing twice is closing once."""
+    close_arena(arena=arena, closed_by=view.user)
+    arena.refresh_from_db()
+    return arena
+
+
+# Until it is voted on, the same pair comes again by itself.
+@ballots.post("next/", returns=NextBallotSerializer, keeps_answers=False)
+def ballots_next(view: VotingView, arena: str) -> Values:
+    """Get the pair to vote on next, blind. 429 for more than a person can read."""
+    try:
+        return {"ballot": next_ballot(arena=_link(view, arena), voter=view.user)}
+    except TooFast as refusal:
+        raise exceptions.Throttled(wait=refusal.seconds) from refusal
+
+
+@ballot.post("vote/", takes=VoteSerializer, returns=BallotSerializer)
+def ballots_vote(view: VotingView, ballot: ArenaBallot, values: Values) -> ArenaBallot:
+    """Vote, once; who wrote what is in the answer. A second vote changes nothing."""
+    vote_in_arena(ballot=ballot, voter=view.user, vote=VOTES[values["vote"]])
+    return _ballot(view, ballot.pair.arena.slug, ballot.pk)

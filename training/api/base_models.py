@@ -1,6 +1,5 @@
 """Base models: listed, added, inspected, removed; the one that a project's next round begins from."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.conf import settings
@@ -8,16 +7,16 @@ from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import JobState
 from training.choices import BaseOrigin
 from training.contract import CHECKPOINT_NAME
+from training.files.hub import HubModel
 from training.models import BaseModel, BaseModelAddition
+from training.selectors.access import require_manager
 from training.selectors.base_models import base_of, bases_for
 from training.services.registry.base_estimates import estimates_of
 from training.services.registry.base_models import (
@@ -29,7 +28,6 @@ from training.services.registry.base_models import (
     request_base_model,
 )
 from training.services.rounds.base_choice import choose_base
-from training.views.access import require_manager
 
 
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
@@ -166,174 +164,102 @@ class ProjectBaseSerializer(serializers.Serializer[Any]):
     base_model = serializers.CharField(max_length=100)
 
 
-class BaseModelsView(ListView, ApiView):
-    """The base models. For managers; superusers add to them."""
-
-    serializer_class = BaseModelSerializer
-    queryset = BaseModel.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All that a manager may see."""
-        require_manager(self.user, None)
-        return bases_for(self.user)
-
-    @extend_schema(
-        operation_id="base_models_list", tags=["base models"], responses=BaseModelSerializer(many=True)
-    )
-    def get(self, request: Request) -> Response:
-        """List the base models of the installation, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="base_models_add",
-        tags=["base models"],
-        request=NewBaseModelSerializer,
-        responses={202: AdditionSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Have a worker add a base model; what is not supported is refused. For superusers."""
-        self.require_superuser()
-        values = read_body(NewBaseModelSerializer, request)
-        new_base = NewBaseModel(**{**values, "origin": BaseOrigin(values["origin"])})
-        addition = request_base_model(new_base=new_base, requested_by=self.user)
-        return Response(AdditionSerializer(addition).data, status=202)
+def _base(view: ApiView, name: str) -> BaseModel:
+    require_manager(view.user, None)
+    if not CHECKPOINT_NAME.fullmatch(name):
+        # PostgreSQL takes no NUL, not even to look for.
+        raise Http404
+    return get_object_or_404(bases_for(view.user), name=name)
 
 
-class OfBaseModel(ApiView):
-    """Something of the base model in the address. For managers."""
-
-    def base(self, name: str) -> BaseModel:
-        """Return the base model in the address."""
-        require_manager(self.user, None)
-        if not CHECKPOINT_NAME.fullmatch(name):
-            # PostgreSQL takes no NUL, not even to look for.
-            raise Http404
-        return get_object_or_404(bases_for(self.user), name=name)
+def _addition(view: ApiView, pk: int) -> BaseModelAddition:
+    view.require_superuser()
+    return get_object_or_404(BaseModelAddition.objects.select_related("base"), pk=pk)
 
 
-class BaseModelView(OfBaseModel):
-    """One base model. For managers; superusers remove it."""
+bases = Resource(ApiView, "base-models/", tag="base models")
+base = bases.item("<str:name>/", find=_base)
+additions = Resource(
+    ApiView,
+    "base-model-additions/",
+    tag="base models",
+    rows=lambda _view: BaseModelAddition.objects.select_related("base"),
+)
+addition = additions.item("<int:pk>/", find=_addition)
+hub = Resource(ApiView, "hub-models/", tag="base models")
+choice = Resource(ProjectView, f"{PROJECT}base-model/", tag="base models")
 
-    @extend_schema(operation_id="base_models_read", tags=["base models"], responses=WholeBaseModelSerializer)
-    def get(self, request: Request, name: str) -> Response:
-        """Read a base model with its chat template, memory estimates and the digest of every file."""
-        return Response(WholeBaseModelSerializer(self.base(name)).data)
-
-    @extend_schema(operation_id="base_models_remove", tags=["base models"], responses={204: None})
-    def delete(self, request: Request, name: str) -> Response:
-        """Remove it with its files. 422 as long as anything needs it. For superusers."""
-        base = self.base(name)
-        self.require_superuser()
-        remove_base_model(base=base, removed_by=self.user)
-        return Response(status=204)
-
-
-class InspectionView(OfBaseModel):
-    """The inspection of a base model. For superusers."""
-
-    @extend_schema(
-        operation_id="base_models_inspect",
-        tags=["base models"],
-        request=None,
-        responses={202: AdditionSerializer},
-    )
-    def post(self, request: Request, name: str) -> Response:
-        """Have a worker read its files again."""
-        base = self.base(name)
-        self.require_superuser()
-        return Response(AdditionSerializer(inspect_again(base=base, requested_by=self.user)).data, status=202)
+base.add_read(
+    "base_models_read",
+    WholeBaseModelSerializer,
+    "Read a base model with its chat template, memory estimates and the digest of every file.",
+)
+additions.add_list(
+    "base_model_additions_list",
+    AdditionSerializer,
+    "List what is being added, was added or refused, newest first.",
+    filters=AdditionFilters,
+    requires=superusers,
+)
+addition.add_read(
+    "base_model_additions_read", AdditionSerializer, "Read how far it is, or why it was refused."
+)
 
 
-class AdditionsView(ListView, ApiView):
-    """Base models that are being added. For superusers."""
-
-    serializer_class = AdditionSerializer
-    queryset = BaseModelAddition.objects.none()
-    filters = AdditionFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state."""
-        additions = BaseModelAddition.objects.select_related("base")
-        return additions.filter(state=query["state"]) if "state" in query else additions
-
-    @extend_schema(
-        operation_id="base_model_additions_list",
-        tags=["base models"],
-        parameters=[AdditionFilters],
-        responses=AdditionSerializer(many=True),
-    )
-    def get(self, request: Request) -> Response:
-        """List what is being added, was added or refused, newest first."""
-        self.require_superuser()
-        return self.listed()
+@bases.get_list(BaseModelSerializer)
+def base_models_list(view: ApiView) -> QuerySet[BaseModel]:
+    """List the base models of the installation, newest first."""
+    require_manager(view.user, None)
+    return bases_for(view.user)
 
 
-class AdditionView(ApiView):
-    """One addition. For superusers."""
-
-    @extend_schema(
-        operation_id="base_model_additions_read", tags=["base models"], responses=AdditionSerializer
-    )
-    def get(self, request: Request, pk: int) -> Response:
-        """Read how far it is, or why it was refused."""
-        return Response(AdditionSerializer(self._addition(pk)).data)
-
-    @extend_schema(operation_id="base_model_additions_cancel", tags=["base models"], responses={204: None})
-    def delete(self, request: Request, pk: int) -> Response:
-        """Cancel it; a worker removes what was downloaded."""
-        cancel_addition(addition=self._addition(pk), cancelled_by=self.user)
-        return Response(status=204)
-
-    def _addition(self, pk: int) -> BaseModelAddition:
-        self.require_superuser()
-        return get_object_or_404(BaseModelAddition.objects.select_related("base"), pk=pk)
+@bases.post(takes=NewBaseModelSerializer, returns=AdditionSerializer, status=202, requires=superusers)
+def base_models_add(view: ApiView, values: Values) -> BaseModelAddition:
+    """Have a worker add a base model; what is not supported is refused. For superusers."""
+    new_base = NewBaseModel(**{**values, "origin": BaseOrigin(values["origin"])})
+    return request_base_model(new_base=new_base, requested_by=view.user)
 
 
-class HubModelView(ApiView):
-    """A model on the hub. For superusers."""
-
-    @extend_schema(
-        operation_id="hub_models_read",
-        tags=["base models"],
-        parameters=[HubModelFilters],
-        responses=HubModelSerializer,
-    )
-    def get(self, request: Request) -> Response:
-        """Look up commit, licence and size of a model before it is added. 422 where the hub has none."""
-        self.require_superuser()
-        filters = HubModelFilters(data=request.query_params)
-        filters.is_valid(raise_exception=True)
-        values = filters.validated_data
-        model = look_up_on_hub(repository=values["repository"], revision=values.get("revision", ""))
-        return Response(HubModelSerializer(model).data)
+@base.delete(requires=superusers)
+def base_models_remove(view: ApiView, base: BaseModel) -> None:
+    """Remove it with its files. 422 as long as anything needs it. For superusers."""
+    remove_base_model(base=base, removed_by=view.user)
 
 
-class ProjectBaseView(ProjectView):
-    """The base model of a project. For managers."""
+@base.post("inspection/", returns=AdditionSerializer, status=202, requires=superusers)
+def base_models_inspect(view: ApiView, base: BaseModel) -> BaseModelAddition:
+    """Have a worker read its files again."""
+    return inspect_again(base=base, requested_by=view.user)
 
-    @extend_schema(
-        operation_id="project_base_model_read", tags=["base models"], responses=ProjectBaseSerializer
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the base model that the next round begins from."""
-        base = base_of(self.project)
-        # Before the first round the installation's default is not registered.
-        name = base.name if base else settings.RONDO_STARTER_MODEL_NAME
-        return Response({"base_model": name})
 
-    @extend_schema(
-        operation_id="project_base_model_choose",
-        tags=["base models"],
-        request=ProjectBaseSerializer,
-        responses=ProjectBaseSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Choose it. A draft takes it at once; an open round goes on as it is."""
-        name = read_body(ProjectBaseSerializer, request)["base_model"]
-        base = bases_for(self.user).filter(name=name).first()
-        if base is None:
-            raise serializers.ValidationError(
-                {"base_model": [_("There is no base model %(name)r.") % {"name": name[:60]}]}
-            )
-        choose_base(project=self.project, base=base, chosen_by=self.user)
-        return Response({"base_model": base.name})
+@addition.delete()
+def base_model_additions_cancel(view: ApiView, addition: BaseModelAddition) -> None:
+    """Cancel it; a worker removes what was downloaded."""
+    cancel_addition(addition=addition, cancelled_by=view.user)
+
+
+@hub.get(filters=HubModelFilters, returns=HubModelSerializer, requires=superusers)
+def hub_models_read(view: ApiView, query: Values) -> HubModel:
+    """Look up commit, licence and size of a model before it is added. 422 where the hub has none."""
+    return look_up_on_hub(repository=query["repository"], revision=query.get("revision", ""))
+
+
+@choice.get(returns=ProjectBaseSerializer)
+def project_base_model_read(view: ProjectView) -> Values:
+    """Read the base model that the next round begins from."""
+    base = base_of(view.project)
+    # Before the first round the installation's default is not registered.
+    return {"base_model": base.name if base else settings.RONDO_STARTER_MODEL_NAME}
+
+
+@choice.put(takes=ProjectBaseSerializer, returns=ProjectBaseSerializer)
+def project_base_model_choose(view: ProjectView, values: Values) -> Values:
+    """Choose it. A draft takes it at once; an open round goes on as it is."""
+    name = values["base_model"]
+    base = bases_for(view.user).filter(name=name).first()
+    if base is None:
+        raise serializers.ValidationError(
+            {"base_model": [_("There is no base model %(name)r.") % {"name": name[:60]}]}
+        )
+    choose_base(project=view.project, base=base, chosen_by=view.user)
+    return {"base_model": base.name}

@@ -1,32 +1,34 @@
 """Checkpoints: what was trained, how it is described, checked, exported and deleted."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import transaction
 from django.db.models import QuerySet
-from django.http import Http404
+from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ApiView, Filters, ListView, read_body
+from annotation.api.base import ApiView, Filters
+from annotation.api.downloads import attachment
+from annotation.api.operations import Resource, Values, superusers
+from annotation.choices import JobState
 from annotation.models import Project
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.figures.model_card import model_card
+from training.files.shared import fetched
 from training.models import Checkpoint, CheckpointExport
+from training.selectors.access import require_manager
 from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
+from training.selectors.evaluation_report import report_file, report_of
 from training.selectors.projects import checkpoints_for
 from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_checkpoint
-from training.services.registry.exports import request_export
+from training.services.registry.exports import archive_name, request_export
 from training.services.registry.registry import delete_files
 from training.services.registry.served_models import register_served_model
 from training.services.registry.verification import check_files
-from training.views.access import require_manager
+from training.services.runs.archives import zip_of_folder
 
 
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
@@ -169,155 +171,115 @@ class ServedModelSerializer(serializers.Serializer[Any]):
     )
 
 
-class CheckpointsView(ListView, ApiView):
-    """The checkpoints of one's projects. For managers; superusers add models of other servers."""
+def _checkpoint(view: ApiView, name: str) -> Checkpoint:
+    """Return a checkpoint; 404 for outsiders, 403 for members who manage nothing."""
+    if not CHECKPOINT_NAME.fullmatch(name):
+        # PostgreSQL takes no NUL, not even to look for.
+        raise Http404
+    related = ("project", "parent", "run__snapshot")
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
+    require_manager(view.user, checkpoint.project)
+    return checkpoint
 
-    serializer_class = CheckpointSerializer
-    queryset = Checkpoint.objects.none()
-    filters = CheckpointFilters
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """By text, tag, kind, round, evaluation and project."""
-        require_manager(self.user, None)
-        text_filters = {name: query.get(name, "") for name in ("text", "tag", "kind")}
-        checkpoints = found_checkpoints(
-            checkpoints_for(self.user),
-            **text_filters,
-            round_number=query.get("round"),
-            evaluated=bool(query.get("evaluated")),
-        )
-        return checkpoints.filter(project__slug=query["project"]) if "project" in query else checkpoints
+def _require_owner(view: ApiView, checkpoint: Checkpoint) -> None:
+    """Refuse a change of a checkpoint that belongs to no project to all but superusers."""
+    if checkpoint.project is None and not view.user.is_superuser:
+        raise PermissionDenied
 
-    @extend_schema(
-        operation_id="checkpoints_list",
-        tags=["checkpoints"],
-        parameters=[CheckpointFilters],
-        responses=CheckpointSerializer(many=True),
+
+checkpoints = Resource(ApiView, "checkpoints/", tag="checkpoints")
+checkpoint = checkpoints.item("<str:name>/", find=_checkpoint)
+
+checkpoint.add_read(
+    "checkpoints_read",
+    WholeCheckpointSerializer,
+    "Read a checkpoint with its manifest and how it did against its parent.",
+)
+
+
+@checkpoints.get_list(CheckpointSerializer, filters=CheckpointFilters)
+def checkpoints_list(view: ApiView, query: Values) -> QuerySet[Checkpoint]:
+    """List the checkpoints of the projects that one manages, and the starter models, newest first."""
+    require_manager(view.user, None)
+    text_filters = {name: query.get(name, "") for name in ("text", "tag", "kind")}
+    checkpoints = found_checkpoints(
+        checkpoints_for(view.user),
+        **text_filters,
+        round_number=query.get("round"),
+        evaluated=bool(query.get("evaluated")),
     )
-    def get(self, request: Request) -> Response:
-        """List the checkpoints of the projects that one manages, and the starter models, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="checkpoints_serve",
-        tags=["checkpoints"],
-        request=ServedModelSerializer,
-        responses={201: CheckpointSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Write down a model that another OpenAI-compatible server answers for. For superusers."""
-        self.require_superuser()
-        added = register_served_model(by=self.user, **read_body(ServedModelSerializer, request))
-        return Response(CheckpointSerializer(added).data, status=201)
+    return checkpoints.filter(project__slug=query["project"]) if "project" in query else checkpoints
 
 
-class OfCheckpoint(ApiView):
-    """Something of the checkpoint in the address. For managers."""
-
-    def checkpoint(self, name: str) -> Checkpoint:
-        """The checkpoint in the address; 404 for outsiders, 403 for members who manage nothing."""
-        if not CHECKPOINT_NAME.fullmatch(name):
-            # PostgreSQL takes no NUL, not even to look for.
-            raise Http404
-        related = ("project", "parent", "run__snapshot")
-        checkpoint = get_object_or_404(Checkpoint.objects.select_related(*related), name=name)
-        require_manager(self.user, checkpoint.project)
-        return checkpoint
-
-    def get_checkpoint(self, name: str) -> Checkpoint:
-        """One that this person may change: one of no project is the superusers' business."""
-        checkpoint = self.checkpoint(name)
-        if checkpoint.project is None and not self.user.is_superuser:
-            raise PermissionDenied
-        return checkpoint
+@checkpoints.post(takes=ServedModelSerializer, returns=CheckpointSerializer, status=201, requires=superusers)
+def checkpoints_serve(view: ApiView, values: Values) -> Checkpoint:
+    """Write down a model that another OpenAI-compatible server answers for. For superusers."""
+    return register_served_model(by=view.user, **values)
 
 
-class CheckpointView(OfCheckpoint):
-    """One checkpoint. For managers."""
-
-    @extend_schema(operation_id="checkpoints_read", tags=["checkpoints"], responses=WholeCheckpointSerializer)
-    def get(self, request: Request, name: str) -> Response:
-        """Read a checkpoint with its manifest and how it did against its parent."""
-        return Response(WholeCheckpointSerializer(self.checkpoint(name)).data)
-
-    @extend_schema(
-        operation_id="checkpoints_describe",
-        tags=["checkpoints"],
-        request=DescriptionSerializer,
-        responses=CheckpointSerializer,
-    )
-    def patch(self, request: Request, name: str) -> Response:
-        """Give it other tags or notes; what is not sent stays. Honours `If-Match`."""
-        checkpoint = self.get_checkpoint(name)
-        values = read_body(DescriptionSerializer, request)
-        with transaction.atomic():
-            locked = Checkpoint.objects.select_for_update(of=("self",)).get(pk=checkpoint.pk)
-            self.require_match(WholeCheckpointSerializer(locked).data)
-            describe_checkpoint(
-                checkpoint=locked,
-                tags=values.get("tags", locked.tags),
-                notes=values.get("notes", locked.notes),
-                described_by=self.user,
-            )
-        return Response(CheckpointSerializer(self.checkpoint(name)).data)
-
-    @extend_schema(operation_id="checkpoints_delete", tags=["checkpoints"], responses={204: None})
-    def delete(self, request: Request, name: str) -> Response:
-        """Delete its files; the record stays. 422 as long as anything needs them."""
-        delete_files(checkpoint=self.get_checkpoint(name), deleted_by=self.user)
-        return Response(status=204)
+@checkpoint.patch(
+    takes=DescriptionSerializer, returns=CheckpointSerializer, requires=_require_owner, locks=True
+)
+def checkpoints_describe(view: ApiView, checkpoint: Checkpoint, values: Values) -> Checkpoint:
+    """Give it other tags or notes; what is not sent stays. Honours `If-Match`."""
+    stored = {"tags": checkpoint.tags, "notes": checkpoint.notes}
+    describe_checkpoint(checkpoint=checkpoint, described_by=view.user, **{**stored, **values})
+    return checkpoint
 
 
-class CardView(OfCheckpoint):
-    """The card of a checkpoint. For managers."""
-
-    @extend_schema(operation_id="checkpoints_card", tags=["checkpoints"], responses=CardSerializer)
-    def get(self, request: Request, name: str) -> Response:
-        """Read the model card."""
-        return Response({"markdown": model_card(card_of(self.checkpoint(name)))})
+@checkpoint.delete(requires=_require_owner)
+def checkpoints_delete(view: ApiView, checkpoint: Checkpoint) -> None:
+    """Delete its files; the record stays. 422 as long as anything needs them."""
+    delete_files(checkpoint=checkpoint, deleted_by=view.user)
 
 
-class VerificationView(OfCheckpoint):
-    """The files of a checkpoint. For managers."""
-
-    keeps_answers = False
-
-    @extend_schema(
-        operation_id="checkpoints_verify",
-        tags=["checkpoints"],
-        request=None,
-        responses=FileSerializer(many=True),
-    )
-    def post(self, request: Request, name: str) -> Response:
-        """Read every file and tell what was found of each by its digest."""
-        return Response(FileSerializer(check_files(self.checkpoint(name), in_store=True), many=True).data)
+@checkpoint.get("card/", returns=CardSerializer)
+def checkpoints_card(view: ApiView, checkpoint: Checkpoint) -> Values:
+    """Read the model card."""
+    return {"markdown": model_card(card_of(checkpoint))}
 
 
-class ExportsView(ListView, OfCheckpoint):
-    """The exports of a checkpoint. For managers."""
+@checkpoint.post("verification/", returns=[FileSerializer], keeps_answers=False)
+def checkpoints_verify(view: ApiView, checkpoint: Checkpoint) -> Any:
+    """Read every file and tell what was found of each by its digest."""
+    return check_files(checkpoint, in_store=True)
 
-    serializer_class = ExportSerializer
-    queryset = CheckpointExport.objects.none()
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return self.checkpoint(self.kwargs["name"]).exports.all()
+@checkpoint.get("evaluation/", files={(200, "text/html"): OpenApiTypes.BINARY})
+def checkpoints_evaluation(view: ApiView, checkpoint: Checkpoint) -> HttpResponse:
+    """Download the report as one HTML file without script. 404 before anything was evaluated."""
+    report = report_of(checkpoint)
+    if report is None:
+        raise Http404
+    answer = HttpResponse(report_file(report), content_type="text/html; charset=utf-8")
+    answer["Content-Disposition"] = f'attachment; filename="{checkpoint.name}-evaluation.html"'
+    return answer
 
-    @extend_schema(operation_id="exports_list", tags=["checkpoints"], responses=ExportSerializer(many=True))
-    def get(self, request: Request, name: str) -> Response:
-        """List the exports of a checkpoint with how they go, newest first."""
-        return self.listed()
 
-    @extend_schema(
-        operation_id="exports_request",
-        tags=["checkpoints"],
-        request=NewExportSerializer,
-        responses={202: ExportSerializer},
-    )
-    def post(self, request: Request, name: str) -> Response:
-        """Have it written as a folder for others, or pushed to a hub. A worker does it."""
-        checkpoint = self.get_checkpoint(name)
-        export = request_export(
-            checkpoint=checkpoint, requested_by=self.user, **read_body(NewExportSerializer, request)
-        )
-        return Response(ExportSerializer(export).data, status=202)
+@checkpoint.get_list(ExportSerializer, "exports/")
+def exports_list(view: ApiView, checkpoint: Checkpoint) -> QuerySet[CheckpointExport]:
+    """List the exports of a checkpoint with how they go, newest first."""
+    return checkpoint.exports.all()
+
+
+@checkpoint.post(
+    "exports/",
+    takes=NewExportSerializer,
+    returns=ExportSerializer,
+    status=202,
+    requires=_require_owner,
+)
+def exports_request(view: ApiView, checkpoint: Checkpoint, values: Values) -> CheckpointExport:
+    """Have it written as a folder for others, or pushed to a hub. A worker does it."""
+    return request_export(checkpoint=checkpoint, requested_by=view.user, **values)
+
+
+@checkpoint.get("exports/<int:pk>/archive/", files={(200, "application/zip"): OpenApiTypes.BINARY})
+def exports_archive(view: ApiView, checkpoint: Checkpoint, pk: int) -> StreamingHttpResponse:
+    """Download a finished export of a checkpoint as a ZIP archive. 404 for one that is gone."""
+    exported = get_object_or_404(checkpoint.exports, pk=pk, state=JobState.FINISHED)
+    if not exported.folder or not fetched(exported.path).is_dir():
+        raise Http404
+    pieces = zip_of_folder(exported.path, name=checkpoint.name)
+    return attachment(pieces, name=f"{archive_name(exported)}.zip", content_type="application/zip")

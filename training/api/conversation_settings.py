@@ -1,23 +1,19 @@
 """Settings and opening tasks of conversations. For managers; annotators list the tasks."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
-from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import ConversationTask
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
 from annotation.services.conversations import LONGEST_MESSAGE, archive_task, save_task
-from training.api.side_by_side_parts import named_checkpoints
+from training.api.side_by_side import named_checkpoints
 from training.forms.comparing import LONGEST_PROMPT
 from training.models import ContinuesWith, ConversationSettings
 from training.selectors.conversations import settings_of
@@ -92,90 +88,47 @@ class NewConversationSettingsSerializer(serializers.Serializer[Any]):
     max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
 
 
-class ConversationSettingsView(ProjectView):
-    """Settings of annotators' conversations with checkpoints. For managers."""
-
-    @extend_schema(
-        operation_id="conversation_settings_read",
-        tags=["projects"],
-        responses=ConversationSettingsSerializer,
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the settings of conversations; 404 before they are first written."""
-        stored = settings_of(self.project)
-        if stored is None:
-            raise Http404
-        return Response(ConversationSettingsSerializer(stored).data)
-
-    @extend_schema(
-        operation_id="conversation_settings_set",
-        tags=["projects"],
-        request=NewConversationSettingsSerializer,
-        responses=ConversationSettingsSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Write the settings of conversations. What is not sent becomes the default."""
-        sent = read_body(NewConversationSettingsSerializer, request)
-        sent["checkpoints"] = named_checkpoints(self.project, sent["checkpoints"])
-        saved = save_conversation_settings(project=self.project, actor=self.user, **sent)
-        return Response(ConversationSettingsSerializer(saved).data)
+settings = Resource(ProjectView, f"{PROJECT}conversation-settings/", tag="projects")
+tasks = Resource(ProjectView, f"{PROJECT}conversation-tasks/", tag="projects")
+task = tasks.item("<int:pk>/", rows=lambda view: view.project.conversation_tasks.all())
 
 
-class ConversationTasksView(ListView, ProjectView):
-    """Opening tasks of a project. For annotators; managers add them."""
-
-    role = Role.ANNOTATOR
-    role_to_change = Role.MANAGER
-    serializer_class = ConversationTaskSerializer
-    queryset = ConversationTask.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """Those that are offered; archived ones too for managers."""
-        tasks = self.project.conversation_tasks.all()
-        is_manager = access.may(self.user, self.project, Role.MANAGER)
-        return tasks if is_manager else tasks.filter(archived_at__isnull=True)
-
-    @extend_schema(
-        operation_id="conversation_tasks_list",
-        tags=["labelling"],
-        responses=ConversationTaskSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the opening tasks, for managers with the archived ones."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="conversation_tasks_add",
-        tags=["projects"],
-        request=NewConversationTaskSerializer,
-        responses={201: ConversationTaskSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Add an opening task."""
-        sent = read_body(NewConversationTaskSerializer, request)
-        added = save_task(project=self.project, actor=self.user, **sent)
-        return Response(ConversationTaskSerializer(added).data, status=201)
+@settings.get(returns=ConversationSettingsSerializer)
+def conversation_settings_read(view: ProjectView) -> ConversationSettings:
+    """Read the settings of conversations; 404 before they are first written."""
+    stored = settings_of(view.project)
+    if stored is None:
+        raise Http404
+    return stored
 
 
-class ConversationTaskView(ProjectView):
-    """One opening task. For managers."""
+@settings.put(takes=NewConversationSettingsSerializer, returns=ConversationSettingsSerializer)
+def conversation_settings_set(view: ProjectView, values: Values) -> ConversationSettings:
+    """Write the settings of conversations. What is not sent becomes the default."""
+    values["checkpoints"] = named_checkpoints(view.project, values["checkpoints"])
+    return save_conversation_settings(project=view.project, actor=view.user, **values)
 
-    @extend_schema(
-        operation_id="conversation_tasks_set",
-        tags=["projects"],
-        request=NewConversationTaskSerializer,
-        responses=ConversationTaskSerializer,
-    )
-    def put(self, request: Request, slug: str, pk: int) -> Response:
-        """Write an opening task. What is not sent becomes empty."""
-        task = get_object_or_404(self.project.conversation_tasks, pk=pk)
-        sent = read_body(NewConversationTaskSerializer, request)
-        saved = save_task(project=self.project, actor=self.user, task=task, **sent)
-        return Response(ConversationTaskSerializer(saved).data)
 
-    @extend_schema(operation_id="conversation_tasks_archive", tags=["projects"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Offer an opening task no more. Conversations about it stay."""
-        task = get_object_or_404(self.project.conversation_tasks, pk=pk)
-        archive_task(task=task, actor=self.user)
-        return Response(status=204)
+@tasks.get_list(ConversationTaskSerializer, role=Role.ANNOTATOR, tag="labelling")
+def conversation_tasks_list(view: ProjectView) -> QuerySet[ConversationTask]:
+    """List the opening tasks, for managers with the archived ones."""
+    tasks = view.project.conversation_tasks.all()
+    return tasks if access.may(view.user, view.project, Role.MANAGER) else tasks.filter(archived_at=None)
+
+
+@tasks.post(takes=NewConversationTaskSerializer, returns=ConversationTaskSerializer, status=201)
+def conversation_tasks_add(view: ProjectView, values: Values) -> ConversationTask:
+    """Add an opening task."""
+    return save_task(project=view.project, actor=view.user, **values)
+
+
+@task.put(takes=NewConversationTaskSerializer, returns=ConversationTaskSerializer)
+def conversation_tasks_set(view: ProjectView, task: ConversationTask, values: Values) -> ConversationTask:
+    """Write an opening task. What is not sent becomes empty."""
+    return save_task(project=view.project, actor=view.user, task=task, **values)
+
+
+@task.delete()
+def conversation_tasks_archive(view: ProjectView, task: ConversationTask) -> None:
+    """Offer an opening task no more. Conversations about it stay."""
+    archive_task(task=task, actor=view.user)

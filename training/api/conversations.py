@@ -4,18 +4,15 @@ The responses of a turn are judged as an assignment, with the operations of labe
 """
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope, TurnState
 from annotation.errors import Unavailable
 from annotation.models import Conversation
@@ -34,7 +31,7 @@ from training.services.conversations import (
     say,
     take_up_turn,
 )
-from training.views.conversations.talking import trouble_in_words
+from training.services.conversations.generating import trouble_in_words
 
 _LARGEST_ID = 2**63 - 1
 
@@ -138,138 +135,89 @@ class EndSerializer(serializers.Serializer[Any]):
 
 
 class TalkingView(ProjectView):
-    """Something about conversations. For annotators; managers read those of others."""
+    """An operation of conversations. For annotators; managers read those of others."""
 
     role = Role.ANNOTATOR
     changes = TokenScope.LABEL
     # The same message sent twice is one turn, and the same end one end.
     keeps_answers = False
 
-    def conversation(self, pk: uuid.UUID) -> Conversation:
-        """Return the conversation in the address, one's own or, for managers, any."""
-        rows = Conversation.objects.select_related("task", "annotator").filter(
-            project=self.project, arena_talk__isnull=True
-        )
-        conversation = get_object_or_404(rows, pk=pk)
-        if conversation.annotator_id != self.user.pk and not access.may(
-            self.user, self.project, Role.MANAGER
-        ):
-            raise Http404
-        conversation.project = self.project
-        return conversation
 
-    def get_conversation(self, pk: uuid.UUID) -> Conversation:
-        """Return one's own conversation in the address."""
-        conversation = self.conversation(pk)
-        if conversation.annotator_id != self.user.pk:
-            raise Http404
-        return conversation
-
-    def whole(self, conversation: Conversation, *, status: int = 200) -> Response:
-        """Return a conversation with its turns."""
-        context = {"reader": self.user}
-        return Response(WholeConversationSerializer(conversation, context=context).data, status=status)
+def _rows(view: TalkingView) -> QuerySet[Conversation]:
+    """Return one's own conversations; for managers, all."""
+    rows = Conversation.objects.filter(project=view.project, arena_talk__isnull=True)
+    if not access.may(view.user, view.project, Role.MANAGER):
+        rows = rows.filter(annotator=view.user)
+    return rows.select_related("task", "annotator")
 
 
-class ConversationsView(ListView, TalkingView):
-    """Conversations of a project. For annotators their own, for managers all."""
-
-    serializer_class = ConversationSerializer
-    queryset = Conversation.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """Those that this person may read."""
-        rows = Conversation.objects.filter(project=self.project, arena_talk__isnull=True)
-        if not access.may(self.user, self.project, Role.MANAGER):
-            rows = rows.filter(annotator=self.user)
-        return rows.select_related("annotator")
-
-    @extend_schema(
-        operation_id="conversations_list", tags=["labelling"], responses=ConversationSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List conversations, one's own or, for managers, all."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="conversations_begin",
-        tags=["labelling"],
-        request=BeginSerializer,
-        responses={201: WholeConversationSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Begin a conversation, with an opening task or without one."""
-        pk = read_body(BeginSerializer, request)["task"]
-        task = get_object_or_404(self.project.conversation_tasks, pk=pk) if pk is not None else None
-        return self.whole(begin(project=self.project, annotator=self.user, task=task), status=201)
+def _readable(view: TalkingView, pk: uuid.UUID) -> Conversation:
+    conversation = get_object_or_404(_rows(view), pk=pk)
+    conversation.project = view.project
+    return conversation
 
 
-class ConversationView(TalkingView):
-    """One conversation. For the annotator who talks; managers read it."""
-
-    @extend_schema(
-        operation_id="conversations_read", tags=["labelling"], responses=WholeConversationSerializer
-    )
-    def get(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
-        """Read a conversation with its turns. A response has no text until it is generated."""
-        return self.whole(self.conversation(pk))
+def _own(view: TalkingView, pk: uuid.UUID) -> Conversation:
+    conversation = _readable(view, pk)
+    if conversation.annotator_id != view.user.pk:
+        raise Http404
+    return conversation
 
 
-class MessagesView(TalkingView):
-    """The next message of a conversation. For the annotator who talks."""
+conversations = Resource(
+    TalkingView,
+    f"{PROJECT}conversations/",
+    tag="labelling",
+    rows=_rows,
+    context=lambda view: {"reader": view.user},
+)
+conversation = conversations.item("<uuid:pk>/", find=_readable)
+own_conversation = conversations.item("<uuid:pk>/", find=_own)
 
-    @extend_schema(
-        operation_id="conversations_say",
-        tags=["labelling"],
-        request=MessageToSaySerializer,
-        responses=WholeConversationSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
-        """Say something. Nothing is generated yet; sent twice it is one turn."""
-        conversation = self.get_conversation(pk)
-        say(
-            conversation=conversation,
-            annotator=self.user,
-            text=read_body(MessageToSaySerializer, request)["text"],
-        )
-        return self.whole(conversation)
-
-
-class ResponsesView(TalkingView):
-    """The responses to the newest message. For the annotator who talks."""
-
-    @extend_schema(
-        operation_id="conversations_write",
-        tags=["labelling"],
-        request=None,
-        responses=WholeConversationSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
-        """Generate the missing responses and put them to judgment: `assignment` is judged next.
-
-        What is stored already stays, so after a failure only the rest is generated, with the same seeds.
-        """
-        conversation = self.get_conversation(pk)
-        turn = last_turn(conversation)
-        if turn is not None and turn.comparison_id is None:
-            try:
-                generate_turn(turn=turn)
-            except EngineError as error:
-                raise Unavailable("model_not_answering", trouble_in_words()) from error
-        return self.whole(conversation)
+conversations.add_list(
+    "conversations_list",
+    ConversationSerializer,
+    "List conversations, one's own or, for managers, all.",
+)
+conversation.add_read(
+    "conversations_read",
+    WholeConversationSerializer,
+    "Read a conversation with its turns. A response has no text until it is generated.",
+)
 
 
-class EndView(TalkingView):
-    """The end of a conversation. For the annotator who talks, and for managers."""
+@conversations.post(takes=BeginSerializer, returns=WholeConversationSerializer, status=201)
+def conversations_begin(view: TalkingView, values: Values) -> Conversation:
+    """Begin a conversation, with an opening task or without one."""
+    pk = values["task"]
+    task = get_object_or_404(view.project.conversation_tasks, pk=pk) if pk is not None else None
+    return begin(project=view.project, annotator=view.user, task=task)
 
-    @extend_schema(
-        operation_id="conversations_end",
-        tags=["labelling"],
-        request=EndSerializer,
-        responses=WholeConversationSerializer,
-    )
-    def post(self, request: Request, slug: str, pk: uuid.UUID) -> Response:
-        """End a conversation. A turn that waits for its annotation is given back; the first rating stays."""
-        conversation = self.conversation(pk)
-        end_conversation(conversation=conversation, actor=self.user, **read_body(EndSerializer, request))
-        return self.whole(self.conversation(pk))
+
+@own_conversation.post("messages/", takes=MessageToSaySerializer, returns=WholeConversationSerializer)
+def conversations_say(view: TalkingView, conversation: Conversation, values: Values) -> Conversation:
+    """Say something. Nothing is generated yet; sent twice it is one turn."""
+    say(conversation=conversation, annotator=view.user, text=values["text"])
+    return conversation
+
+
+@own_conversation.post("responses/", returns=WholeConversationSerializer)
+def conversations_write(view: TalkingView, conversation: Conversation) -> Conversation:
+    """Generate the missing responses and put them to judgment: `assignment` is judged next.
+
+    What is stored already stays, so after a failure only the rest is generated, with the same seeds.
+    """
+    turn = last_turn(conversation)
+    if turn is not None and turn.comparison_id is None:
+        try:
+            generate_turn(turn=turn)
+        except EngineError as error:
+            raise Unavailable("model_not_answering", trouble_in_words()) from error
+    return conversation
+
+
+@conversation.post("end/", takes=EndSerializer, returns=WholeConversationSerializer)
+def conversations_end(view: TalkingView, conversation: Conversation, values: Values) -> Conversation:
+    """End a conversation. A turn that waits for its annotation is given back; the first rating stays."""
+    end_conversation(conversation=conversation, actor=view.user, **values)
+    return _readable(view, conversation.pk)

@@ -9,7 +9,6 @@ from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
-from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.permissions import BasePermission
@@ -19,7 +18,8 @@ from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
 from annotation.api.authentication import TokenAuthentication, client_address
-from annotation.api.base import ApiView, read_body
+from annotation.api.base import ApiView
+from annotation.api.operations import Resource, Values
 from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.models import ApiToken
 from training.choices import FeedbackKind
@@ -168,8 +168,6 @@ class GiveFeedbackView(ApiView):
     """
 
     changes = TokenScope.FEEDBACK
-    # The same feedback twice is stored once by itself, also where no account stands behind the request.
-    keeps_answers = False
     authentication_classes: Any = (KeyAuthentication, TokenAuthentication)
     permission_classes: Any = (HasCredential,)
     throttle_classes: Any = (*ApiView.throttle_classes, AddressThrottle)
@@ -192,23 +190,28 @@ class GiveFeedbackView(ApiView):
                 answer["Access-Control-Max-Age"] = str(PREFLIGHT_SECONDS)
         return answer
 
-    @extend_schema(
-        operation_id="feedback_give",
-        tags=["feedback"],
-        request=NewFeedbackSerializer,
-        responses={200: GivenFeedbackSerializer, 201: GivenFeedbackSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        """Give feedback on a completion. Given again by the same user it replaces the former."""
-        new = _new_feedback(read_body(NewFeedbackSerializer, request))
-        try:
-            source = cast(ApiToken | FeedbackKey, request.auth)
-            row, created = give_feedback(source=source, new=new, address=_address_of(request))
-        except UnknownCompletionError as error:
-            raise exceptions.NotFound(_("No completion of this id is stored.")) from error
-        except TooMuchFeedback as error:
-            raise exceptions.Throttled(detail=error.message, wait=error.seconds) from error
-        return Response(GivenFeedbackSerializer(row).data, status=201 if created else 200)
+
+completions = Resource(GiveFeedbackView, "feedback/", tag="feedback")
+
+
+# The same feedback twice is stored once by itself, also where no account stands behind the request.
+@completions.post(
+    takes=NewFeedbackSerializer,
+    keeps_answers=False,
+    schema={"responses": {200: GivenFeedbackSerializer, 201: GivenFeedbackSerializer}},
+)
+def feedback_give(view: GiveFeedbackView, values: Values) -> Response:
+    """Give feedback on a completion. Given again by the same user it replaces the former."""
+    try:
+        source = cast(ApiToken | FeedbackKey, view.request.auth)
+        row, created = give_feedback(
+            source=source, new=_new_feedback(values), address=_address_of(view.request)
+        )
+    except UnknownCompletionError as error:
+        raise exceptions.NotFound(_("No completion of this id is stored.")) from error
+    except TooMuchFeedback as error:
+        raise exceptions.Throttled(detail=error.message, wait=error.seconds) from error
+    return Response(GivenFeedbackSerializer(row).data, status=201 if created else 200)
 
 
 def _new_feedback(values: Mapping[str, Any]) -> NewFeedback:

@@ -1,17 +1,12 @@
 """Prompt sets, on which checkpoints are compared one prompt after the other."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of
 from training.services.comparing.prompt_sets import (
@@ -69,69 +64,44 @@ class PromptSetChangeSerializer(serializers.Serializer[Any]):
     remove = _ids(help_text="Ids of prompts to take out.")
 
 
-class PromptSetsView(ListView, ProjectView):
-    """The prompt sets of a project. For managers."""
+prompt_sets = Resource(
+    ProjectView,
+    f"{PROJECT}prompt-sets/",
+    tag="checkpoints",
+    rows=lambda view: prompt_sets_of(view.project),
+)
+prompt_set = prompt_sets.item(
+    "<int:pk>/", rows=lambda view: view.project.prompt_sets.select_related("project")
+)
 
-    serializer_class = PromptSetSerializer
-    queryset = PromptSet.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return prompt_sets_of(self.project)
-
-    @extend_schema(
-        operation_id="prompt_sets_list", tags=["checkpoints"], responses=PromptSetSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the prompt sets of a project, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="prompt_sets_create",
-        tags=["checkpoints"],
-        request=NewPromptSetSerializer,
-        responses={201: WholePromptSetSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Create a prompt set of prompts of the project."""
-        values = read_body(NewPromptSetSerializer, request)
-        made = create_prompt_set(project=self.project, created_by=self.user, **values)
-        return Response(WholePromptSetSerializer(made).data, status=201)
+prompt_sets.add_list(
+    "prompt_sets_list", PromptSetSerializer, "List the prompt sets of a project, newest first."
+)
+prompt_set.add_read(
+    "prompt_sets_read", WholePromptSetSerializer, "Read a prompt set with the ids of its prompts."
+)
 
 
-class PromptSetView(ProjectView):
-    """One prompt set. For managers."""
+@prompt_sets.post(takes=NewPromptSetSerializer, returns=WholePromptSetSerializer, status=201)
+def prompt_sets_create(view: ProjectView, values: Values) -> PromptSet:
+    """Create a prompt set of prompts of the project."""
+    return create_prompt_set(project=view.project, created_by=view.user, **values)
 
-    def prompt_set(self, pk: int) -> PromptSet:
-        """Return the set in the address."""
-        return get_object_or_404(self.project.prompt_sets.select_related("project"), pk=pk)
 
-    @extend_schema(operation_id="prompt_sets_read", tags=["checkpoints"], responses=WholePromptSetSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a prompt set with the ids of its prompts."""
-        return Response(WholePromptSetSerializer(self.prompt_set(pk)).data)
+@prompt_set.patch(takes=PromptSetChangeSerializer, returns=WholePromptSetSerializer)
+@transaction.atomic
+def prompt_sets_change(view: ProjectView, prompt_set: PromptSet, values: Values) -> PromptSet:
+    """Rename a prompt set, add prompts and take others out. What is not sent stays."""
+    if "name" in values:
+        rename_prompt_set(prompt_set=prompt_set, name=values["name"], changed_by=view.user)
+    if "add" in values:
+        add_prompts(prompt_set=prompt_set, prompts=values["add"], changed_by=view.user)
+    if "remove" in values:
+        remove_prompts(prompt_set=prompt_set, prompts=values["remove"], changed_by=view.user)
+    return prompt_set
 
-    @extend_schema(
-        operation_id="prompt_sets_change",
-        tags=["checkpoints"],
-        request=PromptSetChangeSerializer,
-        responses=WholePromptSetSerializer,
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Rename a prompt set, add prompts and take others out. What is not sent stays."""
-        prompt_set = self.prompt_set(pk)
-        values = read_body(PromptSetChangeSerializer, request)
-        with transaction.atomic():
-            if "name" in values:
-                rename_prompt_set(prompt_set=prompt_set, name=values["name"], changed_by=self.user)
-            if "add" in values:
-                add_prompts(prompt_set=prompt_set, prompts=values["add"], changed_by=self.user)
-            if "remove" in values:
-                remove_prompts(prompt_set=prompt_set, prompts=values["remove"], changed_by=self.user)
-        return Response(WholePromptSetSerializer(prompt_set).data)
 
-    @extend_schema(operation_id="prompt_sets_delete", tags=["checkpoints"], responses={204: None})
-    def delete(self, request: Request, slug: str, pk: int) -> Response:
-        """Delete a prompt set. Its prompts and the comparisons on them stay."""
-        delete_prompt_set(prompt_set=self.prompt_set(pk), deleted_by=self.user)
-        return Response(status=204)
+@prompt_set.delete()
+def prompt_sets_delete(view: ProjectView, prompt_set: PromptSet) -> None:
+    """Delete a prompt set. Its prompts and the comparisons on them stay."""
+    delete_prompt_set(prompt_set=prompt_set, deleted_by=view.user)

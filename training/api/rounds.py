@@ -1,19 +1,14 @@
 """Rounds: where they are, what may be done to them, by which recipe."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.db import transaction
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import Cursor, Filters, ListView, ProjectView, read_body, storable
+from annotation.api.base import Cursor, Filters, ProjectView, storable
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
 from training.models import Round, RoundStep
@@ -219,125 +214,87 @@ class NewestRound(Cursor):
     ordering = "-number"
 
 
-class RoundsView(ListView, ProjectView):
-    """The rounds of a project. For managers."""
+rounds = Resource(
+    ProjectView,
+    f"{PROJECT}rounds/",
+    tag="rounds",
+    rows=lambda view: view.project.rounds.select_related("policy", "snapshot"),
+)
+round_ = rounds.item(
+    "<int:number>/",
+    rows=lambda view: Round.objects.filter(project=view.project).select_related(
+        "project", "policy", "snapshot", "started_by"
+    ),
+)
 
-    serializer_class = RoundSerializer
-    queryset = Round.objects.none()
-    filters = RoundFilters
-    pagination_class = NewestRound
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state."""
-        return self.project.rounds.filter(**query).select_related("policy", "snapshot")
-
-    @extend_schema(
-        operation_id="rounds_list",
-        tags=["rounds"],
-        parameters=[RoundFilters],
-        responses=RoundSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the rounds, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="rounds_draft", tags=["rounds"], request=None, responses={201: WholeRoundSerializer}
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Draft the first round; a project that has it keeps it. Later rounds are opened by the verdict on
-        the one before."""
-        drafted = draft_first_round(project=self.project, created_by=self.user)
-        return Response(WholeRoundSerializer(drafted).data, status=201)
+rounds.add_list(
+    "rounds_list",
+    RoundSerializer,
+    "List the rounds, newest first.",
+    filters=RoundFilters,
+    pages=NewestRound,
+)
+round_.add_read(
+    "rounds_read", WholeRoundSerializer, "Read where a round is, step by step, and what may be done to it."
+)
 
 
-class OfRound(ProjectView):
-    """Something of the round in the address. For managers."""
-
-    def round(self, number: int) -> Round:
-        """The round in the address."""
-        rounds = Round.objects.select_related("project", "policy", "snapshot", "started_by")
-        return get_object_or_404(rounds, project=self.project, number=number)
+@rounds.post(returns=WholeRoundSerializer, status=201)
+def rounds_draft(view: ProjectView) -> Round:
+    """Draft the first round; a project that has it keeps it. Later rounds are opened by the verdict on
+    the one before."""
+    return draft_first_round(project=view.project, created_by=view.user)
 
 
-class RoundView(OfRound):
-    """One round. For managers."""
-
-    @extend_schema(operation_id="rounds_read", tags=["rounds"], responses=WholeRoundSerializer)
-    def get(self, request: Request, slug: str, number: int) -> Response:
-        """Read where a round is, step by step, and what may be done to it."""
-        return Response(WholeRoundSerializer(self.round(number)).data)
-
-
-class RoundActionView(OfRound):
-    """Actions on a round. For managers."""
-
-    @extend_schema(
-        operation_id="rounds_act",
-        tags=["rounds"],
-        request=ActionSerializer,
-        responses=WholeRoundSerializer,
-        parameters=[OpenApiParameter("action", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(ACTIONS))],
-    )
-    def post(self, request: Request, slug: str, number: int, action: str) -> Response:
-        """Do something to a round: what `offered` of the round names is taken now, all else refused with 422.
-        The round's page tells what each action does."""
-        round_ = self.round(number)
-        round_action = ACTIONS.get(action)
-        if round_action is None:
-            raise Refusal(
-                "unknown_round_action",
-                _("There is no such action. Known are: %(names)s."),
-                field="action",
-                names=", ".join(ACTIONS),
-            )
-        values = read_body(ActionSerializer, request)
-        perform_action(round_action.name, round_=round_, actor=self.user, answers=values)
-        return Response(WholeRoundSerializer(self.round(number)).data)
-
-
-class RecipeView(OfRound):
-    """The recipe of a round. For managers."""
-
-    @extend_schema(operation_id="recipes_read", tags=["rounds"], responses=RecipeSerializer)
-    def get(self, request: Request, slug: str, number: int) -> Response:
-        """Read a round's recipe."""
-        return Response(_recipe(self.round(number)))
-
-    @extend_schema(
-        operation_id="recipes_change",
-        tags=["rounds"],
-        request=RecipeSerializer,
-        responses=ChangedSerializer,
-    )
-    def put(self, request: Request, slug: str, number: int) -> Response:
-        """Give a round another recipe, as long as it has not begun to train. Honours `If-Match`."""
-        round_ = self.round(number)
-        values = read_body(RecipeSerializer, request)
-        if not storable(values["recipe"]):
-            raise Refusal(
-                "text_not_storable", _("The text holds a character that cannot be stored."), field="recipe"
-            )
-        try:
-            new_recipe = Recipe.from_json(values["recipe"])
-        except (ValueError, TypeError, AttributeError) as error:
-            raise Refusal("recipe_invalid", str(error), field="recipe") from error
-        with transaction.atomic():
-            locked = Round.objects.select_for_update().get(pk=round_.pk)
-            self.require_match(_recipe(locked))
-            changed = change_recipe(round_=round_, recipe=new_recipe, actor=self.user)
-        return Response({**_recipe(round_), "changed": changed})
-
-
-class DryRunView(OfRound):
-    """The dry run of a round. For managers."""
-
-    @extend_schema(operation_id="rounds_dry_run", tags=["rounds"], responses=DryRunSerializer)
-    def get(self, request: Request, slug: str, number: int) -> Response:
-        """Reckon what a round would do by its recipe now: counts, steps, time, memory, and what cannot be.
-        Writes nothing."""
-        return Response(DryRunSerializer(dry_run(round_=self.round(number))).data)
-
-
-def _recipe(round_: Round) -> dict[str, Any]:
+@round_.get("recipe/", returns=RecipeSerializer)
+def recipes_read(view: ProjectView, round_: Round) -> Values:
+    """Read a round's recipe."""
     return {"recipe": round_.parsed_recipe.to_json()}
+
+
+@round_.put("recipe/", takes=RecipeSerializer, returns=ChangedSerializer, locks=True)
+def recipes_change(view: ProjectView, round_: Round, values: Values) -> Values:
+    """Give a round another recipe, as long as it has not begun to train. Honours `If-Match`."""
+    if not storable(values["recipe"]):
+        raise Refusal(
+            "text_not_storable", _("The text holds a character that cannot be stored."), field="recipe"
+        )
+    try:
+        new_recipe = Recipe.from_json(values["recipe"])
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Refusal("recipe_invalid", str(error), field="recipe") from error
+    changed = change_recipe(round_=round_, recipe=new_recipe, actor=view.user)
+    return {**recipes_read(view, round_), "changed": changed}
+
+
+@round_.get("dry-run/", returns=DryRunSerializer)
+def rounds_dry_run(view: ProjectView, round_: Round) -> Any:
+    """Reckon what a round would do by its recipe now: counts, steps, time, memory, and what cannot be.
+    Writes nothing."""
+    return dry_run(round_=round_)
+
+
+# After the addresses of parts of a round, which are no actions.
+@round_.post(
+    "<slug:action>/",
+    takes=ActionSerializer,
+    returns=WholeRoundSerializer,
+    schema={
+        "parameters": [
+            OpenApiParameter("action", OpenApiTypes.STR, OpenApiParameter.PATH, enum=list(ACTIONS))
+        ]
+    },
+)
+def rounds_act(view: ProjectView, round_: Round, values: Values, action: str) -> Round:
+    """Do something to a round: what `offered` of the round names is taken now, all else refused with 422.
+    The round's page tells what each action does."""
+    round_action = ACTIONS.get(action)
+    if round_action is None:
+        raise Refusal(
+            "unknown_round_action",
+            _("There is no such action. Known are: %(names)s."),
+            field="action",
+            names=", ".join(ACTIONS),
+        )
+    perform_action(round_action.name, round_=round_, actor=view.user, answers=values)
+    return Round.objects.select_related("project", "policy", "snapshot", "started_by").get(pk=round_.pk)

@@ -1,17 +1,12 @@
 """Drafts of rubrics that a model writes from decided pairs."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import QuerySet
-from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ListView, ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
 from training.services.judges.drafting import LEAST_PAIRS, MOST_PAIRS, request_draft
@@ -54,44 +49,25 @@ class NewRubricDraftSerializer(serializers.Serializer[Any]):
     )
 
 
-class RubricDraftsView(ListView, ProjectView):
-    """The drafts of a project's rubrics. For managers."""
+rubric_drafts = Resource(
+    ProjectView,
+    f"{PROJECT}rubric-drafts/",
+    tag="projects",
+    rows=lambda view: view.project.rubric_drafts.select_related("checkpoint"),
+)
 
-    serializer_class = RubricDraftSerializer
-    queryset = RubricDraft.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return self.project.rubric_drafts.select_related("checkpoint")
-
-    @extend_schema(
-        operation_id="rubric_drafts_list", tags=["projects"], responses=RubricDraftSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the drafts of a project's rubrics, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="rubric_drafts_request",
-        tags=["projects"],
-        request=NewRubricDraftSerializer,
-        responses={201: RubricDraftSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Have a model draft criteria. It begins once a worker finds it."""
-        values = read_body(NewRubricDraftSerializer, request)
-        checkpoint = checkpoints_for(self.user).filter(name=values.pop("checkpoint")).first()
-        if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
-        draft = request_draft(project=self.project, checkpoint=checkpoint, requested_by=self.user, **values)
-        return Response(RubricDraftSerializer(draft).data, status=201)
+rubric_drafts.add_list(
+    "rubric_drafts_list", RubricDraftSerializer, "List the drafts of a project's rubrics, newest first."
+)
+rubric_drafts.item("<int:pk>/").add_read(
+    "rubric_drafts_read", RubricDraftSerializer, "Read a draft with its criteria, once it is finished."
+)
 
 
-class RubricDraftView(ProjectView):
-    """One draft. For managers."""
-
-    @extend_schema(operation_id="rubric_drafts_read", tags=["projects"], responses=RubricDraftSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read a draft with its criteria, once it is finished."""
-        rows = self.project.rubric_drafts.select_related("checkpoint")
-        return Response(RubricDraftSerializer(get_object_or_404(rows, pk=pk)).data)
+@rubric_drafts.post(takes=NewRubricDraftSerializer, returns=RubricDraftSerializer, status=201)
+def rubric_drafts_request(view: ProjectView, values: Values) -> RubricDraft:
+    """Have a model draft criteria. It begins once a worker finds it."""
+    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
+    if checkpoint is None:
+        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    return request_draft(project=view.project, checkpoint=checkpoint, requested_by=view.user, **values)

@@ -6,17 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from django.db import transaction
 from django.db.models import QuerySet
-from django.http import Http404
+from django.http import Http404, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
-from annotation.api.base import ApiView, Filters, ListView, ProjectView, read_body
+from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.downloads import attachment
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
 from training.choices import CheckpointKind, Method, RunState
@@ -25,11 +24,12 @@ from training.figures.folded_metrics import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
+from training.selectors.access import require_manager
 from training.selectors.lists import run_evaluation
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
 from training.selectors.validation import run_baselines, run_people
 from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
-from training.views.access import require_manager
+from training.services.runs.run_downloads import archive_of, events_of
 
 _MOST_ROWS = 1000
 
@@ -213,155 +213,95 @@ class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
         fields = ("digest", "rounds", "counts", "created_at")
 
 
-class RunsView(ListView, ProjectView):
-    """The runs of a project. For managers."""
-
-    serializer_class = RunSerializer
-    queryset = Run.objects.none()
-    filters = RunFilters
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """By state, method, kind, round, tag and text."""
-        runs = run_table.runs_of_project(self.project, run_table.RunFilters(**query))
-        return runs.select_related("snapshot", "parent", "checkpoint", "round_step")
-
-    @extend_schema(
-        operation_id="runs_list", tags=["runs"], parameters=[RunFilters], responses=RunSerializer(many=True)
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """List training jobs, newest first."""
-        return self.listed()
+def _run(view: ApiView, pk: int) -> Run:
+    """Return a run; 404 for outsiders, 403 for members who do not manage its project."""
+    run = get_object_or_404(Run.objects.select_related("snapshot__project", "parent", "checkpoint"), pk=pk)
+    require_manager(view.user, run.snapshot.project)
+    return run
 
 
-class OfRun(ApiView):
-    """Something of the run in the address. For managers."""
-
-    def run(self, pk: int) -> Run:
-        """The run in the address; 404 for outsiders, 403 for members who do not manage its project."""
-        related = ("snapshot__project", "parent", "checkpoint")
-        run = get_object_or_404(Run.objects.select_related(*related), pk=pk)
-        require_manager(self.user, run.snapshot.project)
-        return run
+def _snapshot(view: ApiView, digest: str) -> Snapshot:
+    snapshots = Snapshot.objects.filter(project__in=projects_for(view.user)).select_related("project")
+    snapshot = get_object_or_404(snapshots, digest=digest)
+    require_manager(view.user, snapshot.project)
+    return snapshot
 
 
-class RunView(OfRun):
-    """One run. For managers."""
+runs = Resource(ProjectView, f"{PROJECT}runs/", tag="runs")
+run = Resource(ApiView, "runs/<int:pk>/", tag="runs", find=_run)
+snapshots = Resource(
+    ProjectView, f"{PROJECT}snapshots/", tag="runs", rows=lambda view: view.project.snapshots.all()
+)
+snapshot = Resource(ApiView, "snapshots/<slug:digest>/", tag="runs", find=_snapshot)
 
-    @extend_schema(operation_id="runs_read", tags=["runs"], responses=WholeRunSerializer)
-    def get(self, request: Request, pk: int) -> Response:
-        """Read where a run is and what it was told."""
-        return Response(WholeRunSerializer(self.run(pk)).data)
-
-    @extend_schema(
-        operation_id="runs_describe",
-        tags=["runs"],
-        request=RunDescriptionSerializer,
-        responses=WholeRunSerializer,
-    )
-    def patch(self, request: Request, pk: int) -> Response:
-        """Change the tags and notes of a run. What is not sent stays."""
-        self.run(pk)
-        values = read_body(RunDescriptionSerializer, request)
-        with transaction.atomic():
-            Run.objects.select_for_update(of=("self",)).get(pk=pk)
-            run = self.run(pk)
-            self.require_match(WholeRunSerializer(run).data)
-            describe_run(
-                run=run,
-                tags=values.get("tags", run.tags),
-                notes=values.get("notes", run.notes),
-                described_by=self.user,
-            )
-        return Response(WholeRunSerializer(run).data)
+run.add_read("runs_read", WholeRunSerializer, "Read where a run is and what it was told.")
+snapshots.add_list("snapshots_list", SnapshotSerializer, "List what runs learned from, newest first.")
 
 
-class MetricsView(OfRun):
-    """The metrics of a run. For managers."""
-
-    @extend_schema(
-        operation_id="runs_metrics", tags=["runs"], parameters=[MetricsFilters], responses=MetricsSerializer
-    )
-    def get(self, request: Request, pk: int) -> Response:
-        """Read what the trainer noted after a step: losses, rewards, KL. What a resumed run took again
-        stands once. A number that is none is null."""
-        run = self.run(pk)
-        after = _read_query(MetricsFilters, request)["after"]
-        standing = standing_rows(folder_of(run), folded_of(run, most_seconds=math.inf))
-        rows = list(itertools.islice((row for row in standing if row["step"] > after), _MOST_ROWS))
-        more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
-        return Response({"rows": [_finite(row) for row in rows], "next_after": more})
+@runs.get_list(RunSerializer, filters=RunFilters)
+def runs_list(view: ProjectView, query: Values) -> QuerySet[Run]:
+    """List training jobs, newest first."""
+    runs = run_table.runs_of_project(view.project, run_table.RunFilters(**query))
+    return runs.select_related("snapshot", "parent", "checkpoint", "round_step")
 
 
-class LogView(OfRun):
-    """The log of a run. For managers."""
-
-    @extend_schema(operation_id="runs_log", tags=["runs"], parameters=[LogFilters], responses=LogSerializer)
-    def get(self, request: Request, pk: int) -> Response:
-        """Read the last 200 lines of a run's log, or the last 200 that contain a text."""
-        run = self.run(pk)
-        return Response({"lines": log_lines_of(run, _read_query(LogFilters, request).get("text", "")).lines})
+@run.patch(takes=RunDescriptionSerializer, returns=WholeRunSerializer, locks=True)
+def runs_describe(view: ApiView, run: Run, values: Values) -> Run:
+    """Change the tags and notes of a run. What is not sent stays."""
+    describe_run(run=run, described_by=view.user, **{"tags": run.tags, "notes": run.notes, **values})
+    return run
 
 
-class SamplesView(OfRun):
-    """Completions that a policy sampled during training. For managers."""
-
-    @extend_schema(
-        operation_id="runs_samples", tags=["runs"], parameters=[SamplesFilters], responses=SamplesSerializer
-    )
-    def get(self, request: Request, pk: int) -> Response:
-        """Read the answers of one step with their tokens, rewards and advantages; of the last step unless
-        another is named. 404 where there are none."""
-        run = self.run(pk)
-        last = folded_of(run).last_step
-        step = _read_query(SamplesFilters, request).get("step") or last
-        answers = read_samples(folder_of(run), step) if 1 <= step <= last else []
-        if not answers:
-            raise Http404
-        rows = [_finite(dataclasses.asdict(answer)) for answer in answers]
-        return Response({"step": step, "last_step": last, "answers": rows})
+@run.get("metrics/", filters=MetricsFilters, returns=MetricsSerializer)
+def runs_metrics(view: ApiView, run: Run, query: Values) -> Values:
+    """Read what the trainer noted after a step: losses, rewards, KL. What a resumed run took again
+    stands once. A number that is none is null."""
+    standing = standing_rows(folder_of(run), folded_of(run, most_seconds=math.inf))
+    rows = list(itertools.islice((row for row in standing if row["step"] > query["after"]), _MOST_ROWS))
+    more = rows[-1]["step"] if len(rows) == _MOST_ROWS else None
+    return {"rows": [_finite(row) for row in rows], "next_after": more}
 
 
-class SnapshotsView(ListView, ProjectView):
-    """The snapshots of a project. For managers."""
-
-    serializer_class = SnapshotSerializer
-    queryset = Snapshot.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return self.project.snapshots.all()
-
-    @extend_schema(operation_id="snapshots_list", tags=["runs"], responses=SnapshotSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List what runs learned from, newest first."""
-        return self.listed()
+@run.get("log/", filters=LogFilters, returns=LogSerializer)
+def runs_log(view: ApiView, run: Run, query: Values) -> Values:
+    """Read the last 200 lines of a run's log, or the last 200 that contain a text."""
+    return {"lines": log_lines_of(run, query.get("text", "")).lines}
 
 
-class SnapshotJudgmentsView(ListView, ApiView):
-    """The judgments of a snapshot. For managers."""
-
-    serializer_class = JudgmentSerializer
-    queryset = Judgment.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """As they were frozen."""
-        snapshots = Snapshot.objects.filter(digest=self.kwargs["digest"], project__in=projects_for(self.user))
-        snapshot = snapshots.select_related("project").first()
-        if snapshot is None:
-            raise Http404
-        require_manager(self.user, snapshot.project)
-        return judgments_with_parts(snapshot.judgments.all())
-
-    @extend_schema(operation_id="snapshots_judgments", tags=["runs"], responses=JudgmentSerializer(many=True))
-    def get(self, request: Request, digest: str) -> Response:
-        """List the judgments in a snapshot, newest first."""
-        return self.listed()
+@run.get("archive/", files={(200, "application/zip"): OpenApiTypes.BINARY})
+def runs_archive(view: ApiView, run: Run) -> StreamingHttpResponse:
+    """Download everything in a run's folder as a ZIP archive, without secrets."""
+    name, pieces = archive_of(run)
+    return attachment(pieces, name=name, content_type="application/zip")
 
 
-def _read_query(kind: type[Filters], request: Request) -> dict[str, Any]:
-    read = kind(data=request.query_params.dict())
-    read.is_valid(raise_exception=True)
-    return dict(read.validated_data)
+@run.get("events/", files={(200, "application/octet-stream"): OpenApiTypes.BINARY})
+def runs_events(view: ApiView, run: Run) -> StreamingHttpResponse:
+    """Download a run's metrics as an event file."""
+    name, pieces = events_of(run)
+    return attachment(pieces, name=name, content_type="application/octet-stream")
+
+
+@run.get("samples/", filters=SamplesFilters, returns=SamplesSerializer)
+def runs_samples(view: ApiView, run: Run, query: Values) -> Values:
+    """Read the answers of one step with their tokens, rewards and advantages; of the last step unless
+    another is named. 404 where there are none."""
+    last = folded_of(run).last_step
+    step = query.get("step") or last
+    answers = read_samples(folder_of(run), step) if 1 <= step <= last else []
+    if not answers:
+        raise Http404
+    return {
+        "step": step,
+        "last_step": last,
+        "answers": [_finite(dataclasses.asdict(answer)) for answer in answers],
+    }
+
+
+@snapshot.get_list(JudgmentSerializer, "judgments/", model=Judgment)
+def snapshots_judgments(view: ApiView, snapshot: Snapshot) -> QuerySet[Judgment]:
+    """List the judgments in a snapshot, newest first."""
+    return judgments_with_parts(snapshot.judgments.all())
 
 
 def _finite(value: Any) -> Any:

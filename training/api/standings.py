@@ -1,18 +1,18 @@
 """Quality of checkpoints: the leaderboard, drift against people, and AI annotators."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import Filters, ListView, OldestFirst, ProjectView, read_body, read_filters
+from annotation.api.base import Filters, OldestFirst, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
 from training.choices import CheckpointKind
@@ -185,158 +185,102 @@ class ActivitySerializer(serializers.Serializer[Any]):
     is_active = serializers.BooleanField(required=False)
 
 
-class LeaderboardView(ProjectView):
-    """The leaderboard of a project. For managers."""
+leaderboard = Resource(ProjectView, f"{PROJECT}leaderboard/", tag="checkpoints")
+drift = Resource(ProjectView, f"{PROJECT}drift/", tag="checkpoints")
+judges = Resource(
+    ProjectView,
+    f"{PROJECT}judges/",
+    tag="checkpoints",
+    rows=lambda view: view.project.judges.select_related("checkpoint", "project", "user", "rubric__rubric"),
+)
+judge = judges.item("<int:pk>/")
 
-    @extend_schema(
-        operation_id="leaderboard_read",
-        tags=["checkpoints"],
-        parameters=[BoardFilters],
-        responses=BoardSerializer,
-    )
-    def get(self, request: Request, slug: str) -> Response:
-        """Read ratings with intervals, of all votes or of those of a round or a tag."""
-        filters = BoardFilters(data=request.query_params.dict())
-        filters.is_valid(raise_exception=True)
-        board = board_of(self.project, _choice(filters.validated_data))
-        names = names_of({standing.source for standing in board.standings})
-        values = {
-            "votes": board.votes,
-            "ties": board.ties,
-            "both_bad": board.both_bad,
-            "standings": [
-                {
-                    "name": names[standing.source][0],
-                    "checkpoint": names[standing.source][1],
-                    **{
-                        part: getattr(standing, part)
-                        for part in ("rank", "low", "high", "votes", "win_rate", "elo", "p_next")
-                    },
-                    "rated": standing.is_rated,
-                    "rating": standing.rating if standing.is_rated else None,
-                }
-                for standing in board.standings
-            ],
+judges.add_list(
+    "judges_list",
+    JudgeSerializer,
+    "List the judges with what they were asked and what that cost, newest first.",
+)
+
+
+@leaderboard.get(filters=BoardFilters, returns=BoardSerializer)
+def leaderboard_read(view: ProjectView, query: Values) -> Values:
+    """Read ratings with intervals, of all votes or of those of a round or a tag."""
+    board = board_of(view.project, _choice(query))
+    names = names_of({standing.source for standing in board.standings})
+    standings = [
+        {
+            "name": names[standing.source][0],
+            "checkpoint": names[standing.source][1],
+            **{
+                part: getattr(standing, part)
+                for part in ("rank", "low", "high", "votes", "win_rate", "elo", "p_next")
+            },
+            "rated": standing.is_rated,
+            "rating": standing.rating if standing.is_rated else None,
         }
-        return Response(BoardSerializer(values).data)
+        for standing in board.standings
+    ]
+    return {"votes": board.votes, "ties": board.ties, "both_bad": board.both_bad, "standings": standings}
 
 
-class DriftView(ProjectView):
-    """Agreement of reward models with people, round by round. For managers."""
-
-    @extend_schema(operation_id="drift_read", tags=["checkpoints"], responses=DriftRowSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """Read every reward model against the judgments of every round, as it was last measured."""
-        rows = [
-            {
-                "checkpoint": row.checkpoint.name,
-                "trained_in_round": row.round_number,
-                "cells": [cell for cell in row.cells if cell is not None],
-            }
-            for row in matrix_of(self.project).rows
-        ]
-        return Response(DriftRowSerializer(rows, many=True).data)
-
-    @extend_schema(
-        operation_id="drift_measure",
-        tags=["checkpoints"],
-        request=None,
-        responses={202: MeasurementSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Have drift measured anew. A worker does it; 422 while one goes on."""
-        measurement = request_measurement(project=self.project, requested_by=self.user)
-        return Response(MeasurementSerializer(measurement).data, status=202)
+@drift.get(returns=[DriftRowSerializer])
+def drift_read(view: ProjectView) -> list[Values]:
+    """Read every reward model against the judgments of every round, as it was last measured."""
+    return [
+        {
+            "checkpoint": row.checkpoint.name,
+            "trained_in_round": row.round_number,
+            "cells": [cell for cell in row.cells if cell is not None],
+        }
+        for row in matrix_of(view.project).rows
+    ]
 
 
-class DriftItemsView(ListView, ProjectView):
-    """The judgments behind a number of drift. For managers."""
-
-    pagination_class = OldestFirst
-    serializer_class = DriftItemSerializer
-    queryset = Judgment.objects.none()
-
-    @extend_schema(operation_id="drift_items", tags=["checkpoints"], responses=DriftItemSerializer(many=True))
-    def get(self, request: Request, slug: str, name: str, number: int) -> Response:
-        """List what people preferred in a round beside the scores of a reward model that did not learn it."""
-        if not CHECKPOINT_NAME.fullmatch(name):
-            raise Http404
-        rewards = self.project.checkpoints.filter(kind=CheckpointKind.REWARD)
-        model = get_object_or_404(rewards.select_related("run__snapshot", "project"), name=name)
-        read_filters(self.filters, request)
-        page = self.paginate_queryset(items_behind(model, number))
-        return self.get_paginated_response(DriftItemSerializer(items_of(model, page or []), many=True).data)
+@drift.post(returns=MeasurementSerializer, status=202)
+def drift_measure(view: ProjectView) -> DriftMeasurement:
+    """Have drift measured anew. A worker does it; 422 while one goes on."""
+    return request_measurement(project=view.project, requested_by=view.user)
 
 
-class JudgesView(ListView, ProjectView):
-    """Models that judge beside people. For managers."""
-
-    serializer_class = JudgeSerializer
-    queryset = Judge.objects.none()
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """All of them."""
-        return self.project.judges.select_related("checkpoint")
-
-    @extend_schema(operation_id="judges_list", tags=["checkpoints"], responses=JudgeSerializer(many=True))
-    def get(self, request: Request, slug: str) -> Response:
-        """List the judges with what they were asked and what that cost, newest first."""
-        return self.listed()
-
-    @extend_schema(
-        operation_id="judges_create",
-        tags=["checkpoints"],
-        request=NewJudgeSerializer,
-        responses={201: JudgeSerializer},
-    )
-    def post(self, request: Request, slug: str) -> Response:
-        """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
-        values = read_body(NewJudgeSerializer, request)
-        checkpoint = checkpoints_for(self.user).filter(name=values.pop("checkpoint")).first()
-        if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
-        if (rubric := values.pop("rubric", None)) is not None:
-            values["rubric"] = published_versions(self.project).filter(rubric__name=rubric).first()
-            if values["rubric"] is None:
-                raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
-        judge = create_judge(project=self.project, created_by=self.user, checkpoint=checkpoint, **values)
-        return Response(JudgeSerializer(judge).data, status=201)
+@drift.get_list(DriftItemSerializer, "<str:name>/rounds/<int:number>/", pages=OldestFirst, model=Judgment)
+def drift_items(view: ProjectView, name: str, number: int) -> tuple[QuerySet[Judgment], Any]:
+    """List what people preferred in a round beside the scores of a reward model that did not learn it."""
+    if not CHECKPOINT_NAME.fullmatch(name):
+        raise Http404
+    rewards = view.project.checkpoints.filter(kind=CheckpointKind.REWARD)
+    model = get_object_or_404(rewards.select_related("run__snapshot", "project"), name=name)
+    return items_behind(model, number), partial(items_of, model)
 
 
-class JudgeView(ProjectView):
-    """One judge. For managers."""
-
-    @extend_schema(
-        operation_id="judges_set", tags=["checkpoints"], request=ActivitySerializer, responses=JudgeSerializer
-    )
-    def patch(self, request: Request, slug: str, pk: int) -> Response:
-        """Pause a judge, or let it go on, also after a failure."""
-        judge = self.project.judges.select_related("checkpoint", "project").filter(pk=pk).first()
-        if judge is None:
-            raise Http404
-        if values := read_body(ActivitySerializer, request):
-            set_judge(judge=judge, active=values["is_active"], by=self.user)
-        judge.refresh_from_db()
-        return Response(JudgeSerializer(judge).data)
+@judges.post(takes=NewJudgeSerializer, returns=JudgeSerializer, status=201)
+def judges_create(view: ProjectView, values: Values) -> Judge:
+    """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
+    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
+    if checkpoint is None:
+        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    if (rubric := values.pop("rubric", None)) is not None:
+        values["rubric"] = published_versions(view.project).filter(rubric__name=rubric).first()
+        if values["rubric"] is None:
+            raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
+    return create_judge(project=view.project, created_by=view.user, checkpoint=checkpoint, **values)
 
 
-class JudgeCriteriaView(ProjectView):
-    """Agreement of a judge with people by criterion. For managers."""
+@judge.patch(takes=ActivitySerializer, returns=JudgeSerializer)
+def judges_set(view: ProjectView, judge: Judge, values: Values) -> Judge:
+    """Pause a judge, or let it go on, also after a failure."""
+    if values:
+        set_judge(judge=judge, active=values["is_active"], by=view.user)
+    judge.refresh_from_db()
+    return judge
 
-    @extend_schema(
-        operation_id="judges_criteria",
-        tags=["checkpoints"],
-        responses=CriterionAgreementSerializer(many=True),
-    )
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read the agreement of a judge's scores with people's ratings, for each criterion of its rubric."""
-        # NumPy is loaded when somebody asks for this, not with the web server.
-        from training.selectors.judges import report_of
 
-        judge = self.project.judges.select_related("project", "user", "rubric__rubric").filter(pk=pk).first()
-        if judge is None:
-            raise Http404
-        return Response(CriterionAgreementSerializer(report_of(judge).criteria, many=True).data)
+@judge.get("criteria/", returns=[CriterionAgreementSerializer])
+def judges_criteria(view: ProjectView, judge: Judge) -> Any:
+    """Read the agreement of a judge's scores with people's ratings, for each criterion of its rubric."""
+    # NumPy is loaded when somebody asks for this, not with the web server.
+    from training.selectors.judges import report_of
+
+    return report_of(judge).criteria
 
 
 def _choice(query: Mapping[str, Any]) -> Choice:

@@ -3,12 +3,10 @@
 from typing import Any
 
 from django.utils.translation import gettext as _
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
-from annotation.api.base import ProjectView, read_body
+from annotation.api.base import ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.quality import EstimateSerializer
 from annotation.models import HelpSettings
 from training.forms.suggestions import sources_for
@@ -78,60 +76,46 @@ class HelpReportSerializer(serializers.Serializer[Any]):
     )
 
 
-class SuggestionsView(ProjectView):
-    """Settings of suggestions. For managers."""
-
-    @extend_schema(operation_id="suggestions_read", tags=["quality"], responses=SuggestionSettingsSerializer)
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the settings of suggestions, and how far their source is."""
-        return Response(self._shown())
-
-    @extend_schema(
-        operation_id="suggestions_set",
-        tags=["quality"],
-        request=SuggestionSettingsSerializer,
-        responses=SuggestionSettingsSerializer,
-    )
-    def put(self, request: Request, slug: str) -> Response:
-        """Switch suggestions on or off and set their source. What is left out keeps its value."""
-        values = read_body(SuggestionSettingsSerializer, request)
-        checkpoint = sources_for(self.project).filter(name=values.pop("checkpoint") or "").first()
-        if checkpoint is None:
-            raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
-        source = SuggestionSource.objects.filter(project=self.project).first()
-        if source is not None:
-            values = {"template": source.template, "least_confidence": source.least_confidence, **values}
-        set_suggestions(project=self.project, by=self.user, checkpoint=checkpoint, **values)
-        return Response(self._shown())
-
-    def _shown(self) -> dict[str, Any]:
-        settings = HelpSettings.objects.filter(project=self.project).first() or HelpSettings()
-        source = SuggestionSource.objects.filter(project=self.project).select_related("checkpoint").first()
-        shown = SuggestionSettingsSerializer(
-            {
-                "is_active": self.project.has_help,
-                **{name: getattr(settings, name) for name in _SETTINGS},
-                "checkpoint": source.checkpoint.name if source else None,
-                "template": source.template if source else DEFAULT_TEMPLATE,
-                "state": source.state if source else None,
-                "least_confidence": source.least_confidence if source else 0.5,
-                "message": source.message if source else "",
-                "error": source.error if source else "",
-                "compared": source.compared if source else 0,
-                "suggested": source.suggested if source else 0,
-                "planted": source.planted if source else 0,
-            }
-        )
-        return dict(shown.data)
+suggestions = Resource(ProjectView, f"{PROJECT}suggestions/", tag="quality")
 
 
-class HelpReportView(ProjectView):
-    """The effect of suggestions. For managers."""
+@suggestions.get(returns=SuggestionSettingsSerializer)
+def suggestions_read(view: ProjectView) -> Values:
+    """Read the settings of suggestions, and how far their source is."""
+    settings = HelpSettings.objects.filter(project=view.project).first() or HelpSettings()
+    source = SuggestionSource.objects.filter(project=view.project).select_related("checkpoint").first()
+    return {
+        "is_active": view.project.has_help,
+        **{name: getattr(settings, name) for name in _SETTINGS},
+        "checkpoint": source.checkpoint.name if source else None,
+        "template": source.template if source else DEFAULT_TEMPLATE,
+        "state": source.state if source else None,
+        "least_confidence": source.least_confidence if source else 0.5,
+        "message": source.message if source else "",
+        "error": source.error if source else "",
+        "compared": source.compared if source else 0,
+        "suggested": source.suggested if source else 0,
+        "planted": source.planted if source else 0,
+    }
 
-    @extend_schema(operation_id="suggestions_effect", tags=["quality"], responses=HelpReportSerializer)
-    def get(self, request: Request, slug: str) -> Response:
-        """Read the effect of help with 95 % intervals, and the decisions on suggestions."""
-        # NumPy is loaded when somebody asks, not with the web server.
-        from annotation.statistics.help_report import help_report
 
-        return Response(HelpReportSerializer(help_report(self.project)).data)
+@suggestions.put(takes=SuggestionSettingsSerializer, returns=SuggestionSettingsSerializer)
+def suggestions_set(view: ProjectView, values: Values) -> Values:
+    """Switch suggestions on or off and set their source. What is left out keeps its value."""
+    checkpoint = sources_for(view.project).filter(name=values.pop("checkpoint") or "").first()
+    if checkpoint is None:
+        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    source = SuggestionSource.objects.filter(project=view.project).first()
+    if source is not None:
+        values = {"template": source.template, "least_confidence": source.least_confidence, **values}
+    set_suggestions(project=view.project, by=view.user, checkpoint=checkpoint, **values)
+    return suggestions_read(view)
+
+
+@suggestions.get("effect/", returns=HelpReportSerializer)
+def suggestions_effect(view: ProjectView) -> Any:
+    """Read the effect of help with 95 % intervals, and the decisions on suggestions."""
+    # NumPy is loaded when somebody asks, not with the web server.
+    from annotation.statistics.help_report import help_report
+
+    return help_report(view.project)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 
 from annotation.statistics.plots import Axis, Bar, Interval, bars
@@ -212,3 +213,8 @@ def _means(figures: Mapping[str, Any]) -> Iterable[Means]:
                 checkpoint=scores["checkpoint"]["value"],
                 gain=Figure(**scores["gain"]),
             )
+
+
+def report_file(report: Report) -> str:
+    """Return a report as one HTML file that can be mailed: every prompt, style and pictures within."""
+    return render_to_string("training/evaluation_file.html", {"report": report, "rows": report.rows})

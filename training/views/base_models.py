@@ -18,6 +18,7 @@ from annotation.views.access import Request, project_page
 from training.choices import BaseOrigin, CheckpointKind
 from training.forms.base_models import FORMS, ProjectBaseForm
 from training.models import BaseModel, BaseModelAddition
+from training.selectors.access import require_manager
 from training.selectors.base_models import additions_shown, base_of, bases_for, uses_of_base
 from training.selectors.projects import managed_projects
 from training.services.registry.base_estimates import estimates_of
@@ -31,7 +32,6 @@ from training.services.registry.base_models import (
     request_base_model,
 )
 from training.services.rounds.base_choice import choose_base
-from training.views.access import require_manager
 
 _CHECKPOINTS_SHOWN = 20
 

@@ -23,6 +23,7 @@ from training.figures.held_out import figures_of
 from training.figures.model_card import model_card
 from training.files.shared import StoreRefusal, fetched
 from training.models import Checkpoint, CheckpointExport
+from training.selectors.access import require_manager
 from training.selectors.checkpoints import (
     ORDERS,
     card_of,
@@ -42,7 +43,6 @@ from training.services.registry.exports import archive_name, hub_is_set, request
 from training.services.registry.registry import delete_files
 from training.services.registry.verification import check_files
 from training.services.runs.archives import zip_of_folder
-from training.views.access import require_manager
 
 _ROWS_ON_A_PAGE = 50
 _EXPORTS_SHOWN = 5

@@ -2,13 +2,12 @@
 
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, render
-from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
 from annotation.views.access import Request
 from training.models import Checkpoint
-from training.selectors.evaluation_report import Report, report_of
-from training.views.access import require_manager
+from training.selectors.access import require_manager
+from training.selectors.evaluation_report import Report, report_file, report_of
 
 _ROWS_ON_THE_PAGE = 20
 
@@ -32,11 +31,6 @@ def evaluation_file(request: Request, name: str) -> HttpResponse:
     response = HttpResponse(report_file(_report(request, name)), content_type="text/html; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{name}-evaluation.html"'
     return response
-
-
-def report_file(report: Report) -> str:
-    """The file that can be mailed: every prompt, style and pictures within."""
-    return render_to_string("training/evaluation_file.html", {"report": report, "rows": report.rows})
 
 
 def _report(request: Request, name: str) -> Report:

@@ -23,6 +23,7 @@ from training.figures.held_out import held_out_of
 from training.figures.samples import MEASURES
 from training.files.run_folders import folder_of
 from training.models import Run
+from training.selectors.access import require_manager
 from training.selectors.runs import (
     IS_GOING_ON,
     dropped_of,
@@ -43,7 +44,6 @@ from training.selectors.runs import (
 from training.selectors.validation import run_baselines, run_people, run_validation
 from training.services.registry.descriptions import describe_run
 from training.services.runs.run_downloads import archive_of, events_of
-from training.views.access import require_manager
 
 _LONGEST_SEARCH = 200
 

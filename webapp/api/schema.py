@@ -48,6 +48,9 @@ TAGS = [
 ]
 """Tags of operations, in the order of the documentation."""
 
+_RENAMED = {"side_by_side_": "beside_"}
+"""Prefix of operation ids → the one of the release before. `x-formerly` names the old id for one release."""
+
 _READS = ("get", "head")
 _PROBLEMS = {
     "400": "The request cannot be read.",
@@ -133,6 +136,9 @@ def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
 
 def _complete(method: str, operation: dict[str, Any]) -> None:
+    for new, old in _RENAMED.items():
+        if operation["operationId"].startswith(new):
+            operation["x-formerly"] = operation["operationId"].replace(new, old, 1)
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     responses: dict[str, Any] = operation["responses"]
     for status, meaning in _PROBLEMS.items():

@@ -2,20 +2,17 @@
 
 from django.urls import URLPattern, path, re_path
 
+from annotation.api.operations import urls_of
 from annotation.api.urls import urlpatterns as annotation
 from training.api.urls import urlpatterns as training
 from webapp.api import views
-from webapp.operations.api import StatusView
-from webapp.security.api import DeletionView, PersonalDataView, SessionsView, SessionView
+from webapp.operations import api as operations
+from webapp.security import api as security
 
 urlpatterns: list[URLPattern] = [
     *annotation,
     *training,
-    path("me/data/", PersonalDataView.as_view(), name="api-me-data"),
-    path("me/deletion/", DeletionView.as_view(), name="api-me-deletion"),
-    path("status/", StatusView.as_view(), name="api-status"),
-    path("sessions/", SessionsView.as_view(), name="api-sessions"),
-    path("sessions/<int:pk>/", SessionView.as_view(), name="api-session"),
+    *urls_of(operations, security),
     path("openapi.json", views.SchemaView.as_view(), name="api-schema"),
     path("docs/", views.docs, name="api-docs"),
     # A regular expression, because `path` does not match line ends.

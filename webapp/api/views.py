@@ -24,6 +24,8 @@ class Operation:
     method: str
     path: str
     name: str
+    former_name: str
+    """The name of the release before; empty where it is the same."""
     description: str
     parameters: list[dict[str, Any]]
     body: str
@@ -91,6 +93,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Operation:
         method=method.upper(),
         path=path,
         name=operation["operationId"],
+        former_name=operation.get("x-formerly", ""),
         description=operation["description"],
         parameters=[
             {**part, "kind": _kind(part["schema"]), "description": part.get("description", "")}

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from annotation.api.base import ApiView
+from annotation.api.operations import Resource, superusers
 from webapp.operations.health import LEVELS
-from webapp.operations.state import look
+from webapp.operations.state import State, look
 
 
 class FindingSerializer(serializers.Serializer[Any]):
@@ -29,11 +27,10 @@ class StatusSerializer(serializers.Serializer[Any]):
     findings = FindingSerializer(many=True)
 
 
-class StatusView(ApiView):
-    """The status of this Rondo. For superusers."""
+status = Resource(ApiView, "status/", tag="operations")
 
-    @extend_schema(operation_id="status_read", tags=["operations"], responses=StatusSerializer)
-    def get(self, request: Request) -> Response:
-        """Run all checks, as `manage.py doctor` does. For superusers."""
-        self.require_superuser()
-        return Response(StatusSerializer(look()).data)
+
+@status.get(returns=StatusSerializer, requires=superusers)
+def status_read(view: ApiView) -> State:
+    """Run all checks, as `manage.py doctor` does. For superusers."""
+    return look()

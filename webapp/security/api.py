@@ -9,14 +9,13 @@ from django.contrib.auth import logout
 from django.http import HttpRequest, StreamingHttpResponse
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import extend_schema
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
-from rest_framework.response import Response
 
 from annotation.api.account import require_session
-from annotation.api.base import ApiView, read_body
-from annotation.api.downloads import FileView, attachment
+from annotation.api.base import ApiView
+from annotation.api.downloads import attachment
+from annotation.api.operations import Resource, Values
 from annotation.errors import Refusal
 from annotation.selectors.personal_data import personal_data
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
@@ -35,50 +34,10 @@ class SessionSerializer(serializers.ModelSerializer[UserSession]):
         return bool(session.session_key == self.context["current"])
 
 
-class SessionsView(ApiView):
-    """The user's sessions. For everyone."""
-
-    @extend_schema(operation_id="sessions_list", tags=["account"], responses=SessionSerializer(many=True))
-    def get(self, request: Request) -> Response:
-        """List the user's sessions, last used first."""
-        rows = open_sessions(user=self.user)
-        return Response(SessionSerializer(rows, many=True, context={"current": _current(request)}).data)
-
-    @extend_schema(operation_id="sessions_end_others", tags=["account"], responses={204: None})
-    def delete(self, request: Request) -> Response:
-        """End all of the user's sessions except the current one; with a token, all."""
-        end_other_sessions(user=self.user, current=_current(request))
-        return Response(status=204)
-
-
-class SessionView(ApiView):
-    """One session of the user. For everyone."""
-
-    @extend_schema(operation_id="sessions_end", tags=["account"], responses={204: None})
-    def delete(self, request: Request, pk: int) -> Response:
-        """End one session of the user."""
-        try:
-            end_session(user=self.user, pk=pk)
-        except Refusal:
-            raise exceptions.NotFound from None
-        return Response(status=204)
-
-
-class PersonalDataView(FileView):
-    """The user's personal data. For everyone."""
-
-    @extend_schema(
-        operation_id="me_data",
-        tags=["account"],
-        responses={(200, "application/json"): OpenApiTypes.OBJECT},
-    )
-    def get(self, request: Request) -> StreamingHttpResponse:
-        """Download every row about the user. Requires a browser session with recent reauthentication, not a
-        token."""
-        _require_proof(request)
-        return attachment(
-            personal_data(self.user), name="rondo-my-data.json", content_type="application/json"
-        )
+sessions = Resource(
+    ApiView, "sessions/", tag="account", context=lambda view: {"current": _current(view.request)}
+)
+account = Resource(ApiView, "me/", tag="account")
 
 
 class DeletionSerializer(serializers.Serializer[Any]):
@@ -87,31 +46,11 @@ class DeletionSerializer(serializers.Serializer[Any]):
     username = serializers.CharField(max_length=150, help_text="One's own user name, so that it is no slip.")
 
 
-class DeletionView(ApiView):
-    """Deletion of the user's account. For everyone."""
-
-    # The deleted user cannot repeat the request.
-    keeps_answers = False
-
-    @extend_schema(
-        operation_id="me_delete", tags=["account"], request=DeletionSerializer, responses={204: None}
-    )
-    def post(self, request: Request) -> Response:
-        """Delete the user's account permanently; judgments stay under a pseudonym. Requires a browser session
-        with recent reauthentication, not a token."""
-        _require_proof(request)
-        if read_body(DeletionSerializer, request)["username"] != self.user.username:
-            raise Refusal("user_name_differs", _("This is not your user name."), field="username")
-        delete_account(user=self.user)
-        logout(request._request)
-        return Response(status=204)
-
-
-def _require_proof(request: Request) -> None:
+def _require_proof(view: ApiView) -> None:
     """Require recent reauthentication: a cookie or token alone may be stolen."""
-    require_session(request)
+    require_session(view)
     try:
-        _proven(request._request)
+        _proven(view.request._request)
     except ReauthenticationRequired as error:
         raise exceptions.PermissionDenied(
             _("Confirm at /account/reauthenticate/ that it is you, then ask again.")
@@ -121,6 +60,45 @@ def _require_proof(request: Request) -> None:
 @reauthentication_required  # type: ignore[untyped-decorator]
 def _proven(request: HttpRequest) -> None:
     """Raise `ReauthenticationRequired` if the last proof is too old."""
+
+
+@sessions.get(returns=[SessionSerializer])
+def sessions_list(view: ApiView) -> list[UserSession]:
+    """List the user's sessions, last used first."""
+    return open_sessions(user=view.user)
+
+
+@sessions.delete()
+def sessions_end_others(view: ApiView) -> None:
+    """End all of the user's sessions except the current one; with a token, all."""
+    end_other_sessions(user=view.user, current=_current(view.request))
+
+
+@sessions.delete("<int:pk>/")
+def sessions_end(view: ApiView, pk: int) -> None:
+    """End one session of the user."""
+    try:
+        end_session(user=view.user, pk=pk)
+    except Refusal:
+        raise exceptions.NotFound from None
+
+
+@account.get("data/", files={(200, "application/json"): OpenApiTypes.OBJECT}, requires=_require_proof)
+def me_data(view: ApiView) -> StreamingHttpResponse:
+    """Download every row about the user. Requires a browser session with recent reauthentication, not a
+    token."""
+    return attachment(personal_data(view.user), name="rondo-my-data.json", content_type="application/json")
+
+
+# The deleted user cannot repeat the request.
+@account.post("deletion/", takes=DeletionSerializer, requires=_require_proof, keeps_answers=False)
+def me_delete(view: ApiView, values: Values) -> None:
+    """Delete the user's account permanently; judgments stay under a pseudonym. Requires a browser session
+    with recent reauthentication, not a token."""
+    if values["username"] != view.user.username:
+        raise Refusal("user_name_differs", _("This is not your user name."), field="username")
+    delete_account(user=view.user)
+    logout(view.request._request)
 
 
 def _current(request: Request) -> str:

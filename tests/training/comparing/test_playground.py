@@ -26,7 +26,7 @@ from training.services.comparing.prompt_sets import (
     remove_prompts,
     rename_prompt_set,
 )
-from training.views.comparing.side_by_side import trouble_of
+from training.services.comparing.side_by_side import trouble_of
 
 pytestmark = pytest.mark.django_db
 

@@ -25,7 +25,7 @@ from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.judgments.votes import voted_comparison
 from annotation.services.texts.completions import find_or_add_prompt
-from training.engine import Answer, EngineError, engine_for
+from training.engine import Answer, EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
 from training.selectors.chats import chat_with, with_system
 from training.services.comparing.voting import Vote, record_shown, store_vote
@@ -393,3 +393,12 @@ def _completion(shown: SideBySide, answer: SideBySideAnswer, prompt: Prompt) -> 
     return record_shown(
         prompt=prompt, source=source, response=answer, sampling=shown.sampling, seed=answer.seed
     )
+
+
+def trouble_of(error: Exception, *, hidden: bool) -> str:
+    """Return the reason why responses are missing. The message of a server may name its model."""
+    if not hidden:
+        return str(error)
+    if isinstance(error, EngineUnavailableError):
+        return _("A model server is down or still starting. Generate the missing responses in a moment.")
+    return _("A response could not be generated. Try again in a moment.")

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from annotation.models import Completion, Conversation, ConversationTurn
 from annotation.selectors import access
@@ -150,3 +151,8 @@ def _completion(turn: ConversationTurn, response: TurnResponse) -> Completion:
     )
     response.save(update_fields=["completion"])
     return response.completion
+
+
+def trouble_in_words() -> str:
+    """Return why responses are missing. The message of a server may name its model."""
+    return _("A response could not be generated. Try again in a moment.")

@@ -7,7 +7,6 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
-from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -15,9 +14,10 @@ from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.services.people.shortcuts import keys_of
 from annotation.views.access import Request
-from training.engine import Engine, EngineError, EngineUnavailableError
+from training.engine import Engine, EngineError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
 from training.models import SideBySide, SideBySideAnswer
+from training.selectors.access import require_manager
 from training.selectors.chats import system_of
 from training.selectors.projects import checkpoints_for, managed_projects
 from training.selectors.prompt_sets import Progress, progress_on, prompt_sets_of, prompts_matching
@@ -26,11 +26,11 @@ from training.services.comparing.side_by_side import (
     ask_side_by_side,
     continue_side_by_side,
     reveal_names,
+    trouble_of,
     vote_side_by_side,
     write_answer,
     write_answers,
 )
-from training.views.access import require_manager
 from training.views.comparing.responses import responses_of, vote_in_words
 
 _LATEST = 20
@@ -206,15 +206,6 @@ def compare_continue(request: Request, slug: str) -> HttpResponse:
         messages.error(request, refusal.message)
         return redirect(shown)
     return _go_to(request, made)
-
-
-def trouble_of(error: Exception, *, hidden: bool) -> str:
-    """Return the reason why responses are missing. The message of a server may name its model."""
-    if not hidden:
-        return str(error)
-    if isinstance(error, EngineUnavailableError):
-        return _("A model server is down or still starting. Generate the missing responses in a moment.")
-    return _("A response could not be generated. Try again in a moment.")
 
 
 def _project(request: Request, slug: str | None) -> Project | None:

@@ -25,6 +25,7 @@ from training.forms.conversations import BeginForm, EndForm
 from training.selectors.conversation_transcripts import transcript_of
 from training.selectors.conversations import settings_of, standing_of
 from training.services.conversations import begin, generate_turn, say, stream_turn, take_up_turn
+from training.services.conversations.generating import trouble_in_words
 from training.views.conversations.screen import Addresses, Talk, show_talk
 
 _ON_A_PAGE = 50
@@ -134,11 +135,6 @@ def written(request: Request, conversation: Conversation, addresses: Addresses) 
     # A proxy that buffers the response would make the stream pointless.
     response["X-Accel-Buffering"] = "no"
     return response
-
-
-def trouble_in_words() -> str:
-    """Return why responses are missing. The message of a server may name its model."""
-    return _("A response could not be generated. Try again in a moment.")
 
 
 def _events(turn: ConversationTurn) -> Iterator[bytes]:

@@ -5,7 +5,7 @@ from django.http import Http404
 
 from annotation.choices import Role
 from annotation.models import Project, User
-from annotation.selectors import access as annotation_selectors
+from annotation.selectors.access import may, membership_of, projects_for
 from training.selectors.projects import managed_projects
 
 
@@ -18,11 +18,11 @@ def require_manager(user: User, project: Project | None) -> None:
     if project is None:
         if user.is_superuser or managed_projects(user).exists():
             return
-        if annotation_selectors.projects_for(user).exists():
+        if projects_for(user).exists():
             raise PermissionDenied
         raise Http404
-    if annotation_selectors.may(user, project, Role.MANAGER):
+    if may(user, project, Role.MANAGER):
         return
-    if annotation_selectors.membership_of(user, project):
+    if membership_of(user, project):
         raise PermissionDenied
     raise Http404
