@@ -143,6 +143,7 @@ TEMPLATES = [
                 "django.contrib.messages.context_processors.messages",
             ],
             "builtins": [
+                "webapp.templatetags.constant",
                 "webapp.templatetags.guide",
                 "webapp.templatetags.icons",
                 "webapp.templatetags.navigation",

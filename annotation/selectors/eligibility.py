@@ -83,14 +83,18 @@ def has_to_qualify(annotator: User, project: Project, membership: Membership | N
 
 def submitted_today(project: Project, annotator: User) -> int:
     """Return how many `annotator` has submitted since midnight, by the server's clock."""
-    here = timezone.get_default_timezone()
-    midnight = datetime.combine(timezone.localdate(timezone=here), time.min, tzinfo=here)
     return Assignment.objects.filter(
         annotator=annotator,
         state=AssignmentState.SUBMITTED,
-        closed_at__gte=midnight,
+        closed_at__gte=today_starts(),
         comparison__project=project,
     ).count()
+
+
+def today_starts() -> datetime:
+    """Return the last midnight, by the server's clock."""
+    here = timezone.get_default_timezone()
+    return datetime.combine(timezone.localdate(timezone=here), time.min, tzinfo=here)
 
 
 def daily_limit_of(project: Project, membership: Membership | None) -> int | None:

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from annotation.models import Guideline, Judgment, Membership, Project, RoundTally, User
 from annotation.selectors import access
-from annotation.selectors.eligibility import submitted_today
+from annotation.selectors.eligibility import submitted_today, today_starts
 from annotation.selectors.progress import Progress, progress_of
 
 _RECENT = 50
@@ -37,31 +37,52 @@ class Pace:
             return _("%(seconds)s s") % {"seconds": seconds}
         return _("%(minutes)s min") % {"minutes": f"{minutes}:{seconds:02}"}
 
+    @property
+    def text(self) -> str:
+        """Today's count, and the median if there is one."""
+        today = _("%(today)s today") % {"today": self.today}
+        return f"{today} · {_('median %(clock)s') % {'clock': self.clock}}" if self.median_seconds else today
+
 
 def progress_and_pace(
     project: Project, annotator: User, round_number: int, counted: RoundTally | None = None
 ) -> tuple[Progress, Pace]:
     """Return the progress of `annotator` in a round, and their pace.
 
-    Today's count is exact, the median active time may be a minute old. The total never falls while there is
-    work left: others who take comparisons, or a skip, do not move the goal of the person who looks at it.
-    `counted`: their tally, of somebody who was just handed work; then the total may be a minute old as well.
+    The median active time may be a minute old. The total never falls while there is work left: others who
+    take comparisons, or a skip, do not move the goal of the person who looks at it.
+    `counted`: their tally, of somebody who was just handed work; then the total may be a minute old as well,
+    and today's count goes on from what was counted in the last minute.
     """
     key = f"{project.pk}:{annotator.pk}:{round_number}"
     if counted is not None and counted.round_number == round_number:
         total = cache.get(f"annotation.shown:{key}", 0)
         if counted.round_done < total:
             progress = Progress(done=counted.round_done, total=total, unseen=counted.round_unseen)
-            return progress, pace_of(project, annotator)
+            return progress, pace_of(project, annotator, counted)
     exact = progress_of(project, annotator, round_number, counted)
     progress = _never_falling(exact, f"annotation.most:{key}")
     cache.set(f"annotation.shown:{key}", progress.total, _KEPT_SECONDS)
-    return progress, pace_of(project, annotator)
+    return progress, pace_of(project, annotator, counted)
 
 
-def pace_of(project: Project, annotator: User) -> Pace:
+def pace_of(project: Project, annotator: User, counted: RoundTally | None = None) -> Pace:
     """Return today's count and the median active time of `annotator`, which may be a minute old."""
-    return Pace(today=submitted_today(project, annotator), median_seconds=_median_seconds(project, annotator))
+    return Pace(today=_today(project, annotator, counted), median_seconds=_median_seconds(project, annotator))
+
+
+def _today(project: Project, annotator: User, counted: RoundTally | None) -> int:
+    """Return today's count: with a tally, what was counted in the last minute and the tally has grown by."""
+    if counted is None:
+        return submitted_today(project, annotator)
+    in_round = counted.round_done + counted.round_unseen
+    key = f"annotation.today:{project.pk}:{annotator.pk}:{counted.round_number}:{today_starts():%Y%m%d}"
+    before: int | None = cache.get(key)
+    if before is None:
+        today = submitted_today(project, annotator)
+        cache.set(key, today - in_round, _KEPT_SECONDS)
+        return today
+    return before + in_round
 
 
 def _never_falling(progress: Progress, key: str) -> Progress:

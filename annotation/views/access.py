@@ -40,14 +40,13 @@ def project_page(*, role: Role) -> Callable[[View], View]:
     def guard(view: View) -> View:
         @wraps(view)
         def guarded(request: Request, slug: str, **parts: Any) -> HttpResponseBase:
-            request.membership = (
-                Membership.objects.select_related("project")
-                .filter(user=request.user, project__slug=slug, project__is_incomplete=False)
-                .first()
-            )
-            if request.membership is not None:
+            try:
+                request.membership = Membership.objects.select_related("project").get(
+                    user=request.user, project__slug=slug, project__is_incomplete=False
+                )
                 project = request.membership.project
-            else:
+            except Membership.DoesNotExist:
+                request.membership = None
                 project = get_object_or_404(access.projects_for(request.user), slug=slug)
             # Later permission checks of this request reuse the membership.
             project.visitor = request.user.pk, request.membership
@@ -69,11 +68,11 @@ def own_assignment(request: Request, project: Project, pk: int) -> Assignment:
     if pk > BigIntegerField.MAX_BIGINT:
         raise Http404
     assignment = get_object_or_404(
-        # Arena assignments have revealed their sources, so they are never opened again.
-        Assignment.objects.select_related("comparison").exclude(comparison__purpose=Purpose.ARENA),
-        pk=pk,
-        annotator=request.user,
-        comparison__project=project,
+        Assignment.objects.select_related("comparison"), pk=pk, annotator=request.user
     )
-    assignment.comparison.project = project
+    comparison = assignment.comparison
+    # Arena assignments have revealed their sources, so they are never opened again.
+    if comparison.project_id != project.pk or comparison.purpose == Purpose.ARENA:
+        raise Http404
+    comparison.project = project
     return assignment

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import AcquisitionArm, AssignmentState, Purpose, QualificationState
 from annotation.errors import LeaseLost, NotAllowed, Refusal
-from annotation.models import Assignment, Candidate, Comparison, Membership, Project, User
+from annotation.models import Assignment, Comparison, Completion, Membership, Project, User
 from annotation.selectors import eligibility
 from annotation.selectors.access import SPENT_STATES
 from annotation.services.assignments.display_order import display_order as order_of
@@ -113,10 +113,9 @@ def lease(
     display_order: Sequence[int] | None = None,
 ) -> Assignment:
     """Write the assignment. Without a display order the next of the project is drawn."""
-    candidates = (
-        Candidate.objects.filter(comparison=comparison).order_by("index").select_related("completion")
+    completions = list(
+        Completion.objects.filter(candidacies__comparison=comparison).order_by("candidacies__index")
     )
-    completions = [candidate.completion for candidate in candidates]
     if display_order is None:
         drawn_for: Any = {"project": comparison.project, "annotator": annotator}
         number = draw_number(**drawn_for, size=comparison.size)
@@ -140,17 +139,16 @@ def lease(
 
 def held_by(annotator: User, project: Project) -> list[Assignment]:
     """Return the leases of this person in a project, oldest first."""
-    held = list(
-        Assignment.objects.filter(
-            annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
-        ).order_by("leased_at", "id")
+    leases = Assignment.objects.filter(
+        annotator=annotator, state=AssignmentState.LEASED, comparison__project=project
     )
-    if held:
-        # Apart: a person who submits holds nothing more as a rule, and a join of three tables costs most.
-        comparisons = Comparison.objects.select_related("prompt").in_bulk(row.comparison_id for row in held)
-        for assignment in held:
-            assignment.comparison = comparisons[assignment.comparison_id]
-            assignment.comparison.project = project
+    # Ids first: a person who submits holds nothing more as a rule, and every column of a query costs time.
+    ids = list(leases.values_list("pk", flat=True))
+    if not ids:
+        return []
+    held = list(leases.filter(pk__in=ids).select_related("comparison__prompt").order_by("leased_at", "id"))
+    for assignment in held:
+        assignment.comparison.project = project
     return held
 
 

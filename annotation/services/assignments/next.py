@@ -7,7 +7,8 @@ from enum import IntEnum
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import BooleanField, Exists, F, OuterRef, Q, QuerySet
+from django.db.models.expressions import RawSQL
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
@@ -94,7 +95,7 @@ def any_open(
 def open_to(project: Project, annotator: User, *, reviews: bool = False) -> QuerySet[Comparison]:
     """Return the comparisons open to this person, in no order; `reviews`: they are a reviewer, too."""
     unseen = Comparison.objects.filter(
-        ~Exists(_had_by(annotator)), allotted_to(project, annotator), project=project, open_slots__gt=0
+        ~_had_by(annotator), allotted_to(project, annotator), project=project, open_slots__gt=0
     )
     if reviews:
         # Who decided on others' votes has no fresh eye for it.
@@ -102,10 +103,19 @@ def open_to(project: Project, annotator: User, *, reviews: bool = False) -> Quer
     return unseen.select_related("prompt")
 
 
-def _had_by(annotator: User) -> QuerySet[Assignment]:
-    return Assignment.objects.filter(
-        comparison=OuterRef("pk"), annotator=annotator, state__in=access.SPENT_STATES
-    )
+_HAD_BY = f"""EXISTS (
+    SELECT 1 FROM annotation_assignment had
+    WHERE had.comparison_id = annotation_comparison.id AND had.annotator_id = %s
+        AND had.state IN ({", ".join(["%s"] * len(access.SPENT_STATES))})
+)"""  # noqa: S608 - placeholders
+
+
+def _had_by(annotator: User) -> RawSQL:
+    """Comparisons that this person has had; not in a subquery, where the table of comparisons is renamed.
+
+    `Exists`, written out: the ORM took 4 % of the processor time of every label to put it together.
+    """
+    return RawSQL(_HAD_BY, (annotator.pk, *access.SPENT_STATES), output_field=BooleanField())  # noqa: S611
 
 
 def _first(comparisons: QuerySet[Comparison], project: Project, *, skip_locked: bool) -> Comparison | None:
@@ -151,7 +161,7 @@ def _has_had_the_head(project: Project, annotator: User) -> bool:
     head = Comparison.objects.filter(allotted_to(project, annotator), project=project, open_slots__gt=0)
     seen = (
         head.order_by(*QUEUE_ORDER)
-        .annotate(had=Exists(_had_by(annotator)))
+        .annotate(had=_had_by(annotator))
         .values_list("had", flat=True)[:_LOOK_AHEAD]
     )
     return len(seen) == _LOOK_AHEAD and all(seen)

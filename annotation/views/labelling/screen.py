@@ -6,7 +6,7 @@ assignment's page only.
 
 import string
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -16,8 +16,8 @@ from typing import Any
 
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.html import format_html, json_script, strip_tags
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, format_html_join, json_script, strip_tags
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import Truncator
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
@@ -60,6 +60,7 @@ from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.confirmations import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.services.suggestions.applying import SUGGESTED_STRENGTH, ranks_of
+from annotation.text.attributes import attributes, escaped
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
 from annotation.text.orders import with_rest
 from annotation.text.references import refers_to_context
@@ -91,15 +92,74 @@ class Choice:
     @property
     def attributes(self) -> SafeString:
         """Attributes of the radio button."""
-        letter = format_html(' data-letter="{}"', self.letter_key) if self.letter_key else ""
-        return format_html(
-            'value="{}" data-key="{}"{} data-label="{}"', self.value, self.key, letter, self.label
+        return attributes(
+            value=self.value, data_key=self.key, data_letter=self.letter_key or None, data_label=self.label
+        )
+
+    def option(self, *, side: str = "", is_chosen: bool) -> str:
+        """The radio button with its label as HTML; with a `side` a step of the scale."""
+        kind = f"step option--{side}" if side else "plain"
+        label = escaped(self.label)
+        face = (
+            f'<span class="visually-hidden">{label}</span>'
+            f'<span aria-hidden="true">{escaped(self.sign)}</span>'
+            if side
+            else f'{label} <kbd class="only-with-script">{escaped(self.key)}</kbd>'
+        )
+        return (
+            f'<label class="option option--{kind}" '
+            f"{attributes(title=self.title, data_strength=self.strength or None)}>"
+            f'<input type="radio" name="choice" {self.attributes}{" checked" if is_chosen else ""}> '
+            f'<span class="option__face">{face}</span></label>'
         )
 
     @property
     def sign(self) -> str:
         """The sign on its step of the scale."""
         return "=" if self.value == Verdict.EQUAL else self.key if self.strength else self.short
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Words about the response that has a letter, in the language of the page."""
+
+    better: str
+    """Beside the scale of a pair."""
+    wins: tuple[str, ...]
+    """Without a strength, then by strength."""
+    response: str
+    rank: str
+    steps: str
+    spans: str
+    critique: str
+    critique_hint: str
+    rewritten: str
+    edit: str
+    missing: str
+
+
+@lru_cache(maxsize=256)
+def _labels(letter: str, _language: str | None) -> Labels:
+    name = {"letter": letter}
+    return Labels(
+        better=_("%(letter)s better") % name,
+        wins=(
+            _("%(letter)s is better") % name,
+            *(
+                _("%(letter)s is %(strength)s") % {**name, "strength": STRENGTHS[strength]}
+                for strength in sorted(STRENGTHS)
+            ),
+        ),
+        response=_("response %(letter)s") % name,
+        rank=_("Rank of response %(letter)s") % name,
+        steps=_("Steps of %(letter)s") % name,
+        spans=_("Spans in response %(letter)s") % name,
+        critique=_("Critique of response %(letter)s") % name,
+        critique_hint=_("What is good, what is wrong with %(letter)s?") % name,
+        rewritten=_("%(letter)s, rewritten") % name,
+        edit=_("Text of response %(letter)s, to edit") % name,
+        missing=_("Missing information in response %(letter)s") % name,
+    )
 
 
 class CandidateOnScreen:
@@ -128,6 +188,23 @@ class CandidateOnScreen:
         self.missing_count = len(rows)
         self.edited = entered.corrections.get(token, self.source)
         self.critique = entered.critiques.get(token, "")
+
+    @cached_property
+    def labels(self) -> Labels:
+        """Words about this response."""
+        return _labels(self.letter, get_language())
+
+    @property
+    def attributes(self) -> SafeString:
+        """Attributes of the response that its scripts read."""
+        return attributes(
+            data_candidate=self.token, data_letter=self.letter, aria_labelledby=f"heading-{self.token}"
+        )
+
+    @property
+    def text_attributes(self) -> SafeString:
+        """Attributes of the element that holds the text."""
+        return attributes(role="group", aria_labelledby=f"heading-{self.token}", data_answer=self.token)
 
     @cached_property
     def markup(self) -> SafeString:
@@ -339,6 +416,114 @@ class Screen:
             chosen=self.entered.step_labels,
         )
 
+    @cached_property
+    def attributes(self) -> SafeString:
+        """Attributes of the screen that its scripts read: what it shows and where it sends."""
+        shown = attributes(
+            data_size=self.size,
+            data_round=self.round_number,
+            data_assignment="None" if self.assignment.pk is None else self.assignment.pk,
+        )
+        if self.is_preview:
+            return format_html("{} data-preview", shown)
+        sent: dict[str, object] = {}
+        if self.is_kept:
+            sent = {
+                "data_renew": self._address_of("renew"),
+                "data_draft": self._address_of("draft"),
+                "data_continues": self.project.ask_correction and self._address_of("continuation"),
+                "data_draft_version": self.draft.version if self.draft else 0,
+                "data_revision": self.is_revision,
+                "data_revise": self._address_of("final-pass" if self.help else "revise"),
+            }
+        ahead = None
+        if self.place is None and not self.project.has_help:
+            ahead = f"{reverse('label-ahead', args=[self.project.slug])}?after={self.assignment.pk}"
+        return format_html(
+            "{} {}",
+            shown,
+            attributes(
+                data_conversation=self.place is not None,
+                data_unkept=not self.is_kept,
+                **sent,
+                data_label=self.address,
+                data_next=ahead,
+            ),
+        )
+
+    def _address_of(self, name: str) -> str:
+        """The address of this assignment on a page."""
+        return reverse(name, args=[self.project.slug, self.assignment.pk])
+
+    @property
+    def is_kept(self) -> bool:
+        """True if there are drafts and a lease to renew."""
+        return self.place is None or self.place.kept
+
+    @cached_property
+    def address(self) -> str:
+        """The page that the screen belongs to."""
+        return self.place.address if self.place else reverse("label", args=[self.project.slug])
+
+    @property
+    def submit_address(self) -> str:
+        """Where the judgment is sent."""
+        if self.place is not None:
+            return self.place.submit
+        return self._address_of("final-pass-submit" if self.help else "submit")
+
+    @property
+    def guidelines_address(self) -> str:
+        """The guidelines: a page for members, a dialog for others."""
+        return reverse("guidelines", args=[self.project.slug]) if self.is_kept else "#guidelines"
+
+    @property
+    def kind(self) -> str:
+        """The name of a screen that is not the next comparison; empty for that."""
+        if self.is_preview:
+            return _("preview")
+        if self.help is not None:
+            return _("final pass")
+        return _("changing an annotation") if self.is_revision else ""
+
+    @property
+    def submit_label(self) -> str:
+        """The label of the button that submits."""
+        if self.help is not None:
+            return _("Submit the final pass")
+        return _("Submit the change") if self.is_revision else _("Submit")
+
+    @property
+    def is_ranking(self) -> bool:
+        """True if more than two responses are put in order."""
+        return self.size > 2 and self.project.ask_verdict
+
+    @property
+    def legend(self) -> SafeString:
+        """The span categories above the responses."""
+        return format_html_join(
+            "",
+            '<span {}><span class="dot"></span>{}{}</span>',
+            (
+                (
+                    attributes(**{"class": "chip"}, data_category=c.key, title=c.description or None),
+                    c.label,
+                    _key_cap(c),
+                )
+                for c in self.span_categories
+            ),
+        )
+
+    @property
+    def category_buttons(self) -> SafeString:
+        """The buttons that give a selection its span category."""
+        return format_html_join(
+            "",
+            '<button type="button" class="chip chip--button" data-category="{0}" data-marks="{0}">'
+            '<span class="dot"></span>{1}{2}</button>',
+            ((c.key, c.label, _key_cap(c)) for c in self.span_categories),
+        )
+
     @property
     def letters(self) -> list[str]:
         """The letters of the responses, in screen order."""
@@ -447,14 +632,13 @@ class Screen:
     def wins(self) -> list[list[Choice]]:
         """For each candidate of a pair, the choices in which it wins, in screen order."""
         if not self.project.ask_strength:
-            better = _("%(letter)s is better")
             taken = {category.shortcut.lower() for category in self.span_categories}
             letters = [letter.lower() if letter.lower() not in taken else "" for letter in self.letters]
             return [
                 [
                     Choice(
                         f"win:{c.token}",
-                        better % {"letter": c.letter},
+                        c.labels.wins[0],
                         str(key),
                         c.letter,
                         letter_key=letters[key - 1],
@@ -470,11 +654,8 @@ class Screen:
 
     @staticmethod
     def _win(candidate: CandidateOnScreen, strength: int, key: int) -> Choice:
-        words = _("%(letter)s is %(strength)s") % {
-            "letter": candidate.letter,
-            "strength": STRENGTHS[strength],
-        }
-        return Choice(f"win:{candidate.token}:{strength}", words, str(key), candidate.letter, strength)
+        label = candidate.labels.wins[strength]
+        return Choice(f"win:{candidate.token}:{strength}", label, str(key), candidate.letter, strength)
 
     @cached_property
     def no_wins(self) -> list[Choice]:
@@ -495,6 +676,24 @@ class Screen:
             Choice(Verdict.BOTH_BAD, _("Both bad") if is_pair else _("All bad"), self.keys["both_bad"]),
             Choice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"]),
         ]
+
+    @property
+    def scale(self) -> SafeString:
+        """The scale of a pair: from the left response over a tie to the right one."""
+        left, right = self.wins
+        sides = (("left", left), ("middle", self.no_wins[:1]), ("right", right))
+        return self._options((choice, side) for side, choices in sides for choice in choices)
+
+    @property
+    def plain_choices(self) -> SafeString:
+        """The choices without a winner, less the tie of a pair, which is on its scale."""
+        is_on_scale = self.project.ask_verdict and self.size == 2
+        return self._options((choice, "") for choice in self.no_wins[1 if is_on_scale else 0 :])
+
+    def _options(self, choices: Iterable[tuple[Choice, str]]) -> SafeString:
+        chosen = self.entered.choice
+        options = (choice.option(side=side, is_chosen=choice.value == chosen) for choice, side in choices)
+        return mark_safe("\n".join(options))  # noqa: S308 - their parts are escaped
 
     @cached_property
     def stands_on(self) -> int:
@@ -577,6 +776,11 @@ def draft_of(assignment: Assignment) -> Draft | None:
     if draft is not None:
         draft.assignment = assignment
     return draft
+
+
+def _key_cap(category: Category) -> SafeString:
+    """The key of a category, if it has one."""
+    return format_html(" <kbd>{}</kbd>", category.shortcut) if category.shortcut else SafeString()
 
 
 def _of_scope(categories: list[Category], scope: CategoryScope) -> list[Category]:
