@@ -29,12 +29,12 @@ from annotation.models import (
     User,
 )
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.gold import create_gold_item
 from annotation.services.texts.completions import create_comparison, write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
 from annotation.text.traces import Step, written
+from tests.records import judgment_record
 from training.models import ApplicationRequest, Checkpoint
 
 PASSWORD = "correct horse battery staple"
@@ -233,13 +233,13 @@ def make_judgment(
 ) -> Judgment:
     """`annotator` is leased `comparison` and submits `ranks`, in the order of its candidates, 0 for none.
 
-    `answer` holds further fields of `JudgmentAnswer`; with `verdict=Verdict.CANNOT_JUDGE`
+    `answer` holds further fields of `JudgmentRecord`; with `verdict=Verdict.CANNOT_JUDGE`
     give `ranks=()`. Other open comparisons stay as they are.
     """
     assignment = lease_to(comparison, annotator)
     ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
     ranked = {pk: rank for pk, rank in zip(ids, ranks, strict=bool(ranks)) if rank}
-    judgment_answer = JudgmentAnswer(**{"verdict": Verdict.RANKED, "ranks": ranked, **answer})
+    judgment_answer = judgment_record(**{"verdict": Verdict.RANKED, "ranks": ranked, **answer})
     return submit_judgment(
         assignment=assignment, annotator=annotator, answer=judgment_answer, idempotency_key=uuid.uuid4()
     )

@@ -4,8 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import combinations
+from typing import TypeVar
 
 from annotation.choices import Purpose
+
+K = TypeVar("K", int, str)
+"""What names a completion."""
 
 
 def outcome_between(ranks: Mapping[int, int], left: int, right: int) -> int | None:
@@ -24,7 +28,7 @@ def decides_a_pair(ranks: Mapping[int, int], size: int) -> bool:
     return len(set(ranks.values())) > 1 or 0 < len(ranks) < size
 
 
-def unordered_among(ranks: Mapping[int, int], completions: Iterable[int]) -> list[int]:
+def unordered_among(ranks: Mapping[K, int], completions: Iterable[K]) -> list[K]:
     """Return the completions that a partial ranking leaves without an order; none where nothing is ranked."""
     return [pk for pk in completions if pk not in ranks] if ranks else []
 

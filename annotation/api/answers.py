@@ -1,7 +1,8 @@
 """Judgments as they are sent and read."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Any, TypeVar, cast
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -24,26 +25,24 @@ from annotation.errors import InvalidAnswer
 from annotation.models import (
     Assignment,
     Completion,
-    Correction,
-    CorrectionEdit,
     Judgment,
-    MissingInfo,
     RubricVersion,
-    SpanFlag,
+)
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    Edit,
+    EvidencePointer,
+    JudgmentRecord,
+    MissingPart,
+    Origin,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
 )
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.records import records_of
 from annotation.services.assignments.display_order import candidate_token, tokens_of
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    CritiqueInput,
-    EvidencePointer,
-    JudgmentAnswer,
-    MissingInfoInput,
-    RatingInput,
-    SpanFlagInput,
-    StepLabelInput,
-)
-from annotation.text.edits import Edit, Origin
 
 
 class VerdictSerializer(serializers.Serializer[Any]):
@@ -123,6 +122,15 @@ class RubricScoreSerializer(serializers.Serializer[Any]):
     reason = serializers.CharField()
 
 
+class JudgmentListSerializer(serializers.ListSerializer[Any]):
+    """Judgments of a page, whose records are read together."""
+
+    def to_representation(self, data: Any) -> list[Any]:
+        rows = list(data)
+        cast(JudgmentSerializer, self.child).records = records_of([row.pk for row in rows])
+        return super().to_representation(rows)
+
+
 class JudgmentSerializer(serializers.Serializer[Any]):
     """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id."""
 
@@ -153,10 +161,16 @@ class JudgmentSerializer(serializers.Serializer[Any]):
         help_text="False where the annotator knew which model wrote which response: training leaves it out."
     )
 
+    records: Mapping[int, JudgmentRecord] = {}
+    """Records of a page's judgments, which their list reads together."""
+
+    class Meta:
+        list_serializer_class = JudgmentListSerializer
+
     def to_representation(self, judgment: Judgment) -> dict[str, Any]:
+        record = self.records.get(judgment.pk) or records_of([judgment.pk])[judgment.pk]
         assignment: Assignment | None = self.context.get("assignment")
         name = _Names(assignment)
-        demonstration = getattr(judgment, "demonstration", None)
         return {
             "id": judgment.pk,
             "comparison": None if assignment else judgment.comparison_id,
@@ -166,77 +180,45 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "superseded": hasattr(judgment, "superseded_by"),
             "blind": judgment.blind,
             "created_at": judgment.created_at,
-            "verdict": judgment.verdict,
-            "ranks": {name.of(row.completion_id): row.rank for row in judgment.ranks.all()},
-            "strength": judgment.strength,
-            "comment": judgment.comment,
-            "span_flags": [_span(row, name) for row in judgment.span_flags.all()],
-            "missing_info": [_missing(row, name) for row in judgment.missing_info.all()],
-            "step_labels": [
-                {"answer": name.of(row.step.completion_id), "step": row.step.index, "label": row.label}
-                for row in judgment.labelled_steps.all()
-            ],
-            "ratings": [
-                {
-                    "answer": name.of(row.completion_id),
-                    "criterion": row.criterion.key,
-                    "value": row.value,
-                }
-                for row in judgment.ratings.all()
-            ],
+            "verdict": record.verdict,
+            "ranks": {name.of(completion): rank for completion, rank in record.ranks.items()},
+            "strength": record.strength,
+            "comment": record.comment,
+            "span_flags": [_answered(part, name) for part in record.spans],
+            "missing_info": [_missing(part, name) for part in record.missing],
+            "step_labels": [_answered(part, name) for part in record.step_labels],
+            "ratings": [_answered(part, name, but=("scale",)) for part in record.ratings],
             "rubric_scores": [
-                {
-                    "answer": name.of(row.completion_id),
-                    "criterion": row.criterion.key,
-                    "value": row.value,
-                    "reason": row.reason,
-                }
-                for row in judgment.rubric_scores.all()
+                _answered(part, name, but=("scale", "weight")) for part in record.rubric_scores
             ],
-            "corrections": [_correction(row, name) for row in judgment.corrections.all()],
-            "critiques": _texts(judgment.critiques.all(), name),
-            "demonstration": demonstration.text if demonstration else "",
-            "active_seconds": judgment.active_seconds,
+            "corrections": [_correction(part, name) for part in record.corrections],
+            "critiques": [_answered(part, name) for part in record.critiques],
+            "demonstration": record.demonstration,
+            "active_seconds": record.active_seconds,
         }
 
 
 def judgments_with_parts(judgments: QuerySet[Judgment]) -> QuerySet[Judgment]:
-    """Select and prefetch everything that `JudgmentSerializer` renders."""
-    return (
-        judgments.select_related("annotator", "guideline", "rubric__rubric", "demonstration", "superseded_by")
-        .prefetch_related(None)
-        .prefetch_related(
-            "ranks",
-            "span_flags__category",
-            "span_flags__completion",
-            "missing_info__category",
-            "corrections__edits__continuation",
-            "corrections__edits__span_flag__category",
-            "critiques",
-            "ratings__criterion",
-            "rubric_scores__criterion",
-            "labelled_steps__step",
-        )
-    )
+    """Select everything that `JudgmentSerializer` renders besides the records."""
+    related = ("annotator", "guideline", "rubric__rubric", "superseded_by")
+    return judgments.select_related(*related).prefetch_related(None)
 
 
-def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentAnswer:
+def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentRecord:
     """Convert a request body for the service. Refuse names that the assignment and its project lack."""
     read = _Reader(assignment)
-    return JudgmentAnswer(
+    return JudgmentRecord(
         verdict=values["verdict"],
         ranks={read.answer(name, "ranks"): rank for name, rank in values["ranks"].items()},
         strength=values["strength"],
         comment=values["comment"],
-        span_flags=tuple(
-            read.span(row, f"span_flags.{index}") for index, row in enumerate(values["span_flags"])
-        ),
-        missing_info=tuple(
+        spans=tuple(read.span(row, f"span_flags.{index}") for index, row in enumerate(values["span_flags"])),
+        missing=tuple(
             read.missing(row, f"missing_info.{index}") for index, row in enumerate(values["missing_info"])
         ),
         step_labels=tuple(
-            StepLabelInput(
-                completion_id=read.answer(row["answer"], f"step_labels.{index}"),
+            StepLabelPart(
+                completion=read.answer(row["answer"], f"step_labels.{index}"),
                 step=row["step"],
                 label=row["label"],
             )
@@ -247,7 +229,7 @@ def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentAnsw
             read.correction(row, f"corrections.{index}") for index, row in enumerate(values["corrections"])
         ),
         critiques=tuple(
-            CritiqueInput(completion_id=read.answer(row["answer"], f"critiques.{index}"), text=row["text"])
+            CritiquePart(completion=read.answer(row["answer"], f"critiques.{index}"), text=row["text"])
             for index, row in enumerate(values["critiques"])
         ),
         demonstration=values["demonstration"],
@@ -266,8 +248,8 @@ class _Names:
         """Return whether the reader sees completion ids."""
         return self._assignment is None
 
-    def of(self, completion_id: int) -> str:
-        return candidate_token(self._assignment, completion_id) if self._assignment else str(completion_id)
+    def of(self, completion: str) -> str:
+        return candidate_token(self._assignment, int(completion)) if self._assignment else completion
 
 
 class _Reader:
@@ -275,12 +257,12 @@ class _Reader:
 
     def __init__(self, assignment: Assignment) -> None:
         configured = configuration_of(assignment.comparison.project)
-        self._answers = tokens_of(assignment)
-        self._categories = {category.key: category.pk for category in configured.categories}
-        self._criteria = {criterion.key: criterion.pk for criterion in configured.criteria}
-        self._texts: dict[int, str] = {}
+        self._answers = {token: str(pk) for token, pk in tokens_of(assignment).items()}
+        self._categories = {category.key: category.key for category in configured.categories}
+        self._criteria = {criterion.key: criterion for criterion in configured.criteria}
+        self._texts: dict[str, str] = {}
 
-    def answer(self, name: str, where: str) -> int:
+    def answer(self, name: str, where: str) -> str:
         return _known(
             self._answers,
             name,
@@ -289,15 +271,15 @@ class _Reader:
             _("There is no response %(name)r in this assignment."),
         )
 
-    def category(self, name: str, where: str) -> int:
+    def category(self, name: str, where: str) -> str:
         return _known(
             self._categories, name, where, "unknown_category", _("The project has no category %(name)r.")
         )
 
-    def span(self, row: Mapping[str, Any], where: str) -> SpanFlagInput:
-        return SpanFlagInput(
-            completion_id=self.answer(row["answer"], f"{where}.answer"),
-            category_id=self.category(row["category"], f"{where}.category"),
+    def span(self, row: Mapping[str, Any], where: str) -> SpanPart:
+        return SpanPart(
+            completion=self.answer(row["answer"], f"{where}.answer"),
+            category=self.category(row["category"], f"{where}.category"),
             start=row["start"],
             end=row["end"],
             quote=row["quote"],
@@ -306,24 +288,21 @@ class _Reader:
             note=row["note"],
         )
 
-    def missing(self, row: Mapping[str, Any], where: str) -> MissingInfoInput:
-        pointers = [EvidencePointer(**pointer) for pointer in row["evidence"]]
-        return MissingInfoInput(
-            completion_id=self.answer(row["answer"], f"{where}.answer"),
-            category_id=self.category(row["category"], f"{where}.category"),
+    def missing(self, row: Mapping[str, Any], where: str) -> MissingPart:
+        return MissingPart(
+            completion=self.answer(row["answer"], f"{where}.answer"),
+            category=self.category(row["category"], f"{where}.category"),
             text=row["text"],
             insert_at=row["insert_at"],
-            passage=pointers[0].passage if pointers else None,
-            sentence=pointers[0].sentence if pointers else None,
-            further_evidence=tuple(pointers[1:]),
+            evidence=tuple(EvidencePointer(**pointer) for pointer in row["evidence"]),
         )
 
-    def correction(self, row: Mapping[str, Any], where: str) -> CorrectionInput:
+    def correction(self, row: Mapping[str, Any], where: str) -> CorrectionPart:
         completion = self.answer(row["answer"], where)
         edits = [self._edit(edit, completion, f"{where}.edits") for edit in row["edits"]]
-        return CorrectionInput(completion_id=completion, text=row["text"], edits=tuple(edits))
+        return CorrectionPart(completion=completion, text=row["text"], edits=tuple(edits))
 
-    def _edit(self, row: Mapping[str, Any], completion: int, where: str) -> Edit:
+    def _edit(self, row: Mapping[str, Any], completion: str, where: str) -> Edit:
         span = row["span"]
         text = self._text(completion)
         return Edit(
@@ -337,26 +316,33 @@ class _Reader:
             ),
         )
 
-    def _text(self, completion: int) -> str:
+    def _text(self, completion: str) -> str:
         if completion not in self._texts:
-            self._texts[completion] = Completion.objects.values_list("text", flat=True).get(pk=completion)
+            self._texts[completion] = Completion.objects.values_list("text", flat=True).get(
+                pk=int(completion)
+            )
         return self._texts[completion]
 
-    def rating(self, row: Mapping[str, Any], where: str) -> RatingInput:
-        return RatingInput(
-            completion_id=self.answer(row["answer"], f"{where}.answer"),
-            criterion_id=_known(
-                self._criteria,
-                row["criterion"],
-                f"{where}.criterion",
-                "unknown_criterion",
-                _("The project has no criterion %(name)r."),
-            ),
+    def rating(self, row: Mapping[str, Any], where: str) -> RatingPart:
+        criterion = _known(
+            self._criteria,
+            row["criterion"],
+            f"{where}.criterion",
+            "unknown_criterion",
+            _("The project has no criterion %(name)r."),
+        )
+        return RatingPart(
+            completion=self.answer(row["answer"], f"{where}.answer"),
+            criterion=criterion.key,
+            scale=criterion.scale,
             value=row["value"],
         )
 
 
-def _known(rows: Mapping[str, int], name: str, where: str, code: str, message: str) -> int:
+T = TypeVar("T")
+
+
+def _known(rows: Mapping[str, T], name: str, where: str, code: str, message: str) -> T:
     if name not in rows:
         raise InvalidAnswer(code, message, field=where, name=name[:60])
     return rows[name]
@@ -368,50 +354,33 @@ def _rubric(version: RubricVersion | None) -> dict[str, Any] | None:
     return {"id": version.pk, "name": version.rubric.name, "version": version.number}
 
 
-def _span(row: SpanFlag, name: _Names) -> dict[str, Any]:
-    return {
-        "answer": name.of(row.completion_id),
-        "category": row.category.key,
-        "start": row.start,
-        "end": row.end,
-        "quote": row.quote,
-        "text_hash": row.completion.text_hash,
-        "severity": row.severity,
-        "note": row.note,
-    }
+def _answered(part: Any, name: _Names, *, but: Collection[str] = ()) -> dict[str, Any]:
+    """Return a part as the API has it, by the name of its answer, without the fields `but`."""
+    values = {field: value for field, value in asdict(part).items() if field not in but}
+    return {"answer": name.of(values.pop("completion")), **values}
 
 
-def _missing(row: MissingInfo, name: _Names) -> dict[str, Any]:
-    first = [] if row.passage is None else [{"passage": row.passage, "sentence": row.sentence}]
-    return {
-        "answer": name.of(row.completion_id),
-        "category": row.category.key,
-        "text": row.text,
-        "insert_at": row.insert_at,
-        "evidence": [*first, *row.further_evidence],
-    }
+def _missing(part: MissingPart, name: _Names) -> dict[str, Any]:
+    evidence = [{"passage": pointer.passage, "sentence": pointer.sentence} for pointer in part.evidence]
+    return {**_answered(part, name), "evidence": evidence}
 
 
-def _correction(row: Correction, name: _Names) -> dict[str, Any]:
-    edits = [_edit(edit, name) for edit in row.edits.all()]
-    return {"answer": name.of(row.completion_id), "text": row.text, "edits": edits}
+def _correction(part: CorrectionPart, name: _Names) -> dict[str, Any]:
+    edits = [_edit(edit, name) for edit in part.edits]
+    return {"answer": name.of(part.completion), "text": part.text, "edits": edits}
 
 
-def _edit(row: CorrectionEdit, name: _Names) -> dict[str, Any]:
-    span, model = row.span_flag, row.continuation
+def _edit(edit: Edit, name: _Names) -> dict[str, Any]:
+    origin = edit.origin
     shown = {
-        "start": row.start,
-        "end": row.end,
-        "quote": row.quote,
-        "replacement": row.replacement,
-        "continuation": row.continuation_id,
-        "span": span and {"category": span.category.key, "start": span.start, "end": span.end},
+        "start": edit.start,
+        "end": edit.end,
+        "quote": edit.quote,
+        "replacement": edit.replacement,
+        "continuation": origin.continuation,
+        "span": origin.span and dict(zip(("category", "start", "end"), origin.span, strict=True)),
     }
     # How a model was sampled may tell an annotator which one it is.
-    if model is not None and name.are_ids:
-        shown |= {"seed": model.seed, "sampling": model.sampling}
+    if origin.continuation is not None and name.are_ids:
+        shown |= {"seed": origin.seed, "sampling": origin.sampling}
     return shown
-
-
-def _texts(rows: Any, name: _Names) -> list[dict[str, str]]:
-    return [{"answer": name.of(row.completion_id), "text": row.text} for row in rows]

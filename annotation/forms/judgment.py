@@ -14,19 +14,19 @@ from annotation.errors import Refusal
 from annotation.forms.entered import Entered, MissingRow, rating_field, step_of_field
 from annotation.forms.rewrites import corrected, rewrites_sent
 from annotation.models import Assignment, Completion
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    EvidencePointer,
+    JudgmentRecord,
+    MissingPart,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
+)
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.incomplete import Incomplete
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    CritiqueInput,
-    EvidencePointer,
-    JudgmentAnswer,
-    MissingInfoInput,
-    RatingInput,
-    SpanFlagInput,
-    StepLabelInput,
-)
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
 # Where a service's refusal is shown on the page.
@@ -66,22 +66,22 @@ class JudgmentForm(forms.Form):
         self.entered = entered
         self._project = assignment.comparison.project
         configured = configuration_of(self._project)
-        self._completions = tokens_of(assignment)
-        self._categories = {category.key: category.pk for category in configured.categories}
+        self._completions = {token: str(pk) for token, pk in tokens_of(assignment).items()}
+        self._categories = {category.key for category in configured.categories}
         self._criteria = configured.asked_criteria
         self._letters = dict(zip(self._completions, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
 
     @property
-    def answer(self) -> JudgmentAnswer:
+    def answer(self) -> JudgmentRecord:
         """Return the judgment that the page describes. Only after `is_valid()`."""
         verdict, ranks, strength = self.cleaned_data["choice"]
-        return JudgmentAnswer(
+        return JudgmentRecord(
             verdict=verdict,
             ranks=ranks,
             strength=strength,
             comment=_plain(self.cleaned_data["comment"]),
-            span_flags=self.cleaned_data["span_flags"],
-            missing_info=self.cleaned_data["missing_info"],
+            spans=self.cleaned_data["span_flags"],
+            missing=self.cleaned_data["missing_info"],
             step_labels=self.cleaned_data["step_labels"],
             ratings=self.cleaned_data["ratings"],
             corrections=self.cleaned_data["corrections"],
@@ -94,7 +94,7 @@ class JudgmentForm(forms.Form):
         """Show what a service refused, at the part of the page that it is about."""
         self.add_error(_SHOWN_AT.get(refusal.field or ""), refusal.message)
 
-    def clean_choice(self) -> tuple[str, dict[int, int], int | None]:
+    def clean_choice(self) -> tuple[str, dict[str, int], int | None]:
         """Verdict, ranks by completion id, strength."""
         choice: str = self.cleaned_data["choice"]
         ranks = {token: rank for token, rank in self.entered.ranks.items() if rank}
@@ -112,33 +112,33 @@ class JudgmentForm(forms.Form):
             return choice, {}, None
         return self._ranking(choice, ranks)
 
-    def clean_span_flags(self) -> tuple[SpanFlagInput, ...]:
+    def clean_span_flags(self) -> tuple[SpanPart, ...]:
         """The marks, as the script wrote them."""
         spans = self.cleaned_data["span_flags"] or []
         try:
             return tuple(self._span(span) for span in spans)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValidationError(_STALE) from error
 
-    def clean_missing_info(self) -> tuple[MissingInfoInput, ...]:
+    def clean_missing_info(self) -> tuple[MissingPart, ...]:
         """The rows in which something was said."""
         try:
             return tuple(self._missing(row) for row in self.entered.missing)
         except (KeyError, ValueError) as error:
             raise ValidationError(_STALE) from error
 
-    def clean_step_labels(self) -> tuple[StepLabelInput, ...]:
+    def clean_step_labels(self) -> tuple[StepLabelPart, ...]:
         """The steps that got a label."""
         try:
             steps = [(*step_of_field(name), label) for name, label in self.entered.step_labels.items()]
             return tuple(
-                StepLabelInput(completion_id=self._completions[token], step=step, label=label)
+                StepLabelPart(completion=self._completions[token], step=step, label=label)
                 for token, step, label in steps
             )
         except (KeyError, ValueError) as error:
             raise ValidationError(_STALE) from error
 
-    def clean_ratings(self) -> tuple[RatingInput, ...]:
+    def clean_ratings(self) -> tuple[RatingPart, ...]:
         """Every answer by every criterion, or nothing; else who is left out."""
         ratings = []
         left_out = []
@@ -150,7 +150,12 @@ class JudgmentForm(forms.Form):
                     lacking.append(self._letters[token])
                 elif value.isascii() and value.isdigit():
                     ratings.append(
-                        RatingInput(completion_id=completion_id, criterion_id=criterion.pk, value=int(value))
+                        RatingPart(
+                            completion=completion_id,
+                            criterion=criterion.key,
+                            scale=criterion.scale,
+                            value=int(value),
+                        )
                     )
                 else:
                     raise ValidationError(_STALE)
@@ -160,11 +165,12 @@ class JudgmentForm(forms.Form):
             raise ValidationError(_("Still to be rated: %(parts)s.") % {"parts": "; ".join(left_out)})
         return tuple(ratings)
 
-    def clean_corrections(self) -> tuple[CorrectionInput, ...]:
+    def clean_corrections(self) -> tuple[CorrectionPart, ...]:
         """The answers whose text was changed; what the browser alone changed is undone."""
         if not self._project.ask_correction or not self.entered.corrections:
             return ()
-        texts = Completion.objects.in_bulk(self._completions.values())
+        found = Completion.objects.in_bulk(list(map(int, self._completions.values())))
+        texts = {str(pk): completion for pk, completion in found.items()}
         try:
             rewrites = rewrites_sent(self.entered.rewrites)
             corrections = {
@@ -176,15 +182,15 @@ class JudgmentForm(forms.Form):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValidationError(_STALE) from error
         return tuple(
-            CorrectionInput(completion_id=pk, text=text, edits=edits)
+            CorrectionPart(completion=pk, text=text, edits=edits)
             for pk, (text, edits) in corrections.items()
             if text != texts[pk].text
         )
 
-    def clean_critiques(self) -> tuple[CritiqueInput, ...]:
+    def clean_critiques(self) -> tuple[CritiquePart, ...]:
         """Return the critiques of single completions."""
         return tuple(
-            CritiqueInput(completion_id=self._completions[token], text=_plain(text).strip())
+            CritiquePart(completion=self._completions[token], text=_plain(text).strip())
             for token, text in self.entered.critiques.items()
             if text.strip()
         )
@@ -200,7 +206,7 @@ class JudgmentForm(forms.Form):
             raise ValidationError(str(Incomplete.SEEN))
         return choice or Verdict.NOT_ASKED
 
-    def _winner(self, choice: str) -> tuple[str, dict[int, int], int | None]:
+    def _winner(self, choice: str) -> tuple[str, dict[str, int], int | None]:
         _win, token, *strength = choice.split(":")
         if token not in self._completions or len(self._completions) != 2:
             raise ValidationError(_STALE)
@@ -211,7 +217,7 @@ class JudgmentForm(forms.Form):
         ranks = {pk: 1 if name == token else 2 for name, pk in self._completions.items()}
         return Verdict.RANKED, ranks, int(strength[0]) if strength else None
 
-    def _ranking(self, choice: str, ranks: Mapping[str, str]) -> tuple[str, dict[int, int], None]:
+    def _ranking(self, choice: str, ranks: Mapping[str, str]) -> tuple[str, dict[str, int], None]:
         if len(self._completions) == 1 and choice:
             return Verdict.RANKED, dict.fromkeys(self._completions.values(), 1), None
         if len(self._completions) == 2 and not ranks:
@@ -226,10 +232,10 @@ class JudgmentForm(forms.Form):
             raise ValidationError(_("Ranks are whole numbers from 1, the best."))
         return Verdict.RANKED, {self._completions[token]: int(rank) for token, rank in ranks.items()}, None
 
-    def _span(self, span: Mapping[str, Any]) -> SpanFlagInput:
-        return SpanFlagInput(
-            completion_id=self._completions[span["candidate"]],
-            category_id=self._categories[span["category"]],
+    def _span(self, span: Mapping[str, Any]) -> SpanPart:
+        return SpanPart(
+            completion=self._completions[span["candidate"]],
+            category=self._category(span["category"]),
             start=span["start"],
             end=span["end"],
             quote=str(span["quote"]),
@@ -238,18 +244,20 @@ class JudgmentForm(forms.Form):
             note=_plain(str(span.get("note") or "")).strip(),
         )
 
-    def _missing(self, row: MissingRow) -> MissingInfoInput:
+    def _missing(self, row: MissingRow) -> MissingPart:
         pointers = [_pointer(text) for text in (row.evidence, *row.further.split()) if text]
-        first = pointers[0] if pointers else None
-        return MissingInfoInput(
-            completion_id=self._completions[row.candidate],
-            category_id=self._categories[row.category],
+        return MissingPart(
+            completion=self._completions[row.candidate],
+            category=self._category(row.category),
             text=_plain(row.text).strip(),
             insert_at=int(row.insert_at) if row.insert_at else None,
-            passage=first.passage if first else None,
-            sentence=first.sentence if first else None,
-            further_evidence=tuple(pointers[1:]),
+            evidence=tuple(pointers),
         )
+
+    def _category(self, key: str) -> str:
+        if key not in self._categories:
+            raise KeyError(key)
+        return key
 
 
 def _unranked_too(letters: Sequence[str]) -> str:

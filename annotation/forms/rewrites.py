@@ -1,13 +1,14 @@
 """Rewrites as the script of the labelling page writes them, and as the page gives them back."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from django.db.models import BigIntegerField
 
 from annotation.models import CorrectionEdit
-from annotation.text.edits import Edit, Origin, applied, usual_line_break, with_own_line_breaks
+from annotation.record.judgment import Edit, Origin
+from annotation.text.edits import applied, usual_line_break, with_own_line_breaks
 from annotation.text.rewrites import is_faithful, retyped
 
 
@@ -35,7 +36,7 @@ def corrected(
     original: str,
     sent: str,
     rewrites: Sequence[Mapping[str, Any]],
-    categories: Mapping[str, int],
+    categories: Collection[str],
 ) -> tuple[str, tuple[Edit, ...]]:
     """Return the corrected text and its edits: rewrites first, then what was typed into the text field.
 
@@ -51,7 +52,7 @@ def corrected(
     return text, tuple(changes) if text == rewritten else retyped(original, changes, text)
 
 
-def _edit(original: str, rewrite: Mapping[str, Any], categories: Mapping[str, int]) -> Edit:
+def _edit(original: str, rewrite: Mapping[str, Any], categories: Collection[str]) -> Edit:
     start, end = int(rewrite["start"]), int(rewrite["end"])
     continuation, span = rewrite.get("continuation"), rewrite.get("span")
     if continuation is not None and not 0 < int(continuation) <= BigIntegerField.MAX_BIGINT:
@@ -67,6 +68,12 @@ def _edit(original: str, rewrite: Mapping[str, Any], categories: Mapping[str, in
         replacement=text,
         origin=Origin(
             continuation=None if continuation is None else int(continuation),
-            span=span and (categories[span["category"]], int(span["start"]), int(span["end"])),
+            span=span and _span(span, categories),
         ),
     )
+
+
+def _span(span: Mapping[str, Any], categories: Collection[str]) -> tuple[str, int, int]:
+    if span["category"] not in categories:
+        raise KeyError(span["category"])
+    return str(span["category"]), int(span["start"]), int(span["end"])

@@ -12,9 +12,9 @@ from dataclasses import field, fields
 from difflib import get_close_matches
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails, to_json
+from pydantic_core import ErrorDetails, PydanticCustomError, to_json
 
 T = TypeVar("T")
 Problem = tuple[tuple[str, ...], str]
@@ -60,6 +60,19 @@ Figure = Annotated[float, Field(allow_inf_nan=True), AS_WRITTEN]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Text = Annotated[str, Field(min_length=1)]
+
+
+def one_of(*values: str) -> AfterValidator:
+    """Return the check of a text that must be one of these; a choice of the same value passes as its text."""
+
+    def check(value: str) -> str:
+        if value not in values:
+            *most, last = (repr(allowed) for allowed in values)
+            raise PydanticCustomError("literal_error", "", {"expected": f"{', '.join(most)} or {last}"})
+        return str(value)
+
+    return AfterValidator(check)
+
 
 _CONFIG = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 

@@ -7,15 +7,16 @@ code points, half open; passages, sentences and steps count from 0.
 from __future__ import annotations
 
 from dataclasses import field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from annotation.record.base import CountOrZero, record
+from annotation.record.base import CountOrZero, one_of, record
 
-Verdict = Literal["ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked"]
-Scale = Literal["five", "seven", "thumbs"]
-StepLabel = Literal["correct", "wrong", "unnecessary"]
+# Texts for a type checker, because the choices of the database are compared with them.
+Verdict = Annotated[str, one_of("ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked")]
+Scale = Annotated[str, one_of("five", "seven", "thumbs")]
+StepLabel = Annotated[str, one_of("correct", "wrong", "unnecessary")]
 
 
 @record
@@ -185,7 +186,7 @@ class JudgmentRecord(JudgmentParts):
 
 
 def without_provenance(parts: JudgmentParts) -> dict[str, Any]:
-    """Return the fields of `JudgmentParts` without authors of edits, hashes of texts and quotes of evidence."""
+    """Return the fields of `JudgmentParts` without authors, hashes and quotes of evidence."""
     values = {f.name: getattr(parts, f.name) for f in fields(JudgmentParts)}
     return {
         **values,

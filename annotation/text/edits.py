@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from annotation.record.judgment import Edit
+
 # Words keep their combining marks, a line break of two characters stays one, and so do emoji with what
 # modifies or joins them: no edit cuts through what a reader takes for one sign.
 _TOKEN = re.compile(
@@ -23,30 +25,6 @@ _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 _COMPARABLE = 40_000
 """Tokens times tokens beyond which a stretch without a common anchor counts as written anew."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Origin:
-    """Author of an edit's replacement, and the span that it mends."""
-
-    continuation: int | None = None
-    """Id of the model's continuation that it is a part of; None: the annotator wrote it."""
-    span: tuple[int, int, int] | None = None
-    """Category id, start and end of a span in the original; None where it mends none."""
-
-
-BY_HAND = Origin()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Edit:
-    """[start, end) of the original, in code points, was replaced; equal where text was only added."""
-
-    start: int
-    end: int
-    quote: str
-    replacement: str
-    origin: Origin = BY_HAND
 
 
 @dataclass(frozen=True, slots=True)

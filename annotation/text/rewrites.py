@@ -7,7 +7,8 @@ stretches are the whole original, so the runs give the edits, and the edits the 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from annotation.text.edits import BY_HAND, Edit, Origin, applied, edits
+from annotation.record.judgment import BY_HAND, Edit, Origin
+from annotation.text.edits import applied, edits
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,15 +59,16 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    CritiqueInput,
-    MissingInfoInput,
-    RatingInput,
-    SpanFlagInput,
-    StepLabelInput,
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    EvidencePointer,
+    MissingPart,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
 )
+from annotation.services.assignments.next import assign_next
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.texts.completions import create_comparison
 from tests import factories
@@ -118,26 +119,30 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         comparison,
         annotator,
         (1, 2),
-        span_flags=(
-            SpanFlagInput(
-                completion_id=first.pk,
-                category_id=span.pk,
+        spans=(
+            SpanPart(
+                completion=str(first.pk),
+                category=span.key,
                 start=0,
                 end=3,
                 quote="Two",
                 text_hash=first.text_hash,
             ),
         ),
-        missing_info=(
-            MissingInfoInput(completion_id=first.pk, category_id=missing.pk, passage=0, sentence=0),
+        missing=(
+            MissingPart(
+                completion=str(first.pk),
+                category=missing.key,
+                evidence=(EvidencePointer(passage=0, sentence=0),),
+            ),
         ),
-        step_labels=(StepLabelInput(completion_id=trace.pk, step=0, label="correct"),),
-        corrections=(CorrectionInput(completion_id=first.pk, text="Three minutes."),),
+        step_labels=(StepLabelPart(completion=str(trace.pk), step=0, label="correct"),),
+        corrections=(CorrectionPart(completion=str(first.pk), text="Three minutes."),),
         ratings=tuple(
-            RatingInput(completion_id=pk, criterion_id=criterion.pk, value=4)
+            RatingPart(completion=str(pk), criterion=criterion.key, scale=criterion.scale, value=4)
             for pk in comparison.completions.values_list("pk", flat=True)
         ),
-        critiques=(CritiqueInput(completion_id=first.pk, text="Short and right."),),
+        critiques=(CritiquePart(completion=str(first.pk), text="Short and right."),),
         demonstration="Two to three minutes.",
     )
     assignment = judgment.assignment

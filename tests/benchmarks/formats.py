@@ -67,8 +67,8 @@ def label(people: int) -> dict[str, float]:
     from annotation.choices import Role, Verdict
     from annotation.models import Membership, Project, User
     from annotation.services.assignments.next import assign_next
-    from annotation.services.judgments.inputs import JudgmentAnswer
     from annotation.services.judgments.submission import submit_judgment
+    from tests.records import judgment_record
 
     project = Project.objects.get(slug="work")
     folder = Path(os.environ["RONDO_HOME"])
@@ -87,7 +87,7 @@ def label(people: int) -> dict[str, float]:
             submit_judgment(
                 assignment=assignment,
                 annotator=users[number],
-                answer=JudgmentAnswer(
+                answer=judgment_record(
                     verdict=Verdict.RANKED, ranks={pk: place for place, pk in enumerate(ids, start=1)}
                 ),
                 idempotency_key=uuid.uuid4(),

@@ -9,10 +9,10 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote, voted_comparison
 from tests import factories
 from tests.browser.conftest import Axe, Open
+from tests.records import judgment_record
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import ArenaBallot, ArenaLink, Checkpoint, SideBySide
@@ -83,7 +83,7 @@ def voted(project: Project, alice: User, checkpoints: list[Checkpoint]) -> None:
                 comparison=comparison,
                 voter=alice,
                 shown=[answer.pk for answer in answers],
-                answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
+                answer=judgment_record(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
                 idempotency_key=uuid.uuid4(),
             )
     count_votes()

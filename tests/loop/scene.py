@@ -13,10 +13,10 @@ django.setup()
 
 from annotation.models import User  # noqa: E402 - models need set-up Django
 from annotation.services.assignments.next import assign_next  # noqa: E402
-from annotation.services.judgments.inputs import JudgmentAnswer  # noqa: E402
 from annotation.services.judgments.submission import submit_judgment  # noqa: E402
 from tests import factories  # noqa: E402
 from tests.loop.recipe import tiny_recipe  # noqa: E402
+from tests.records import judgment_record  # noqa: E402
 from training.services.rounds import open_first_round, start_round  # noqa: E402
 
 
@@ -32,7 +32,7 @@ def main(steps: int) -> None:
         submit_judgment(
             assignment=assignment,
             annotator=alice,
-            answer=JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2}),
+            answer=judgment_record(verdict="ranked", ranks={best: 1, other: 2}),
             idempotency_key=uuid.uuid4(),
         )
     round_ = open_first_round(project=project, recipe=tiny_recipe(steps=steps))

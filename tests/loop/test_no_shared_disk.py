@@ -15,6 +15,7 @@ from annotation.services.jobs.claims import claim
 from tests import factories
 from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import running_model_server
+from tests.records import judgment_record
 from tests.tiny import tiny_model_folder
 from tests.training.jobs.machines import Machines, machines_in
 from training.choices import StepKind
@@ -42,7 +43,6 @@ def machine(tmp_path: Path, s3_url: str) -> Iterator[Machines]:
 
 def started(project: Project, alice: User, carol: User) -> Round:
     from annotation.services.assignments.next import assign_next
-    from annotation.services.judgments.inputs import JudgmentAnswer
     from annotation.services.judgments.submission import submit_judgment
 
     for number in range(4):
@@ -50,7 +50,7 @@ def started(project: Project, alice: User, carol: User) -> Round:
         factories.make_comparison(project, [f"It is {2 * number}.", "I cannot say."], prompt=prompt)
     while assignment := assign_next(project=project, annotator=alice):
         best, other = sorted(assignment.display_order)
-        answer = JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2})
+        answer = judgment_record(verdict="ranked", ranks={best: 1, other: 2})
         submit_judgment(assignment=assignment, annotator=alice, answer=answer, idempotency_key=uuid.uuid4())
     round_ = open_first_round(project=project, recipe=tiny_recipe(steps=STEPS))
     start_round(round_=round_, started_by=carol)

@@ -13,9 +13,9 @@ from pytest_django import Settings
 from annotation.models import Comparison, Judgment, Project, Prompt, User
 from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import claims
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train
 from training.choices import RoundState, TaskName
@@ -120,7 +120,7 @@ def judge(comparison: Comparison, annotator: User) -> Judgment:
     """Submit `annotator`'s held assignment of `comparison`: its first completion wins, the others tie."""
     assignment = comparison.assignments.get(annotator=annotator, state="leased")
     ids = sorted(assignment.display_order)
-    answer = JudgmentAnswer(verdict="ranked", ranks={pk: 1 if pk == ids[0] else 2 for pk in ids})
+    answer = judgment_record(verdict="ranked", ranks={pk: 1 if pk == ids[0] else 2 for pk in ids})
     return submit_judgment(
         assignment=assignment, annotator=annotator, answer=answer, idempotency_key=uuid.uuid4()
     )

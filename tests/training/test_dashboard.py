@@ -17,12 +17,12 @@ from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, Verdict
 from annotation.models import Comparison, Project, User
 from annotation.selectors.tables import TABLES, View
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
 from annotation.services.judgments.votes import record_vote
 from annotation.statistics.cached import report_of
 from annotation.statistics.plots import Bar
 from tests import factories
+from tests.records import judgment_record
 from training.choices import RoundState
 from training.models import Checkpoint, Evaluation, Round
 from training.selectors.annotation_days import DAYS, Day, annotation_days, burn_up
@@ -87,7 +87,7 @@ def test_pages_that_count_the_same_annotations_show_one_number(
 
     def vote(comparison: Comparison, voter: User, *, blind: bool = True) -> None:
         shown = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
-        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
+        answer = judgment_record(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
         with transaction.atomic():
             record_vote(
                 comparison=comparison,
@@ -112,7 +112,7 @@ def test_pages_that_count_the_same_annotations_show_one_number(
     machine = create_machine(name="Judge")
     leased = lease_to_machine(project=project, machine=machine, round_number=1)
     ranks = dict(zip(leased.display_order, (1, 2), strict=True))
-    judged = JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks)
+    judged = judgment_record(verdict=Verdict.RANKED, ranks=ranks)
     judge_as_machine(assignment=leased, machine=machine, answer=judged, guideline=None)
 
     def listed(kind: str) -> int:

@@ -17,9 +17,9 @@ django.setup()
 
 from annotation.models import User  # noqa: E402 - models need set-up Django
 from annotation.services.assignments.next import assign_next  # noqa: E402
-from annotation.services.judgments.inputs import JudgmentAnswer  # noqa: E402
 from annotation.services.judgments.submission import submit_judgment  # noqa: E402
 from tests import factories  # noqa: E402
+from tests.records import judgment_record  # noqa: E402
 
 
 def fill() -> None:
@@ -62,7 +62,7 @@ def write() -> None:
         assignment = assign_next(project=project, annotator=alice)
         assert assignment is not None
         best, other = sorted(assignment.display_order)
-        answer = JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2})
+        answer = judgment_record(verdict="ranked", ranks={best: 1, other: 2})
         submit_judgment(assignment=assignment, annotator=alice, answer=answer, idempotency_key=uuid.uuid4())
         with (run / "metrics.jsonl").open("a") as stream:
             stream.write(json.dumps({"step": number}) + "\n")

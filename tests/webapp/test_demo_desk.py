@@ -14,12 +14,13 @@ from django.utils import timezone
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import AnnotatorTally, Assignment, Category, Judgment, Project, User
+from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.assignments.next import assign_next
 from annotation.services.inbox.comments import post_comment
-from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
 from annotation.services.judgments.submission import flag_item, submit_judgment
 from tests import factories
+from tests.records import judgment_record
 from webapp.demo.clock import Clock
 from webapp.demo.desk import Desk, shown_in
 
@@ -34,7 +35,7 @@ class _Desk(Protocol):
     def next(self, annotator: User) -> Assignment | None: ...
     def skip(self, assignment: Assignment, reason: str) -> None: ...
     def ask(self, assignment: Assignment, *, flag: str, text: str) -> None: ...
-    def submit(self, assignment: Assignment, answer: JudgmentAnswer, key: uuid.UUID) -> None: ...
+    def submit(self, assignment: Assignment, answer: JudgmentRecord, key: uuid.UUID) -> None: ...
     def write(self) -> None: ...
 
 
@@ -54,7 +55,7 @@ class Services:
         flag_item(assignment=assignment, annotator=assignment.annotator, reason=flag)
         post_comment(assignment=assignment, author=assignment.annotator, text=text)
 
-    def submit(self, assignment: Assignment, answer: JudgmentAnswer, key: uuid.UUID) -> None:
+    def submit(self, assignment: Assignment, answer: JudgmentRecord, key: uuid.UUID) -> None:
         submit_judgment(
             assignment=assignment, annotator=assignment.annotator, answer=answer, idempotency_key=key
         )
@@ -114,7 +115,6 @@ def rows_of_a_day(project: Project, people: tuple[User, User], desk_at: Any) -> 
 
 def work(desk: _Desk, clock: Clock, people: tuple[User, User], categories: Any) -> None:
     chance = Random(3)
-    by_key = {category.key: category.pk for category in categories}
     for step in range(40):
         assignment = desk.next(people[step % 2])
         clock.forward(seconds=30)
@@ -129,20 +129,20 @@ def work(desk: _Desk, clock: Clock, people: tuple[User, User], categories: Any) 
         # One likes what the other does not, so that reviewers have something to do.
         better, other = sorted((first, second), key=lambda each: each.pk, reverse=bool(step % 2))
         ranks = {better.pk: 1, other.pk: 1 if chance.random() < 0.2 else 2}
-        span = SpanFlagInput(
-            completion_id=first.pk,
-            category_id=by_key["untruthful"],
+        span = SpanPart(
+            completion=str(first.pk),
+            category="untruthful",
             start=0,
             end=3,
             quote=first.text[:3],
             text_hash=first.text_hash,
         )
-        gap = MissingInfoInput(completion_id=second.pk, category_id=by_key["missing"], text="The water.")
-        answer = JudgmentAnswer(
+        gap = MissingPart(completion=str(second.pk), category="missing", text="The water.")
+        answer = judgment_record(
             verdict=Verdict.RANKED if ranks[other.pk] == 2 else Verdict.EQUAL,
             ranks=ranks,
-            span_flags=(span,) if chance.random() < 0.5 else (),
-            missing_info=(gap,) if chance.random() < 0.3 else (),
+            spans=(span,) if chance.random() < 0.5 else (),
+            missing=(gap,) if chance.random() < 0.3 else (),
             comment="Clear." if chance.random() < 0.2 else "",
             active_seconds=30,
         )

@@ -8,7 +8,7 @@ from random import Random
 
 from annotation.choices import Verdict
 from annotation.models import Assignment, Category, Completion, Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
+from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart
 from webapp.demo.clock import Clock
 from webapp.demo.desk import Desk, shown_in
 from webapp.demo.texts import Response, topics_by_question
@@ -95,7 +95,7 @@ class Annotator:
             clock.forward(seconds=self._chance.uniform(1, 6))
         return done
 
-    def answer(self, assignment: Assignment, round_number: int, seconds: float) -> JudgmentAnswer:
+    def answer(self, assignment: Assignment, round_number: int, seconds: float) -> JudgmentRecord:
         """Return what they think of a comparison."""
         completions = shown_in(assignment)
         noise = self.temper.noise + self.temper.drift * (round_number - 1)
@@ -111,39 +111,37 @@ class Annotator:
             verdict = (
                 Verdict.BOTH_GOOD if mean > _GOOD else Verdict.BOTH_BAD if mean < _BAD else Verdict.EQUAL
             )
-        return JudgmentAnswer(
+        return JudgmentRecord(
             verdict=verdict,
-            ranks=ranks,
-            span_flags=tuple(span for completion in completions for span in self._spans(completion)),
-            missing_info=tuple(
-                gap for completion in completions for gap in self._missing(completion, assignment)
-            ),
+            ranks={str(pk): rank for pk, rank in ranks.items()},
+            spans=tuple(span for completion in completions for span in self._spans(completion)),
+            missing=tuple(gap for completion in completions for gap in self._missing(completion, assignment)),
             comment=self._chance.choice(_COMMENTS) if self._chance.random() < 0.08 else "",
             active_seconds=round(seconds),
         )
 
-    def _spans(self, completion: Completion) -> Iterator[SpanFlagInput]:
+    def _spans(self, completion: Completion) -> Iterator[SpanPart]:
         for flaw in self._responses[completion.text].flaws:
             if self._chance.random() > self.temper.sees_flaw:
                 continue
             # Now and then somebody marks less than the whole sentence.
             end = flaw.end if self._chance.random() < 0.85 else flaw.start + (flaw.end - flaw.start) // 2
-            yield SpanFlagInput(
-                completion_id=completion.pk,
-                category_id=self._categories[flaw.category].pk,
+            yield SpanPart(
+                completion=str(completion.pk),
+                category=flaw.category,
                 start=flaw.start,
                 end=end,
                 quote=completion.text[flaw.start : end],
                 text_hash=completion.text_hash,
             )
 
-    def _missing(self, completion: Completion, assignment: Assignment) -> Iterator[MissingInfoInput]:
+    def _missing(self, completion: Completion, assignment: Assignment) -> Iterator[MissingPart]:
         topic = topics_by_question()[assignment.comparison.prompt.last_question]
         missing = [fact for fact in topic.facts if fact not in completion.text]
         if len(missing) > 2 and self._chance.random() < 0.15 * self.temper.sees_flaw:
-            yield MissingInfoInput(
-                completion_id=completion.pk,
-                category_id=self._categories["missing"].pk,
+            yield MissingPart(
+                completion=str(completion.pk),
+                category="missing",
                 text=self._chance.choice(missing),
             )
 

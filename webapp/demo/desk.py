@@ -31,13 +31,14 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
+from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import randomness
 from annotation.services.assignments.display_order import display_order, draw_number
 from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
 from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox.comments import post_comment
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement
@@ -71,7 +72,7 @@ class Desk:
             tally.annotator_id: tally for tally in AnnotatorTally.objects.filter(project=project)
         }
         self._assignments: list[Assignment] = []
-        self._rows: list[tuple[Judgment, JudgmentAnswer]] = []
+        self._rows: list[tuple[Judgment, JudgmentRecord]] = []
         self._questions: list[_Question] = []
 
     def _look_back(self, rows: Any) -> None:
@@ -177,7 +178,7 @@ class Desk:
         """Flag a comparison and ask about it, once it is stored."""
         self._questions.append((assignment, flag, text))
 
-    def submit(self, assignment: Assignment, answer: JudgmentAnswer, key: uuid.UUID) -> None:
+    def submit(self, assignment: Assignment, answer: JudgmentRecord, key: uuid.UUID) -> None:
         """Take an annotation in."""
         self._close(assignment, AssignmentState.SUBMITTED)
         comparison, annotator = assignment.comparison, assignment.annotator
@@ -263,32 +264,33 @@ class Desk:
 
     def _write_parts(self) -> None:
         """Store ranks, spans and missing information."""
+        categories = {row.key: row.pk for row in configuration_of(self._project).categories}
         _store(
-            RankedCompletion(judgment=judgment, completion_id=pk, rank=rank)
+            RankedCompletion(judgment=judgment, completion_id=int(pk), rank=rank)
             for judgment, answer in self._rows
             for pk, rank in answer.ranks.items()
         )
         _store(
             SpanFlag(
                 judgment=judgment,
-                completion_id=span.completion_id,
-                category_id=span.category_id,
+                completion_id=int(span.completion),
+                category_id=categories[span.category],
                 start=span.start,
                 end=span.end,
                 quote=span.quote,
             )
             for judgment, answer in self._rows
-            for span in answer.span_flags
+            for span in answer.spans
         )
         _store(
             MissingInfo(
                 judgment=judgment,
-                completion_id=gap.completion_id,
-                category_id=gap.category_id,
+                completion_id=int(gap.completion),
+                category_id=categories[gap.category],
                 text=gap.text,
             )
             for judgment, answer in self._rows
-            for gap in answer.missing_info
+            for gap in answer.missing
         )
 
 

@@ -26,9 +26,9 @@ from annotation.models import (
     SuggestionSet,
     User,
 )
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.assignments.next import assign_next
 from annotation.services.conversations import save_task
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.rubrics import RubricCriterionInput, publish_rubric, save_rubric
 from annotation.services.suggestions.final_pass import DecisionInput, finish_help
@@ -232,16 +232,16 @@ class Showcase:
                 if reveal is not None:
                     self._decide(reveal, annotator, answer)
 
-    def _decide(self, reveal: HelpReveal, annotator: Annotator, answer: JudgmentAnswer) -> None:
+    def _decide(self, reveal: HelpReveal, annotator: Annotator, answer: JudgmentRecord) -> None:
         """Submit the final pass with a decision on each suggestion."""
-        marked = {(span.completion_id, span.start) for span in answer.span_flags}
+        marked = {(span.completion, span.start) for span in answer.spans}
         decisions = []
         for suggestion in Suggestion.objects.filter(suggestion_set__comparison=reveal.assignment.comparison):
             seconds = self.chance.uniform(1.5, 9)
             self.clock.forward(seconds=seconds)
             is_new = (
                 suggestion.kind == SuggestionKind.SPAN
-                and (suggestion.completion_id, suggestion.start) not in marked
+                and (str(suggestion.completion_id), suggestion.start) not in marked
             )
             accepts = is_new and self.chance.random() < annotator.temper.sees_flaw
             decision = SuggestionDecision.ACCEPTED if accepts else SuggestionDecision.REJECTED

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.offsets import utf16_to_codepoint
-from annotation.text.edits import Edit
+from annotation.record.judgment import Edit
 from annotation.text.traces import PlacedStep
 
 LONGEST_KEY = 60

@@ -1,13 +1,13 @@
 """Check a judgment part by part before it is stored; each refusal names its field."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.agreement.records import unordered_among
-from annotation.choices import SCALE_VALUES, CategoryScope, RatingScale, StepLabel, Verdict
+from annotation.agreement.records import K, unordered_among
+from annotation.choices import SCALE_VALUES, CategoryScope, RatingScale, Verdict
 from annotation.errors import InvalidAnswer, StaleAnswer
 from annotation.models import (
     Category,
@@ -20,38 +20,31 @@ from annotation.models import (
     RubricVersion,
     TraceStep,
 )
+from annotation.record.judgment import (
+    CorrectionPart,
+    EvidencePointer,
+    JudgmentRecord,
+    MissingPart,
+    RatingPart,
+    RubricScorePart,
+    SpanPart,
+    StepLabelPart,
+)
 from annotation.selectors.configuration import configuration_of
 from annotation.services.judgments.incomplete import Incomplete
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    JudgmentAnswer,
-    MissingInfoInput,
-    RatingInput,
-    RubricScoreInput,
-    SpanFlagInput,
-    StepLabelInput,
-)
 from annotation.text.edits import applied
 from annotation.text.rewrites import changing, is_faithful
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
-    """An evidence pointer with the text that it points at."""
-
-    passage: int
-    sentence: int | None
-    quote: str
-
-
-def evidence_of(prompt: Prompt, passage: int, sentence: int | None, number: int) -> Evidence:
-    """The text that the evidence of a missing information points at.
+def quoted(prompt: Prompt, pointer: EvidencePointer, number: int) -> EvidencePointer:
+    """Return the evidence of a missing information with the text that it points at.
 
     Refuses a passage or sentence that the prompt does not have. number: of the missing information, from 1.
     """
     passages: Sequence[Mapping[str, Any]] = prompt.context
+    passage, sentence = pointer.passage, pointer.sentence
     if not 0 <= passage < len(passages):
         raise InvalidAnswer(
             "unknown_passage",
@@ -66,7 +59,7 @@ def evidence_of(prompt: Prompt, passage: int, sentence: int | None, number: int)
         )
     sentences = passages[passage]["sentences"]
     if sentence is None:
-        return Evidence(passage=passage, sentence=None, quote=passages[passage]["title"])
+        return replace(pointer, quote=passages[passage]["title"])
     if not 0 <= sentence < len(sentences):
         raise InvalidAnswer(
             "unknown_sentence",
@@ -80,7 +73,7 @@ def evidence_of(prompt: Prompt, passage: int, sentence: int | None, number: int)
             passage=passage,
             sentences=len(sentences),
         )
-    return Evidence(passage=passage, sentence=sentence, quote=sentences[sentence])
+    return replace(pointer, quote=sentences[sentence])
 
 
 def check_text(text: str, name: str) -> None:
@@ -101,10 +94,10 @@ def check_text(text: str, name: str) -> None:
 
 
 def check_span(
-    span: SpanFlagInput,
+    span: SpanPart,
     number: int,
-    completions: Mapping[int, Completion],
-    categories: Mapping[int, Category],
+    completions: Mapping[str, Completion],
+    categories: Mapping[str, Category],
     *,
     severity_asked: bool,
 ) -> None:
@@ -112,7 +105,7 @@ def check_span(
     check_text(span.quote, "span_flags")
     where = {"number": number, "start": span.start, "end": span.end, "quote": span.quote[:40]}
     completion = _known_completion(
-        span.completion_id,
+        span.completion,
         completions,
         "span_flags",
         _(
@@ -121,7 +114,7 @@ def check_span(
         ),
         **where,
     )
-    category = categories.get(span.category_id)
+    category = categories.get(span.category)
     if category is None:
         raise InvalidAnswer(
             "unknown_category",
@@ -182,7 +175,7 @@ def check_span(
 
 
 def _check_severity(
-    span: SpanFlagInput, category: Category, where: Mapping[str, object], *, is_asked: bool
+    span: SpanPart, category: Category, where: Mapping[str, object], *, is_asked: bool
 ) -> None:
     steps = category.severity_steps
     if span.severity is None:
@@ -221,21 +214,21 @@ def _check_severity(
 
 
 def check_missing(
-    missing: MissingInfoInput,
+    missing: MissingPart,
     number: int,
     prompt: Prompt,
-    completions: Mapping[int, Completion],
-    categories: Mapping[int, Category],
+    completions: Mapping[str, Completion],
+    categories: Mapping[str, Category],
 ) -> None:
     """Refuse missing info that says nothing, or points where nothing is."""
     completion = _known_completion(
-        missing.completion_id,
+        missing.completion,
         completions,
         "missing_info",
         _("Missing info %(number)s refers to a response that is not in this comparison."),
         number=number,
     )
-    category = categories.get(missing.category_id)
+    category = categories.get(missing.category)
     if category is None:
         raise InvalidAnswer(
             "unknown_category",
@@ -265,66 +258,48 @@ def check_missing(
             place=repr(place),
             length=len(completion.text),
         )
-    if missing.passage is None:
-        if missing.sentence is not None or missing.further_evidence:
-            raise InvalidAnswer(
-                "passage_missing",
-                _("Missing info %(number)s names a sentence but no passage."),
-                field="missing_info",
-                number=number,
-            )
-        if not missing.text.strip():
-            raise InvalidAnswer(
-                "missing_info_empty",
-                _("Missing info %(number)s says neither what is missing nor where it stands."),
-                field="missing_info",
-                number=number,
-            )
-        return
-    evidence_of(prompt, missing.passage, missing.sentence, number)
-    for pointer in missing.further_evidence:
-        evidence_of(prompt, pointer.passage, pointer.sentence, number)
+    if not missing.evidence and not missing.text.strip():
+        raise InvalidAnswer(
+            "missing_info_empty",
+            _("Missing info %(number)s says neither what is missing nor where it stands."),
+            field="missing_info",
+            number=number,
+        )
+    for pointer in missing.evidence:
+        quoted(prompt, pointer, number)
 
 
-def check_step_labels(labels: Sequence[StepLabelInput], completions: Mapping[int, Completion]) -> None:
+def check_step_labels(labels: Sequence[StepLabelPart], completions: Mapping[str, Completion]) -> None:
     """Refuse a label that is not known, and one of a step that is not there or not the agent's."""
     if not labels:
         return
     refuse_doubles(
         "step_labels",
         _("Step label %(number)s is there twice; take one away."),
-        [(step_label.completion_id, step_label.step) for step_label in labels],
+        [(step_label.completion, step_label.step) for step_label in labels],
     )
     for label in labels:
         _known_completion(
-            label.completion_id,
+            label.completion,
             completions,
             "step_labels",
             _("A step label refers to a response that is not in this comparison."),
         )
-        if label.label not in StepLabel.values:
-            raise InvalidAnswer(
-                "unknown_step_label",
-                _("The step label %(label)s is not known; choose one of %(labels)s."),
-                field="step_labels",
-                label=repr(label.label)[:40],
-                labels=", ".join(StepLabel.values),
-            )
     steps = {
-        (step.completion_id, step.index): step
+        (str(step.completion_id), step.index): step
         for step in TraceStep.objects.filter(
-            completion__in={step_label.completion_id for step_label in labels}
+            completion__in={int(step_label.completion) for step_label in labels}
         ).only("completion_id", "index", "kind", "role")
     }
     for label in labels:
-        step = steps.get((label.completion_id, label.step))
+        step = steps.get((label.completion, label.step))
         if step is None:
             raise InvalidAnswer(
                 "unknown_step",
                 _("A step label is of step %(step)s; its response has %(steps)s, counted from 0."),
                 field="step_labels",
                 step=repr(label.step)[:40],
-                steps=completions[label.completion_id].step_count,
+                steps=completions[label.completion].step_count,
             )
         if not step.is_agents:
             raise InvalidAnswer(
@@ -336,27 +311,27 @@ def check_step_labels(labels: Sequence[StepLabelInput], completions: Mapping[int
 
 
 def check_ratings(
-    ratings: Sequence[RatingInput],
-    completions: Mapping[int, Completion],
+    ratings: Sequence[RatingPart],
+    completions: Mapping[str, Completion],
     criteria: Sequence[Criterion],
     *,
     whole: bool,
 ) -> None:
     """Refuse ratings off their scale and, where they must be `whole`, answers that lack one that is asked."""
-    known = {criterion.pk: criterion for criterion in criteria}
+    known = {criterion.key: criterion for criterion in criteria}
     refuse_doubles(
         "ratings",
         _("Rating %(number)s is there twice; take one away."),
-        [(r.completion_id, r.criterion_id) for r in ratings],
+        [(r.completion, r.criterion) for r in ratings],
     )
     for rating in ratings:
         _known_completion(
-            rating.completion_id,
+            rating.completion,
             completions,
             "ratings",
             _("A rating refers to a response that is not in this comparison."),
         )
-        criterion = known.get(rating.criterion_id)
+        criterion = known.get(rating.criterion)
         if criterion is None:
             raise InvalidAnswer(
                 "unknown_criterion",
@@ -364,7 +339,7 @@ def check_ratings(
                 field="ratings",
             )
         scale = RatingScale(criterion.scale)
-        if type(rating.value) is not int or rating.value not in SCALE_VALUES[scale]:
+        if rating.value not in SCALE_VALUES[scale]:
             raise InvalidAnswer(
                 "rating_off_scale",
                 _("%(criterion)s is rated %(scale)s, not %(value)s."),
@@ -375,11 +350,11 @@ def check_ratings(
             )
     if not whole or not ratings:
         return
-    rated = {(rating.completion_id, rating.criterion_id) for rating in ratings}
+    rated = {(rating.completion, rating.criterion) for rating in ratings}
     for criterion in criteria:
         if criterion.is_archived:
             continue
-        left = sum((pk, criterion.pk) not in rated for pk in completions)
+        left = sum((pk, criterion.key) not in rated for pk in completions)
         if left:
             raise InvalidAnswer(
                 "ratings_incomplete",
@@ -395,13 +370,13 @@ def check_ratings(
 
 
 def check_rubric_scores(
-    scores: Sequence[RubricScoreInput], completions: Sequence[int], rubric: RubricVersion | None
+    scores: Sequence[RubricScorePart], completions: Sequence[str], rubric: RubricVersion | None
 ) -> None:
     """Refuse scores unless every completion is scored by every criterion of the rubric, within its scale."""
-    criteria = {} if rubric is None else {row.pk: row for row in rubric.criteria.all()}
+    criteria = {} if rubric is None else {row.key: row for row in rubric.criteria.all()}
     if not scores and not criteria:
         return
-    scored = [(score.completion_id, score.criterion_id) for score in scores]
+    scored = [(score.completion, score.criterion) for score in scores]
     refuse_doubles("rubric_scores", _("Score %(number)s is there twice; take one away."), scored)
     expected = {(completion, criterion) for completion in completions for criterion in criteria}
     # A judge that cannot judge gives no scores.
@@ -412,7 +387,7 @@ def check_rubric_scores(
             field="rubric_scores",
         )
     for score in scores:
-        steps = SCALE_VALUES[RatingScale(criteria[score.criterion_id].scale)]
+        steps = SCALE_VALUES[RatingScale(criteria[score.criterion].scale)]
         if not steps[0] <= score.value <= steps[-1]:
             raise InvalidAnswer(
                 "score_off_scale", _("A score is outside its criterion’s scale."), field="rubric_scores"
@@ -420,16 +395,16 @@ def check_rubric_scores(
         check_text(score.reason, "rubric_scores")
 
 
-def check_texts(answer: JudgmentAnswer, completions: Mapping[int, Completion]) -> None:
+def check_texts(answer: JudgmentRecord, completions: Mapping[str, Completion]) -> None:
     """Refuse corrections, critiques and a demonstration that say nothing or cannot be stored."""
     refuse_doubles(
         "corrections",
         _("Rewrite %(number)s is there twice; take one away."),
-        [c.completion_id for c in answer.corrections],
+        [c.completion for c in answer.corrections],
     )
     for correction in answer.corrections:
         _known_completion(
-            correction.completion_id,
+            correction.completion,
             completions,
             "corrections",
             _("A rewrite refers to a response that is not in this comparison."),
@@ -438,11 +413,11 @@ def check_texts(answer: JudgmentAnswer, completions: Mapping[int, Completion]) -
     refuse_doubles(
         "critiques",
         _("Critique %(number)s is there twice; take one away."),
-        [c.completion_id for c in answer.critiques],
+        [c.completion for c in answer.critiques],
     )
     for critique in answer.critiques:
         _known_completion(
-            critique.completion_id,
+            critique.completion,
             completions,
             "critiques",
             _("A critique refers to a response that is not in this comparison."),
@@ -462,7 +437,7 @@ def check_texts(answer: JudgmentAnswer, completions: Mapping[int, Completion]) -
 
 
 def _known_completion(
-    pk: int, completions: Mapping[int, Completion], name: str, message: str, **params: object
+    pk: str, completions: Mapping[str, Completion], name: str, message: str, **params: object
 ) -> Completion:
     if pk not in completions:
         raise InvalidAnswer("unknown_response", message, field=name, **params)
@@ -482,8 +457,8 @@ def refuse_doubles(name: str, message: str, keys: Iterable[Any]) -> None:
 
 
 def check_rewrites(
-    answer: JudgmentAnswer, comparison: Comparison, completions: Mapping[int, Completion]
-) -> list[CorrectionInput]:
+    answer: JudgmentRecord, comparison: Comparison, completions: Mapping[str, Completion]
+) -> list[CorrectionPart]:
     """Return the corrections with the edits that change something.
 
     Refuse edits that do not make their text of the completion's, a model's continuation that was not written
@@ -500,19 +475,19 @@ def check_rewrites(
         if named
         else {}
     )
-    spans = {(s.completion_id, s.category_id, s.start, s.end) for s in answer.span_flags}
+    spans = {(s.completion, s.category, s.start, s.end) for s in answer.spans}
     return [
-        _checked(correction, completions[correction.completion_id], written, spans)
+        _checked(correction, completions[correction.completion], written, spans)
         for correction in answer.corrections
     ]
 
 
 def _checked(
-    correction: CorrectionInput,
+    correction: CorrectionPart,
     completion: Completion,
     written: Mapping[int, Continuation],
-    spans: set[tuple[int, int, int, int]],
-) -> CorrectionInput:
+    spans: set[tuple[str, str, int, int]],
+) -> CorrectionPart:
     edits = correction.edits
     if not edits:
         return correction
@@ -537,7 +512,7 @@ def _checked(
                     _("A rewrite names a continuation of a model that does not hold its text."),
                     field="corrections",
                 )
-        if edit.origin.span is not None and (completion.pk, *edit.origin.span) not in spans:
+        if edit.origin.span is not None and (correction.completion, *edit.origin.span) not in spans:
             raise InvalidAnswer(
                 "unknown_span",
                 _("A rewrite names a span that this annotation does not have."),
@@ -556,16 +531,14 @@ def _plain(text: str) -> str:
 NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 """Verdicts by which all completions share the first rank."""
 
-_LARGEST_SECONDS = 2_147_483_647
-
 
 def check_answer(
     *,
     comparison: Comparison,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     imported: bool = False,
     shown: Sequence[int] = (),
-) -> JudgmentAnswer:
+) -> JudgmentRecord:
     """The answer as it will be stored, or a refusal: ranks normalised, unchanged texts left out.
 
     What comes from a published set (`imported`) need not be what the project asks of its annotators.
@@ -573,43 +546,35 @@ def check_answer(
     completions that were `shown`, only an answer that says something of one of them needs their texts.
     """
     needs_texts = not shown or answer.has_details
-    completions = Completion.objects.filter(comparisons=comparison).in_bulk() if needs_texts else {}
-    completion_ids = sorted(completions) if needs_texts else sorted(shown)
+    texts = Completion.objects.filter(comparisons=comparison).order_by("pk") if needs_texts else ()
+    completions = {str(completion.pk): completion for completion in texts}
+    completion_ids = list(completions) if needs_texts else [str(pk) for pk in sorted(shown)]
     project = comparison.project
     configured = configuration_of(project)
-    categories = {category.pk: category for category in configured.categories}
-    if answer.verdict not in Verdict.values:
-        raise InvalidAnswer(
-            "unknown_preference",
-            _("The preference %(verdict)s is not known; choose one of %(values)s."),
-            field="verdict",
-            verdict=repr(answer.verdict),
-            values=", ".join(Verdict.values),
-        )
+    categories = {category.key: category for category in configured.categories}
     if not imported:
         _check_asked(project, answer, configured.asked_criteria, size=len(completion_ids))
-    ranks = _check_ranks(answer, completion_ids)
+    ranks = check_ranks(verdict=answer.verdict, ranks=answer.ranks, completion_ids=completion_ids)
     _check_strength(answer, size=len(completion_ids))
     check_text(answer.comment, "comment")
-    _check_seconds(answer.active_seconds)
-    for number, span in enumerate(answer.span_flags, start=1):
+    for number, span in enumerate(answer.spans, start=1):
         check_span(span, number, completions, categories, severity_asked=not imported)
     refuse_doubles(
         "span_flags",
         _("Span %(number)s is there twice; take one away."),
-        [(s.completion_id, s.category_id, s.start, s.end) for s in answer.span_flags],
+        [(s.completion, s.category, s.start, s.end) for s in answer.spans],
     )
-    for number, missing in enumerate(answer.missing_info, start=1):
+    for number, missing in enumerate(answer.missing, start=1):
         check_missing(missing, number, comparison.prompt, completions, categories)
     check_step_labels(answer.step_labels, completions)
     check_ratings(answer.ratings, completions, configured.criteria, whole=not imported)
     check_texts(answer, completions)
     corrections = check_rewrites(answer, comparison, completions)
-    changed = [c for c in corrections if imported or c.text != completions[c.completion_id].text]
+    changed = [c for c in corrections if imported or c.text != completions[c.completion].text]
     return replace(answer, ranks=ranks, corrections=tuple(changed))
 
 
-def dense_ranks(ranks: Mapping[int, int], completion_ids: Iterable[int] = ()) -> dict[int, int]:
+def dense_ranks(ranks: Mapping[K, int], completion_ids: Iterable[K] = ()) -> dict[K, int]:
     """Return the same weak order with ranks 1, 2, 3, … and no gaps: {a: 1, b: 1, c: 3} → {a: 1, b: 1, c: 2}.
 
     completion_ids: all that are compared. Where ranks leave out one of them alone, it is the last.
@@ -620,7 +585,7 @@ def dense_ranks(ranks: Mapping[int, int], completion_ids: Iterable[int] = ()) ->
     return {**dense, rest[0]: len(place) + 1} if len(rest) == 1 else dense
 
 
-def check_ranks(*, verdict: str, ranks: Mapping[int, int], completion_ids: Iterable[int]) -> dict[int, int]:
+def check_ranks(*, verdict: str, ranks: Mapping[K, int], completion_ids: Iterable[K]) -> dict[K, int]:
     """Return the ranks of a verdict as they are stored, without gaps. Refuses what contradicts itself.
 
     The best of three or more may be ranked alone; the others are then below them, without an order.
@@ -633,11 +598,58 @@ def check_ranks(*, verdict: str, ranks: Mapping[int, int], completion_ids: Itera
             verdict=repr(verdict),
             values=", ".join(Verdict.values),
         )
-    return _check_ranks(JudgmentAnswer(verdict=verdict, ranks=ranks), sorted(completion_ids))
+    completion_ids = list(completion_ids)
+    ranks = dict(ranks)
+    if verdict in (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED):
+        if ranks:
+            raise InvalidAnswer(
+                "ranks_without_order",
+                _("“%(verdict)s” has no order; remove the ranks or choose another preference."),
+                field="ranks",
+                verdict=Verdict(verdict).label.capitalize(),
+            )
+        return {}
+    if verdict in NO_WINNER:
+        if len(completion_ids) < 2:
+            raise InvalidAnswer(
+                "single_response_equal", _("A single response cannot be equal to another."), field="verdict"
+            )
+        ranks = ranks or dict.fromkeys(completion_ids, 1)
+    missing, others = set(completion_ids) - set(ranks), set(ranks) - set(completion_ids)
+    is_partial = verdict == Verdict.RANKED and bool(ranks) and len(completion_ids) > 2
+    if others or (missing and not is_partial):
+        raise InvalidAnswer(
+            "ranks_incomplete",
+            _(
+                "Rank every response of this comparison, and no other: %(asked)s are expected, "
+                "%(ranked)s of them and %(others)s others are ranked."
+            ),
+            field="ranks",
+            asked=len(completion_ids),
+            ranked=len(set(ranks) & set(completion_ids)),
+            others=len(others),
+        )
+    if any(type(rank) is not int or rank < 1 for rank in ranks.values()):
+        raise InvalidAnswer("invalid_ranks", _("Ranks are whole numbers from 1, the best."), field="ranks")
+    ranks = dense_ranks(ranks, completion_ids)
+    tied = max(ranks.values()) == 1
+    if verdict in NO_WINNER and not tied:
+        raise InvalidAnswer(
+            "ranks_contradict_preference",
+            _("This preference names no winner, but the ranks do. Rank all responses 1, or choose “ranked”."),
+            field="ranks",
+        )
+    if verdict == Verdict.RANKED and len(completion_ids) == 2 and tied:
+        raise InvalidAnswer(
+            "winner_missing",
+            _("No response is ranked higher. Choose equal, both good, both bad, or cannot judge."),
+            field="verdict",
+        )
+    return ranks
 
 
 def _check_asked(
-    project: Project, answer: JudgmentAnswer, criteria: Sequence[Criterion], *, size: int
+    project: Project, answer: JudgmentRecord, criteria: Sequence[Criterion], *, size: int
 ) -> None:
     """Refuse what the project does not ask, and the lack of the one thing that it does ask."""
     for present, is_asked, name, message in (
@@ -648,13 +660,13 @@ def _check_asked(
             _("This project does not ask how much better the winner is. Leave it out."),
         ),
         (
-            bool(answer.span_flags),
+            bool(answer.spans),
             project.ask_span_flags,
             "span_flags",
             _("This project does not ask for spans. Leave them out."),
         ),
         (
-            bool(answer.missing_info),
+            bool(answer.missing),
             project.ask_missing_info,
             "missing_info",
             _("This project does not ask what is missing. Leave it out."),
@@ -711,57 +723,7 @@ def _check_asked(
         raise InvalidAnswer("demonstration_missing", str(Incomplete.DEMONSTRATION), field="demonstration")
 
 
-def _check_ranks(answer: JudgmentAnswer, completion_ids: Sequence[int]) -> dict[int, int]:
-    ranks = dict(answer.ranks)
-    if answer.verdict in (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED):
-        if ranks:
-            raise InvalidAnswer(
-                "ranks_without_order",
-                _("“%(verdict)s” has no order; remove the ranks or choose another preference."),
-                field="ranks",
-                verdict=Verdict(answer.verdict).label.capitalize(),
-            )
-        return {}
-    if answer.verdict in NO_WINNER:
-        if len(completion_ids) < 2:
-            raise InvalidAnswer(
-                "single_response_equal", _("A single response cannot be equal to another."), field="verdict"
-            )
-        ranks = ranks or dict.fromkeys(completion_ids, 1)
-    missing, others = set(completion_ids) - set(ranks), set(ranks) - set(completion_ids)
-    is_partial = answer.verdict == Verdict.RANKED and bool(ranks) and len(completion_ids) > 2
-    if others or (missing and not is_partial):
-        raise InvalidAnswer(
-            "ranks_incomplete",
-            _(
-                "Rank every response of this comparison, and no other: %(asked)s are expected, "
-                "%(ranked)s of them and %(others)s others are ranked."
-            ),
-            field="ranks",
-            asked=len(completion_ids),
-            ranked=len(set(ranks) & set(completion_ids)),
-            others=len(others),
-        )
-    if any(type(rank) is not int or rank < 1 for rank in ranks.values()):
-        raise InvalidAnswer("invalid_ranks", _("Ranks are whole numbers from 1, the best."), field="ranks")
-    ranks = dense_ranks(ranks, completion_ids)
-    tied = max(ranks.values()) == 1
-    if answer.verdict in NO_WINNER and not tied:
-        raise InvalidAnswer(
-            "ranks_contradict_preference",
-            _("This preference names no winner, but the ranks do. Rank all responses 1, or choose “ranked”."),
-            field="ranks",
-        )
-    if answer.verdict == Verdict.RANKED and len(completion_ids) == 2 and tied:
-        raise InvalidAnswer(
-            "winner_missing",
-            _("No response is ranked higher. Choose equal, both good, both bad, or cannot judge."),
-            field="verdict",
-        )
-    return ranks
-
-
-def _check_strength(answer: JudgmentAnswer, *, size: int) -> None:
+def _check_strength(answer: JudgmentRecord, *, size: int) -> None:
     if answer.strength is None:
         return
     if size != 2 or answer.verdict != Verdict.RANKED:
@@ -773,13 +735,4 @@ def _check_strength(answer: JudgmentAnswer, *, size: int) -> None:
     if type(answer.strength) is not int or not 1 <= answer.strength <= 4:
         raise InvalidAnswer(
             "invalid_strength", _("Strength is a whole number from 1 to 4."), field="strength"
-        )
-
-
-def _check_seconds(seconds: int | None) -> None:
-    if seconds is not None and (type(seconds) is not int or not 0 <= seconds <= _LARGEST_SECONDS):
-        raise InvalidAnswer(
-            "invalid_active_time",
-            _("Active time is a whole number of seconds, 0 or more."),
-            field="active_seconds",
         )

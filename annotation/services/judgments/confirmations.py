@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _
 from annotation.agreement.records import outcome_between
 from annotation.choices import Polarity, Verdict
 from annotation.models import Assignment, Category
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors.configuration import configuration_of
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.judgments.inputs import JudgmentAnswer
 
 _WEIGHT = {Polarity.ERROR: 1, Polarity.NEUTRAL: 0, Polarity.MERIT: -1}
 
@@ -29,7 +29,7 @@ class Doubt:
     message: str
 
 
-def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ...]:
+def doubts_of(answer: JudgmentRecord, assignment: Assignment) -> tuple[Doubt, ...]:
     """Return the questions that an annotation raises, in the letters of the page on which it was made.
 
     - A ranking of three or more, of all of them, that is exactly the order shown.
@@ -39,14 +39,14 @@ def doubts_of(answer: JudgmentAnswer, assignment: Assignment) -> tuple[Doubt, ..
     - No rating at all, where the project has criteria and the responses could be judged.
     """
     configured = configuration_of(assignment.comparison.project)
-    categories = {category.pk: category for category in configured.categories}
+    categories = {category.key: category for category in configured.categories}
     unrated = (
         bool(configured.asked_criteria) and not answer.ratings and answer.verdict != Verdict.CANNOT_JUDGE
     )
     doubts = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
     if answer.verdict != Verdict.RANKED or len(assignment.display_order) < 2:
         return doubts
-    ranks = dense_ranks(answer.ranks, assignment.display_order)
+    ranks = dense_ranks({int(pk): rank for pk, rank in answer.ranks.items()}, assignment.display_order)
     return (
         *_as_shown(ranks, assignment),
         *_against_marks(answer, ranks, assignment, categories),
@@ -62,15 +62,15 @@ def _as_shown(ranks: Mapping[int, int], assignment: Assignment) -> tuple[Doubt, 
 
 
 def _against_marks(
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     ranks: Mapping[int, int],
     assignment: Assignment,
-    categories: Mapping[int, Category],
+    categories: Mapping[str, Category],
 ) -> tuple[Doubt, ...]:
     badness = dict.fromkeys(assignment.display_order, 0)
-    for span in answer.span_flags:
-        polarity = Polarity(categories[span.category_id].polarity)
-        badness[span.completion_id] += _WEIGHT[polarity] * (span.severity or 1)
+    for span in answer.spans:
+        polarity = Polarity(categories[span.category].polarity)
+        badness[int(span.completion)] += _WEIGHT[polarity] * (span.severity or 1)
     against = [
         (badness[better] - badness[worse], better, worse)
         for better, worse in permutations(assignment.display_order, 2)

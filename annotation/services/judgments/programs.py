@@ -23,12 +23,12 @@ from annotation.models import (
     User,
     Withholding,
 )
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.assignments.leases import held_by, lease
 from annotation.services.assignments.next import QUEUE_ORDER
 from annotation.services.assignments.slots import take_turn
 from annotation.services.judgments.checks import check_answer, check_rubric_scores
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import write_judgment
 
 
@@ -86,7 +86,7 @@ def judge_as_machine(
     *,
     assignment: Assignment,
     machine: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     guideline: Guideline | None,
     rubric: RubricVersion | None = None,
 ) -> Judgment:
@@ -104,7 +104,7 @@ def judge_as_machine(
         if (judged := access.current_judgment(assignment)) is not None:
             return judged
         checked = check_answer(comparison=assignment.comparison, answer=answer, imported=True)
-        check_rubric_scores(checked.rubric_scores, assignment.display_order, rubric)
+        check_rubric_scores(checked.rubric_scores, list(map(str, assignment.display_order)), rubric)
         judgment = write_judgment(
             assignment=assignment,
             answer=checked,

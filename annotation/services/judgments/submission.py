@@ -1,7 +1,8 @@
 """A judgment is stored, once: what it is checked for, supersedes, closes and counts towards."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -33,20 +34,15 @@ from annotation.models import (
     TraceStep,
     User,
 )
+from annotation.record.judgment import CorrectionPart, JudgmentRecord, MissingPart, StepLabelPart
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.leases import expire_leases_now_and_then, settle_qualification
 from annotation.services.assignments.next import assign_next_in_transaction
 from annotation.services.assignments.online import note_judgment
 from annotation.services.assignments.slots import Turn, count_submission, retake_slot, take_turn
-from annotation.services.judgments.checks import check_answer, evidence_of
+from annotation.services.judgments.checks import check_answer, quoted
 from annotation.services.judgments.drafts import discard_draft
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    JudgmentAnswer,
-    MissingInfoInput,
-    StepLabelInput,
-)
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.quality.reviews import open_review, review_after_judgment
@@ -59,7 +55,7 @@ def submit_judgment(
     *,
     assignment: Assignment,
     annotator: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
     rubric: RubricVersion | None = None,
@@ -103,7 +99,7 @@ def submit_in_transaction(
     *,
     assignment: Assignment,
     annotator: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
     rubric: RubricVersion | None = None,
@@ -173,7 +169,7 @@ def submit_in_transaction(
 
 
 def _rubric_of(
-    project: Project, answer: JudgmentAnswer, on_screen: RubricVersion | None
+    project: Project, answer: JudgmentRecord, on_screen: RubricVersion | None
 ) -> RubricVersion | None:
     """Return the rubric version that the ratings go by; None without a rating by one of its criteria."""
     configured = configuration_of(project)
@@ -185,8 +181,7 @@ def _rubric_of(
             "rubric_of_other_project", _("The rubric belongs to another project."), field="rubric"
         )
     keys = {criterion.key for criterion in version.criteria.all()}
-    rated = {rating.criterion_id for rating in answer.ratings}
-    return version if any(row.key in keys for row in configured.criteria if row.pk in rated) else None
+    return version if any(rating.criterion in keys for rating in answer.ratings) else None
 
 
 def _require_same_page(written: Judgment, assignment: Assignment) -> Judgment:
@@ -211,7 +206,7 @@ def _require_same_ground(current: Judgment | None, stands_on: int | None) -> Non
 def write_judgment(
     *,
     assignment: Assignment,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None,
     rubric: RubricVersion | None = None,
@@ -246,77 +241,91 @@ def write_judgment(
     return judgment
 
 
-def _write_parts(judgment: Judgment, comparison: Comparison, answer: JudgmentAnswer) -> None:
+def _write_parts(judgment: Judgment, comparison: Comparison, answer: JudgmentRecord) -> None:
     RankedCompletion.objects.bulk_create(
-        RankedCompletion(judgment=judgment, completion_id=pk, rank=rank) for pk, rank in answer.ranks.items()
+        RankedCompletion(judgment=judgment, completion_id=int(pk), rank=rank)
+        for pk, rank in answer.ranks.items()
     )
     if not answer.has_details:
         return
+    configured = configuration_of(comparison.project)
+    categories = {category.key: category.pk for category in configured.categories}
+    criteria = {criterion.key: criterion.pk for criterion in configured.criteria}
     spans = SpanFlag.objects.bulk_create(
         SpanFlag(
             judgment=judgment,
-            completion_id=span.completion_id,
-            category_id=span.category_id,
+            completion_id=int(span.completion),
+            category_id=categories[span.category],
             start=span.start,
             end=span.end,
             quote=span.quote,
             severity=span.severity,
             note=span.note,
         )
-        for span in answer.span_flags
+        for span in answer.spans
     )
     MissingInfo.objects.bulk_create(
-        _missing_info(judgment, comparison.prompt, number, missing)
-        for number, missing in enumerate(answer.missing_info, start=1)
+        _missing_info(judgment, comparison.prompt, categories, number, missing)
+        for number, missing in enumerate(answer.missing, start=1)
     )
     if answer.step_labels:
         _write_step_labels(judgment, answer.step_labels)
     if answer.corrections:
-        _write_corrections(judgment, answer.corrections, spans)
+        _write_corrections(
+            judgment,
+            answer.corrections,
+            {
+                (part.completion, part.category, part.start, part.end): row.pk
+                for part, row in zip(answer.spans, spans, strict=True)
+            },
+        )
     Rating.objects.bulk_create(
         Rating(
             judgment=judgment,
-            completion_id=rating.completion_id,
-            criterion_id=rating.criterion_id,
+            completion_id=int(rating.completion),
+            criterion_id=criteria[rating.criterion],
             value=rating.value,
         )
         for rating in answer.ratings
     )
-    RubricScore.objects.bulk_create(
-        RubricScore(
-            judgment=judgment,
-            completion_id=score.completion_id,
-            criterion_id=score.criterion_id,
-            value=score.value,
-            reason=score.reason,
+    if answer.rubric_scores and judgment.rubric is not None:
+        by_rubric = {criterion.key: criterion.pk for criterion in judgment.rubric.criteria.all()}
+        RubricScore.objects.bulk_create(
+            RubricScore(
+                judgment=judgment,
+                completion_id=int(score.completion),
+                criterion_id=by_rubric[score.criterion],
+                value=score.value,
+                reason=score.reason,
+            )
+            for score in answer.rubric_scores
         )
-        for score in answer.rubric_scores
-    )
     Critique.objects.bulk_create(
-        Critique(judgment=judgment, completion_id=critique.completion_id, text=critique.text)
+        Critique(judgment=judgment, completion_id=int(critique.completion), text=critique.text)
         for critique in answer.critiques
     )
     if answer.demonstration:
         Demonstration.objects.create(judgment=judgment, text=answer.demonstration)
 
 
-def _write_step_labels(judgment: Judgment, labels: Sequence[StepLabelInput]) -> None:
-    steps = TraceStep.objects.filter(completion__in={label.completion_id for label in labels})
-    ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
+def _write_step_labels(judgment: Judgment, labels: Sequence[StepLabelPart]) -> None:
+    steps = TraceStep.objects.filter(completion__in={int(label.completion) for label in labels})
+    ids = {(str(of), index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
     LabelledStep.objects.bulk_create(
-        LabelledStep(judgment=judgment, step_id=ids[label.completion_id, label.step], label=label.label)
+        LabelledStep(judgment=judgment, step_id=ids[label.completion, label.step], label=label.label)
         for label in labels
     )
 
 
 def _write_corrections(
-    judgment: Judgment, corrected: Sequence[CorrectionInput], spans: Sequence[SpanFlag]
+    judgment: Judgment,
+    corrected: Sequence[CorrectionPart],
+    spans: Mapping[tuple[str, str, int, int], int],
 ) -> None:
-    """The corrected texts, and each of their local edits."""
-    originals = Completion.objects.in_bulk([correction.completion_id for correction in corrected])
-    span_ids = {(s.completion_id, s.category_id, s.start, s.end): s.pk for s in spans}
+    """The corrected texts, and each of their local edits. spans: ids of the judgment's spans."""
+    originals = Completion.objects.in_bulk([int(correction.completion) for correction in corrected])
     written = Correction.objects.bulk_create(
-        Correction(judgment=judgment, completion_id=correction.completion_id, text=correction.text)
+        Correction(judgment=judgment, completion_id=int(correction.completion), text=correction.text)
         for correction in corrected
     )
     CorrectionEdit.objects.bulk_create(
@@ -328,33 +337,29 @@ def _write_corrections(
             quote=edit.quote,
             replacement=edit.replacement,
             continuation_id=edit.origin.continuation,
-            span_flag_id=span_ids[correction.completion_id, *edit.origin.span] if edit.origin.span else None,
+            span_flag_id=spans[correction.completion, *edit.origin.span] if edit.origin.span else None,
         )
         for row, correction in zip(written, corrected, strict=True)
         for index, edit in enumerate(
-            correction.edits or corrections.edits(originals[correction.completion_id].text, correction.text)
+            correction.edits or corrections.edits(originals[row.completion_id].text, correction.text)
         )
     )
 
 
-def _missing_info(judgment: Judgment, prompt: Prompt, number: int, missing: MissingInfoInput) -> MissingInfo:
+def _missing_info(
+    judgment: Judgment, prompt: Prompt, categories: Mapping[str, int], number: int, missing: MissingPart
+) -> MissingInfo:
     row = MissingInfo(
         judgment=judgment,
-        completion_id=missing.completion_id,
-        category_id=missing.category_id,
+        completion_id=int(missing.completion),
+        category_id=categories[missing.category],
         text=missing.text,
         insert_at=missing.insert_at,
     )
-    if missing.passage is not None:
-        evidence = evidence_of(prompt, missing.passage, missing.sentence, number)
-        row.passage, row.sentence, row.quote = evidence.passage, evidence.sentence, evidence.quote
-        row.further_evidence = [
-            {"passage": further.passage, "sentence": further.sentence, "quote": further.quote}
-            for further in (
-                evidence_of(prompt, pointer.passage, pointer.sentence, number)
-                for pointer in missing.further_evidence
-            )
-        ]
+    if missing.evidence:
+        first, *further = (quoted(prompt, pointer, number) for pointer in missing.evidence)
+        row.passage, row.sentence, row.quote = first.passage, first.sentence, first.quote
+        row.further_evidence = [asdict(pointer) for pointer in further]
     return row
 
 
@@ -392,7 +397,7 @@ def submit_and_get_next(
     *,
     assignment: Assignment,
     annotator: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
     rubric: RubricVersion | None = None,

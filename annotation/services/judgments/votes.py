@@ -9,10 +9,10 @@ from django.utils.translation import gettext as _
 from annotation.choices import AssignmentState, Purpose
 from annotation.errors import InvalidAnswer, Refusal
 from annotation.models import Assignment, Comparison, Completion, Judgment, Prompt, User
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.assignments.slots import count_submission, take_slot, take_turn
 from annotation.services.judgments.checks import check_answer
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import write_judgment
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.texts.comparisons import NewComparison, checked_ids, find_or_write_comparison
@@ -49,7 +49,7 @@ def record_vote(
     comparison: Comparison,
     voter: User,
     shown: Sequence[int],
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     idempotency_key: uuid.UUID,
     blind: bool = True,
 ) -> Judgment:

@@ -21,8 +21,8 @@ from annotation.models import (
     Suggestion,
     User,
 )
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors.suggestions import suggestions_for
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_in_transaction
 from annotation.services.suggestions.applying import contains, with_accepted
 
@@ -43,7 +43,7 @@ def finish_help(
     *,
     reveal: HelpReveal,
     annotator: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     decisions: Sequence[DecisionInput],
     idempotency_key: uuid.UUID,
     guideline: Guideline | None = None,
@@ -79,7 +79,7 @@ def _finish(
     *,
     reveal: HelpReveal,
     annotator: User,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     decisions: Sequence[DecisionInput],
     idempotency_key: uuid.UUID,
     guideline: Guideline | None,
@@ -160,7 +160,7 @@ def _decided(
     reveal: HelpReveal,
     suggestion: Suggestion,
     decision_input: DecisionInput,
-    answer: JudgmentAnswer,
+    answer: JudgmentRecord,
     now: datetime,
 ) -> DecidedSuggestion:
     decision = decision_input.decision

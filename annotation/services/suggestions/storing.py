@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from annotation.choices import CategoryScope, SuggestionKind
 from annotation.errors import InvalidAnswer
 from annotation.models import Category, Comparison, Completion, Suggestion, SuggestionSet
+from annotation.record.judgment import SpanPart
 from annotation.selectors.configuration import configuration_of
 from annotation.services.judgments.checks import check_ranks, check_span, check_text
-from annotation.services.judgments.inputs import SpanFlagInput
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,16 +115,16 @@ def _checked_span(
         raise InvalidAnswer(
             "suggestion_without_place", _("Suggestion %(number)s has no place."), field="start", number=number
         )
-    span = SpanFlagInput(
-        completion_id=completion.pk,
-        category_id=category.pk,
+    span = SpanPart(
+        completion=str(completion.pk),
+        category=category.key,
         start=suggestion.start,
         end=suggestion.end,
         quote=suggestion.quote,
         text_hash=completion.text_hash,
         severity=severity,
     )
-    check_span(span, number, {completion.pk: completion}, {category.pk: category}, severity_asked=False)
+    check_span(span, number, {str(completion.pk): completion}, {category.key: category}, severity_asked=False)
     return replace(suggestion, severity=severity)
 
 

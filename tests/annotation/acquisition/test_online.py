@@ -10,9 +10,9 @@ from annotation.models import AcquisitionFigures, Comparison, CompletionFeatures
 from annotation.services.assignments import online
 from annotation.services.assignments.next import assign_next
 from annotation.services.assignments.online import sweep_acquisition, update_acquisition
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 UPDATES = TaskName.UPDATE_ACQUISITION
@@ -44,7 +44,7 @@ def judge(project: Project, annotator: User, *, longer_wins: bool = True) -> Com
     submit_judgment(
         assignment=assignment,
         annotator=annotator,
-        answer=JudgmentAnswer(verdict="ranked", ranks={pk: place + 1 for place, pk in enumerate(order)}),
+        answer=judgment_record(verdict="ranked", ranks={pk: place + 1 for place, pk in enumerate(order)}),
         idempotency_key=uuid.uuid4(),
     )
     return assignment.comparison
@@ -99,7 +99,7 @@ def test_a_change_of_mind_replaces_what_was_learned(learned: Project, alice: Use
     submit_judgment(
         assignment=assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict="equal"),
+        answer=judgment_record(verdict="equal"),
         idempotency_key=uuid.uuid4(),
     )
     update_acquisition(learned.pk)

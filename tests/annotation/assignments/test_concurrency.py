@@ -26,11 +26,11 @@ from annotation.models import Assignment, Comparison, Judgment, Project, User, W
 from annotation.selectors.progress import progress_of
 from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
 from annotation.services.assignments.next import assign_ahead, assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_and_get_next, submit_judgment
 from annotation.services.projects.projects import publish_guideline
 from annotation.services.texts.quarantine import decide_withholding
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -65,7 +65,7 @@ def work_through(project_id: int, annotator_id: int) -> int:
     done = 0
     while (assignment := assign_next(project=project, annotator=annotator)) is not None:
         first, second = assignment.display_order
-        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
+        answer = judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
         submit_judgment(
             assignment=assignment, annotator=annotator, answer=answer, idempotency_key=uuid.uuid4()
         )
@@ -94,7 +94,7 @@ def muddle_through(project_id: int, annotator_id: int) -> int:
             Assignment.objects.filter(pk=assignment.pk).update(lease_expires_at="2020-01-01T00:00Z")
             expire_leases(project=project)
         first, second = assignment.display_order
-        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
+        answer = judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
         key = uuid.uuid4()
         for _ in range(2 if does == "twice" else 1):
             # Who is too late may find the place taken; nothing is written then.
@@ -243,7 +243,7 @@ class TestOnPostgres:
         assignment = assign_next(project=project, annotator=alice)
         assert assignment is not None
         first, second = assignment.display_order
-        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
+        answer = judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
         got: list[object] = []
         with transaction.atomic():
             # Someone has all comparisons locked; the answer is stored all the same, without a next.
@@ -283,7 +283,7 @@ class TestOnPostgres:
         assignment = assign_next(project=project, annotator=alice)
         assert assignment is not None
         first, second = assignment.display_order
-        answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
+        answer = judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
         key = uuid.uuid4()
         got = at_once(
             *[
@@ -305,7 +305,7 @@ class TestOnPostgres:
             Assignment.objects.update(lease_expires_at="2020-01-01T00:00Z")
             expire_leases(project=project)
             first, second = late.display_order
-            answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
+            answer = judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2})
             at_once(
                 partial(
                     submit_judgment,

@@ -25,9 +25,9 @@ from annotation.models import (
 )
 from annotation.selectors.conversations import Continuation
 from annotation.services.conversations import add_turn, begin_conversation, end_conversation, put_to_judgment
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -45,7 +45,7 @@ def talk(project: Project, annotator: User, task: ConversationTask | None = None
     submit_judgment(
         assignment=assignment,
         annotator=annotator,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks=ranks),
         idempotency_key=uuid.uuid4(),
     )
     edited = Continuation(completion=responses[1], edited="Cool.")

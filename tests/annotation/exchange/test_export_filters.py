@@ -14,7 +14,7 @@ from django.urls import reverse
 from annotation.choices import Verdict
 from annotation.exchange.file_exports import ExportFilters, count_export, export_of
 from annotation.models import Project, User
-from annotation.services.judgments.inputs import SpanFlagInput
+from annotation.record.judgment import SpanPart
 from tests import factories
 from tests.refusals import refused
 
@@ -112,15 +112,15 @@ def test_a_category_selects_annotations_with_a_span_or_missing_information_of_it
 ):
     comparison = factories.make_comparison(project, ["Wrong tea.", "Right tea."])
     wrong = comparison.candidates.order_by("index")[0].completion
-    span = SpanFlagInput(
-        completion_id=wrong.pk,
-        category_id=project.categories.get(key="untruthful").pk,
+    span = SpanPart(
+        completion=str(wrong.pk),
+        category="untruthful",
         start=0,
         end=5,
         quote="Wrong",
         text_hash=wrong.text_hash,
     )
-    judgment = factories.make_judgment(comparison, alice, (2, 1), span_flags=(span,))
+    judgment = factories.make_judgment(comparison, alice, (2, 1), spans=(span,))
     assert downloaded(manager, category="untruthful") == [str(judgment.pk)]
     assert downloaded(manager, category="irrelevant") == []
     made = export_of(project=project, format_name="jsonl", filters=ExportFilters())

@@ -12,18 +12,19 @@ from django.core.management import CommandError, call_command
 from annotation.choices import Verdict
 from annotation.exchange.records import records
 from annotation.models import Criterion, Project, User
-from annotation.selectors.access import judgments_current
-from annotation.services.judgments.inputs import (
-    CorrectionInput,
-    CritiqueInput,
-    JudgmentAnswer,
-    MissingInfoInput,
-    RatingInput,
-    SpanFlagInput,
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    EvidencePointer,
+    MissingPart,
+    RatingPart,
+    SpanPart,
 )
+from annotation.selectors.access import judgments_current
 from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +45,7 @@ def test_what_programs_judged_leaves_only_where_it_is_asked_for(project: Project
     by_machine = judge_as_machine(
         assignment=leased,
         machine=machine,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, (2, 1), strict=True))),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks=dict(zip(ids, (2, 1), strict=True))),
         guideline=None,
     )
     error_output = StringIO()
@@ -99,10 +100,10 @@ def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
         strength=4,
         comment="Hm.",
         active_seconds=12,
-        span_flags=(
-            SpanFlagInput(
-                completion_id=first.pk,
-                category_id=project.categories.get(key="untruthful").pk,
+        spans=(
+            SpanPart(
+                completion=str(first.pk),
+                category="untruthful",
                 start=5,
                 end=8,
                 quote="tea",
@@ -111,22 +112,21 @@ def test_a_line_says_everything_that_was_judged(project: Project, alice: User):
                 note="no",
             ),
         ),
-        missing_info=(
-            MissingInfoInput(
-                completion_id=second.pk,
-                category_id=project.categories.get(key="missing").pk,
+        missing=(
+            MissingPart(
+                completion=str(second.pk),
+                category="missing",
                 text="How hot?",
                 insert_at=2,
-                passage=0,
-                sentence=0,
+                evidence=(EvidencePointer(passage=0, sentence=0),),
             ),
         ),
-        corrections=(CorrectionInput(completion_id=second.pk, text="No!"),),
+        corrections=(CorrectionPart(completion=str(second.pk), text="No!"),),
         ratings=(
-            RatingInput(completion_id=first.pk, criterion_id=helpful.pk, value=7),
-            RatingInput(completion_id=second.pk, criterion_id=helpful.pk, value=1),
+            RatingPart(completion=str(first.pk), criterion=helpful.key, scale=helpful.scale, value=7),
+            RatingPart(completion=str(second.pk), criterion=helpful.key, scale=helpful.scale, value=1),
         ),
-        critiques=(CritiqueInput(completion_id=first.pk, text="Too short."),),
+        critiques=(CritiquePart(completion=str(first.pk), text="Too short."),),
         demonstration="Yes: two minutes.",
     )
     a, b = str(first.pk), str(second.pk)
@@ -215,7 +215,7 @@ def test_only_what_still_stands_leaves_and_no_name_does(project: Project, alice:
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE, comment="changed my mind"),
+        answer=judgment_record(verdict=Verdict.CANNOT_JUDGE, comment="changed my mind"),
         idempotency_key=uuid.uuid4(),
     )
     factories.make_judgment(factories.make_comparison(project, round_number=2), bob)

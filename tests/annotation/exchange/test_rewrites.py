@@ -11,12 +11,12 @@ from annotation.errors import ImportErrors
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.records import as_line, records
 from annotation.models import Continuation, CorrectionEdit, Project, User
+from annotation.record.judgment import CorrectionPart, Edit, Origin, SpanPart
 from annotation.selectors.access import judgments_current
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import CorrectionInput, JudgmentAnswer, SpanFlagInput
 from annotation.services.judgments.submission import submit_judgment
-from annotation.text.edits import Edit, Origin
 from tests import factories
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +32,7 @@ def rewritten(project: Project, alice: User) -> str:
     assignment = assign_next(project=project, annotator=alice)
     assert assignment is not None
     first = comparison.completions.get(text=ORIGINAL)
-    category = project.categories.get(key="untruthful").pk
+    category = "untruthful"
     start = ORIGINAL.index("it")
     continued = Continuation.objects.create(
         assignment=assignment,
@@ -58,9 +58,9 @@ def rewritten(project: Project, alice: User) -> str:
             origin=Origin(continuation=continued.pk),
         ),
     )
-    span = SpanFlagInput(
-        completion_id=first.pk,
-        category_id=category,
+    span = SpanPart(
+        completion=str(first.pk),
+        category=category,
         start=start,
         end=start + 2,
         quote="it",
@@ -69,10 +69,10 @@ def rewritten(project: Project, alice: User) -> str:
     submit_judgment(
         assignment=assignment,
         annotator=alice,
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict=Verdict.EQUAL,
-            span_flags=(span,),
-            corrections=(CorrectionInput(completion_id=first.pk, text=TEXT, edits=edits),),
+            spans=(span,),
+            corrections=(CorrectionPart(completion=str(first.pk), text=TEXT, edits=edits),),
         ),
         idempotency_key=uuid.uuid4(),
     )

@@ -5,8 +5,9 @@ from typing import Any
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Comparison, Completion, Judgment
-from annotation.services.judgments.inputs import JudgmentAnswer, MissingInfoInput, SpanFlagInput
+from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart
 from annotation.services.judgments.submission import submit_judgment
+from tests.records import judgment_record
 
 TEXT = "Grün 🍵 ist\r\n  gut.\tשלום e\u0301!"
 """Umlaut, emoji, CRLF, double space, tab, right-to-left, combining mark."""
@@ -16,13 +17,13 @@ def completions_of(comparison: Comparison) -> list[Completion]:
     return [candidate.completion for candidate in comparison.candidates.order_by("index")]
 
 
-def prefer_first(comparison: Comparison, **more: Any) -> JudgmentAnswer:
+def prefer_first(comparison: Comparison, **more: Any) -> JudgmentRecord:
     first, second = completions_of(comparison)
-    return JudgmentAnswer(**{"verdict": Verdict.RANKED, "ranks": {first.pk: 1, second.pk: 2}, **more})
+    return judgment_record(**{"verdict": Verdict.RANKED, "ranks": {first.pk: 1, second.pk: 2}, **more})
 
 
 def submit(
-    assignment: Assignment, answer: JudgmentAnswer, *, key: uuid.UUID | None = None, **more: Any
+    assignment: Assignment, answer: JudgmentRecord, *, key: uuid.UUID | None = None, **more: Any
 ) -> Judgment:
     return submit_judgment(
         assignment=assignment,
@@ -33,16 +34,14 @@ def submit(
     )
 
 
-def span(
-    comparison: Comparison, quote: str, /, *, category: str = "untruthful", **changes: Any
-) -> SpanFlagInput:
+def span(comparison: Comparison, quote: str, /, *, category: str = "untruthful", **changes: Any) -> SpanPart:
     """The first place where `quote` stands in the first completion."""
     completion = completions_of(comparison)[0]
     start = completion.text.index(quote)
-    return SpanFlagInput(
+    return SpanPart(
         **{
-            "completion_id": completion.pk,
-            "category_id": comparison.project.categories.get(key=category).pk,
+            "completion": str(completion.pk),
+            "category": category,
             "start": start,
             "end": start + len(quote),
             "quote": quote,
@@ -52,11 +51,11 @@ def span(
     )
 
 
-def missing(comparison: Comparison, **fields: Any) -> MissingInfoInput:
-    return MissingInfoInput(
+def missing(comparison: Comparison, **fields: Any) -> MissingPart:
+    return MissingPart(
         **{
-            "completion_id": completions_of(comparison)[0].pk,
-            "category_id": comparison.project.categories.get(key="missing").pk,
+            "completion": str(completions_of(comparison)[0].pk),
+            "category": "missing",
             **fields,
         }
     )

@@ -12,8 +12,8 @@ from annotation.models import (
     Project,
     User,
 )
+from annotation.record.judgment import EvidencePointer
 from annotation.services.assignments.leases import release_assignment
-from annotation.services.judgments.inputs import EvidencePointer, JudgmentAnswer
 from annotation.text.identity import text_hash
 from tests import factories
 from tests.annotation.judgments.answers import (
@@ -25,6 +25,7 @@ from tests.annotation.judgments.answers import (
     span,
     submit,
 )
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -60,10 +61,9 @@ def test_ranks_must_be_of_this_comparison_whole_and_from_one(pair: Comparison, a
         {first.pk: 1, second.pk: 2, stranger.pk: 3},
         {first.pk: 1, stranger.pk: 2},
         {first.pk: 0, second.pk: 1},
-        {first.pk: 1, second.pk: True},
     ):
         with pytest.raises(InvalidAnswer) as refusal:
-            submit(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks))
+            submit(assignment, judgment_record(verdict=Verdict.RANKED, ranks=ranks))
         assert refusal.value.field == "ranks"
     assert nothing_was_written(assignment)
 
@@ -71,7 +71,7 @@ def test_ranks_must_be_of_this_comparison_whole_and_from_one(pair: Comparison, a
 def test_a_pair_that_is_tied_must_say_which_of_the_four_it_is(pair: Comparison, assignment: Assignment):
     ranks = {completion.pk: 1 for completion in completions_of(pair)}
     with refused("winner_missing", InvalidAnswer) as refusal:
-        submit(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks))
+        submit(assignment, judgment_record(verdict=Verdict.RANKED, ranks=ranks))
     assert refusal.value.field == "verdict"
 
 
@@ -95,8 +95,8 @@ def test_strength_is_of_a_pair_with_a_winner_only(project: Project, alice: User)
         ({"start": 5, "end": 5, "quote": ""}, InvalidAnswer),
         ({"start": -1}, InvalidAnswer),
         ({"end": len(TEXT) + 1}, InvalidAnswer),
-        ({"category_id": -1}, InvalidAnswer),
-        ({"completion_id": -1}, InvalidAnswer),
+        ({"category": "unheard"}, InvalidAnswer),
+        ({"completion": "-1"}, InvalidAnswer),
         ({"note": "\x00"}, InvalidAnswer),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_span_that_does_not_stand_on_its_text_is_refused_by_its_number(
 ):
     good, bad = span(pair, "gut"), span(pair, "🍵 ist", **changes)
     with pytest.raises(error) as refusal:
-        submit(assignment, prefer_first(pair, span_flags=(good, bad)))
+        submit(assignment, prefer_first(pair, spans=(good, bad)))
     assert refusal.value.field == "span_flags"  # type: ignore[attr-defined]
     if "note" not in changes:
         assert "Span 2" in str(refusal.value)
@@ -116,27 +116,26 @@ def test_utf16_offsets_given_as_code_points_are_noticed(pair: Comparison, assign
     # In UTF-16 the tea is two units, so what follows it is off by one: "ist" is 8 there, 7 here.
     wrong = span(pair, "ist", start=8, end=11)
     with refused("span_off_quote", StaleAnswer, marked="st\r"):
-        submit(assignment, prefer_first(pair, span_flags=(wrong,)))
+        submit(assignment, prefer_first(pair, spans=(wrong,)))
 
 
 def test_a_category_of_another_scope_or_project_is_refused(pair: Comparison, assignment: Assignment):
     elsewhere = factories.make_project(slug="coffee").categories.get(key="untruthful")
     for wrong, code in (
         (span(pair, "gut", category="missing"), "category_of_other_scope"),
-        (span(pair, "gut", category_id=elsewhere.pk), "unknown_category"),
+        (span(pair, "gut", category=elsewhere.key), "unknown_category"),
     ):
         with refused(code, InvalidAnswer, field="span_flags", number=1):
-            submit(assignment, prefer_first(pair, span_flags=(wrong,)))
-    about_spans = pair.project.categories.get(key="untruthful")
-    missing_info = missing(pair, text="x", category_id=about_spans.pk)
+            submit(assignment, prefer_first(pair, spans=(wrong,)))
+    missing_info = missing(pair, text="x", category="untruthful")
     with refused("category_of_other_scope", InvalidAnswer):
-        submit(assignment, prefer_first(pair, missing_info=(missing_info,)))
+        submit(assignment, prefer_first(pair, missing=(missing_info,)))
 
 
 def test_the_same_mark_twice_is_refused(pair: Comparison, assignment: Assignment):
     twice = (span(pair, "gut"), span(pair, "gut", note="again"))
     with refused("part_given_twice", InvalidAnswer, field="span_flags", number=2):
-        submit(assignment, prefer_first(pair, span_flags=twice))
+        submit(assignment, prefer_first(pair, spans=twice))
 
 
 @pytest.mark.parametrize(
@@ -144,19 +143,21 @@ def test_the_same_mark_twice_is_refused(pair: Comparison, assignment: Assignment
     [
         ({}, "missing_info_empty"),
         ({"text": "  "}, "missing_info_empty"),
-        ({"sentence": 0}, "passage_missing"),
-        ({"passage": 2, "sentence": 0}, "unknown_passage"),
-        ({"passage": 1, "sentence": 1}, "unknown_sentence"),
-        ({"passage": -1, "sentence": 0}, "unknown_passage"),
-        ({"passage": 0, "sentence": -1}, "unknown_sentence"),
-        ({"passage": 0, "further_evidence": (EvidencePointer(passage=0, sentence=2),)}, "unknown_sentence"),
+        ({"evidence": (EvidencePointer(passage=2, sentence=0),)}, "unknown_passage"),
+        ({"evidence": (EvidencePointer(passage=1, sentence=1),)}, "unknown_sentence"),
+        ({"evidence": (EvidencePointer(passage=-1, sentence=0),)}, "unknown_passage"),
+        ({"evidence": (EvidencePointer(passage=0, sentence=-1),)}, "unknown_sentence"),
+        (
+            {"evidence": (EvidencePointer(passage=0), EvidencePointer(passage=0, sentence=2))},
+            "unknown_sentence",
+        ),
     ],
 )
 def test_missing_info_must_say_something_that_is_there(
     pair: Comparison, assignment: Assignment, fields: dict[str, Any], code: str
 ):
     with refused(code, InvalidAnswer, field="missing_info", number=1):
-        submit(assignment, prefer_first(pair, missing_info=(missing(pair, **fields),)))
+        submit(assignment, prefer_first(pair, missing=(missing(pair, **fields),)))
     assert nothing_was_written(assignment)
 
 

@@ -6,9 +6,10 @@ import pytest
 
 from annotation.choices import Polarity, Verdict
 from annotation.models import Assignment, Criterion, Project, User
+from annotation.record.judgment import JudgmentRecord, SpanPart
 from annotation.services.judgments.confirmations import doubts_of
-from annotation.services.judgments.inputs import JudgmentAnswer, SpanFlagInput
 from tests import factories
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -20,9 +21,9 @@ def three(project: Project, alice: User) -> Assignment:
     return factories.lease_to(comparison, alice)
 
 
-def ranked(assignment: Assignment, *ranks: int, **more: Any) -> JudgmentAnswer:
+def ranked(assignment: Assignment, *ranks: int, **more: Any) -> JudgmentRecord:
     """Ranks in the order of the screen."""
-    return JudgmentAnswer(
+    return judgment_record(
         verdict=Verdict.RANKED, ranks=dict(zip(assignment.display_order, ranks, strict=True)), **more
     )
 
@@ -30,9 +31,9 @@ def ranked(assignment: Assignment, *ranks: int, **more: Any) -> JudgmentAnswer:
 def mark(assignment: Assignment, letter: str, category: str, start: int, severity: int | None = None):
     pk = assignment.display_order["ABC".index(letter)]
     completion = assignment.comparison.completions.get(pk=pk)
-    return SpanFlagInput(
-        completion_id=pk,
-        category_id=assignment.comparison.project.categories.get(key=category).pk,
+    return SpanPart(
+        completion=str(pk),
+        category=category,
         start=start,
         end=start + 1,
         quote=completion.text[start],
@@ -41,7 +42,7 @@ def mark(assignment: Assignment, letter: str, category: str, start: int, severit
     )
 
 
-def keys(answer: JudgmentAnswer, assignment: Assignment) -> list[str]:
+def keys(answer: JudgmentRecord, assignment: Assignment) -> list[str]:
     return [doubt.key for doubt in doubts_of(answer, assignment)]
 
 
@@ -61,15 +62,15 @@ def test_the_order_of_a_pair_is_no_wonder(project: Project, alice: User):
 
 
 def test_a_winner_with_more_errors_than_the_loser_is_doubted_by_letter(three: Assignment):
-    answer = ranked(three, 2, 1, 3, span_flags=(mark(three, "B", "untruthful", 0),))
+    answer = ranked(three, 2, 1, 3, spans=(mark(three, "B", "untruthful", 0),))
     (doubt,) = doubts_of(answer, three)
     assert doubt.key == "against-marks-B-A"
     assert doubt.message == "B is ranked above A, but has more or more severe error spans."
 
 
 def test_marks_on_the_loser_or_on_a_tie_are_no_wonder(three: Assignment):
-    on_loser = ranked(three, 2, 1, 3, span_flags=(mark(three, "C", "untruthful", 0),))
-    on_tie = ranked(three, 1, 1, 1, span_flags=(mark(three, "A", "untruthful", 0),))
+    on_loser = ranked(three, 2, 1, 3, spans=(mark(three, "C", "untruthful", 0),))
+    on_tie = ranked(three, 1, 1, 1, spans=(mark(three, "A", "untruthful", 0),))
     assert keys(on_loser, three) == keys(on_tie, three) == []
 
 
@@ -86,17 +87,17 @@ def test_errors_weigh_by_their_severity_and_merits_against_them(three: Assignmen
         mark(three, "A", "untruthful", 0, 4),
         mark(three, "C", "untruthful", 0, 5),
     )
-    assert keys(ranked(three, 2, 1, 3, span_flags=marks), three) == []
+    assert keys(ranked(three, 2, 1, 3, spans=marks), three) == []
     # Without the merit B has 5 against A's 4.
     without = tuple(each for each in marks if each != marks[2])
-    assert keys(ranked(three, 2, 1, 3, span_flags=without), three) == ["against-marks-B-A"]
+    assert keys(ranked(three, 2, 1, 3, spans=without), three) == ["against-marks-B-A"]
 
 
 def test_of_several_pairs_the_starkest_is_named(three: Assignment, project: Project):
     project.categories.filter(key="untruthful").update(severity_steps=5)
     # C > B > A with badness 4, 1, 0: C against A differs most.
     marks = (mark(three, "C", "untruthful", 0, 4), mark(three, "B", "untruthful", 0, 1))
-    assert keys(ranked(three, 3, 2, 1, span_flags=marks), three) == ["against-marks-C-A"]
+    assert keys(ranked(three, 3, 2, 1, spans=marks), three) == ["against-marks-C-A"]
 
 
 def test_no_rating_at_all_is_doubted_where_there_are_criteria(three: Assignment, project: Project):
@@ -104,5 +105,5 @@ def test_no_rating_at_all_is_doubted_where_there_are_criteria(three: Assignment,
     Criterion.objects.create(project=project, key="helpful", label="Helpful")
     fresh = Assignment.objects.select_related("comparison__project").get(pk=three.pk)
     assert keys(ranked(fresh, 2, 1, 3), fresh) == ["unrated"]
-    assert keys(JudgmentAnswer(verdict=Verdict.EQUAL), fresh) == ["unrated"]
-    assert keys(JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE), fresh) == []
+    assert keys(judgment_record(verdict=Verdict.EQUAL), fresh) == ["unrated"]
+    assert keys(judgment_record(verdict=Verdict.CANNOT_JUDGE), fresh) == []

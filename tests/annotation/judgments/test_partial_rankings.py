@@ -25,11 +25,11 @@ from annotation.selectors.reviews import ReviewPage
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.confirmations import doubts_of
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.quality.reviews import decide_review, disagree, open_review
 from annotation.statistics.help import agreement_with
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -254,14 +254,14 @@ def test_doubts_compare_the_ranked_ones_with_the_rest(four: Comparison, alice: U
     assignment = factories.lease_to(four, alice)
     shown = assignment.display_order
     marked = span(four, "a")
-    ranks = {marked.completion_id: 1}
-    answer = JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks, span_flags=(marked,))
+    ranks = {int(marked.completion): 1}
+    answer = judgment_record(verdict=Verdict.RANKED, ranks=ranks, spans=(marked,))
     (doubt,) = doubts_of(answer, assignment)
     assert doubt.key.startswith("against-marks-")
-    in_order = JudgmentAnswer(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
+    in_order = judgment_record(verdict=Verdict.RANKED, ranks={shown[0]: 1, shown[1]: 2})
     assert doubts_of(in_order, assignment) == ()
     # Three of four in the order shown are all four.
-    whole = JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: n for n, pk in enumerate(shown[:3], start=1)})
+    whole = judgment_record(verdict=Verdict.RANKED, ranks={pk: n for n, pk in enumerate(shown[:3], start=1)})
     assert [doubt.key for doubt in doubts_of(whole, assignment)] == ["as-shown"]
 
 

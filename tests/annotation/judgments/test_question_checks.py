@@ -7,7 +7,7 @@ import pytest
 from annotation.choices import RatingScale, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import Assignment, Comparison, Correction, Criterion, Judgment, Project, User
-from annotation.services.judgments.inputs import CorrectionInput, CritiqueInput, JudgmentAnswer, RatingInput
+from annotation.record.judgment import CorrectionPart, CritiquePart, JudgmentRecord, RatingPart
 from tests import factories
 from tests.annotation.judgments.answers import (
     TEXT,
@@ -18,6 +18,7 @@ from tests.annotation.judgments.answers import (
     span,
     submit,
 )
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -48,17 +49,17 @@ def criteria(everything: Project) -> list[Criterion]:
     ]
 
 
-def rated(pair: Comparison, criteria: list[Criterion], *rows: tuple[int, int]) -> tuple[RatingInput, ...]:
+def rated(pair: Comparison, criteria: list[Criterion], *rows: tuple[int, int]) -> tuple[RatingPart, ...]:
     """One row of values, of the first and of the second answer, for each criterion."""
     return tuple(
-        RatingInput(completion_id=completion.pk, criterion_id=criterion.pk, value=value)
+        RatingPart(completion=str(completion.pk), criterion=criterion.key, scale=criterion.scale, value=value)
         for criterion, row in zip(criteria, rows, strict=False)
         for completion, value in zip(completions_of(pair), row, strict=True)
     )
 
 
 def assert_refused(
-    assignment: Assignment, answer: JudgmentAnswer, field: str, code: str, **params: object
+    assignment: Assignment, answer: JudgmentRecord, field: str, code: str, **params: object
 ) -> None:
     with refused(code, InvalidAnswer, field=field, **params):
         submit(assignment, answer)
@@ -74,7 +75,7 @@ def test_every_part_is_stored_with_the_judgment(
         prefer_first(
             pair,
             ratings=rated(pair, criteria, (1, 5), (7, 1), (0, 1)),
-            critiques=(CritiqueInput(completion_id=second.pk, text="Too short."),),
+            critiques=(CritiquePart(completion=str(second.pk), text="Too short."),),
             demonstration="Grün ist gut.",
         ),
     )
@@ -179,7 +180,7 @@ def test_blank_and_unstorable_words_are_refused(
 ):
     if "critiques" in part:
         part = {
-            "critiques": (CritiqueInput(completion_id=completions_of(pair)[0].pk, text=part["critiques"]),)
+            "critiques": (CritiquePart(completion=str(completions_of(pair)[0].pk), text=part["critiques"]),)
         }
     assert_refused(assignment, prefer_first(pair, **part), field, code)
 
@@ -187,7 +188,7 @@ def test_blank_and_unstorable_words_are_refused(
 def test_two_critiques_of_one_answer_are_refused(
     pair: Comparison, assignment: Assignment, everything: Project
 ):
-    critique = CritiqueInput(completion_id=completions_of(pair)[0].pk, text="x")
+    critique = CritiquePart(completion=str(completions_of(pair)[0].pk), text="x")
     assert_refused(
         assignment,
         prefer_first(pair, critiques=(critique, critique)),
@@ -204,7 +205,7 @@ def test_a_severity_must_be_one_of_the_categorys_steps(
     category = pair.project.categories.get(key="untruthful")
     category.severity_steps = steps
     category.save()
-    answer = prefer_first(pair, span_flags=(span(pair, "gut", severity=severity),))
+    answer = prefer_first(pair, spans=(span(pair, "gut", severity=severity),))
     code = "severity_missing" if severity is None else "invalid_severity"
     assert_refused(assignment, answer, "span_flags", code, number=1, steps=steps)
 
@@ -213,20 +214,18 @@ def test_severity_and_note_are_stored_with_the_mark(pair: Comparison, assignment
     category = pair.project.categories.get(key="untruthful")
     category.severity_steps = 3
     category.save()
-    judgment = submit(assignment, prefer_first(pair, span_flags=(span(pair, "gut", severity=3, note="no"),)))
+    judgment = submit(assignment, prefer_first(pair, spans=(span(pair, "gut", severity=3, note="no"),)))
     assert judgment.span_flags.values_list("severity", "note").get() == (3, "no")
 
 
 @pytest.mark.parametrize("place", [-1, len(TEXT) + 1, True])
 def test_what_is_missing_belongs_inside_the_answer(place: int, pair: Comparison, assignment: Assignment):
-    answer = prefer_first(pair, missing_info=(missing(pair, text="x", insert_at=place),))
+    answer = prefer_first(pair, missing=(missing(pair, text="x", insert_at=place),))
     assert_refused(assignment, answer, "missing_info", "place_outside_response", number=1)
 
 
 def test_what_is_missing_may_belong_at_the_very_end(pair: Comparison, assignment: Assignment):
-    judgment = submit(
-        assignment, prefer_first(pair, missing_info=(missing(pair, text="x", insert_at=len(TEXT)),))
-    )
+    judgment = submit(assignment, prefer_first(pair, missing=(missing(pair, text="x", insert_at=len(TEXT)),)))
     assert judgment.missing_info.get().insert_at == len(TEXT)
 
 
@@ -239,8 +238,8 @@ def test_a_correction_is_stored_with_its_edits_and_an_unchanged_text_is_none(
         prefer_first(
             pair,
             corrections=(
-                CorrectionInput(completion_id=first.pk, text=TEXT.replace("gut", "sehr gut")),
-                CorrectionInput(completion_id=second.pk, text=second.text),
+                CorrectionPart(completion=str(first.pk), text=TEXT.replace("gut", "sehr gut")),
+                CorrectionPart(completion=str(second.pk), text=second.text),
             ),
         ),
     )
@@ -263,10 +262,10 @@ def test_a_project_without_verdict_takes_none_and_asks_for_its_ratings(
     pair: Comparison, assignment: Assignment, criteria: list[Criterion], no_verdict: Project
 ):
     assert_refused(assignment, prefer_first(pair), "verdict", "preference_not_asked")
-    nothing = JudgmentAnswer(verdict=Verdict.NOT_ASKED)
+    nothing = judgment_record(verdict=Verdict.NOT_ASKED)
     assert_refused(assignment, nothing, "ratings", "ratings_missing")
     whole = rated(pair, criteria, (1, 5), (7, 1), (0, 1))
-    judgment = submit(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED, ratings=whole))
+    judgment = submit(assignment, judgment_record(verdict=Verdict.NOT_ASKED, ratings=whole))
     assert (judgment.verdict, judgment.ranks.count()) == (Verdict.NOT_ASKED, 0)
 
 
@@ -274,20 +273,20 @@ def test_a_demonstration_is_required_where_nothing_else_is_asked(
     pair: Comparison, assignment: Assignment, no_verdict: Project
 ):
     assert_refused(
-        assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "demonstration", "demonstration_missing"
+        assignment, judgment_record(verdict=Verdict.NOT_ASKED), "demonstration", "demonstration_missing"
     )
-    submit(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED, demonstration="So."))
+    submit(assignment, judgment_record(verdict=Verdict.NOT_ASKED, demonstration="So."))
     assert Judgment.objects.get().demonstration.text == "So."
 
 
 def test_one_may_always_say_that_one_cannot_judge(
     pair: Comparison, assignment: Assignment, criteria: list[Criterion], no_verdict: Project
 ):
-    assert submit(assignment, JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE)).ratings.count() == 0
+    assert submit(assignment, judgment_record(verdict=Verdict.CANNOT_JUDGE)).ratings.count() == 0
 
 
 def test_a_project_with_verdict_wants_one(pair: Comparison, assignment: Assignment):
-    assert_refused(assignment, JudgmentAnswer(verdict=Verdict.NOT_ASKED), "verdict", "preference_missing")
+    assert_refused(assignment, judgment_record(verdict=Verdict.NOT_ASKED), "verdict", "preference_missing")
 
 
 def test_a_single_answer_is_looked_through(project: Project, alice: User):

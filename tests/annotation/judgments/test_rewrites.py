@@ -12,12 +12,11 @@ from django.urls import reverse
 from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed, StaleAnswer, Unavailable
 from annotation.forms import Entered
 from annotation.models import Assignment, Comparison, Completion, Continuation, Correction, Judgment, User
+from annotation.record.judgment import CorrectionPart, Edit, Origin
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.judgments import drafts
 from annotation.services.judgments.drafts import Written, continue_response, is_offered
-from annotation.services.judgments.inputs import CorrectionInput
-from annotation.text.edits import Edit, Origin
 from tests.annotation.judgments.answers import completions_of, nothing_was_written, prefer_first, span, submit
 from tests.refusals import refused
 
@@ -50,11 +49,11 @@ def continued(served: None, assignment: Assignment, pair: Comparison) -> Continu
     )
 
 
-def rewrite(pair: Comparison, continuation: int, *, mended: bool = True) -> CorrectionInput:
+def rewrite(pair: Comparison, continuation: int, *, mended: bool = True) -> CorrectionPart:
     """«ist» rewritten, and the rest by the model."""
     first, _second = completions_of(pair)
     marked = span(pair, "ist")
-    place = (marked.category_id, marked.start, marked.end) if mended else None
+    place = (marked.category, marked.start, marked.end) if mended else None
     start, end = marked.start, marked.end
     edits = (
         Edit(start=start, end=end, quote="ist", replacement="war", origin=Origin(span=place)),
@@ -66,13 +65,13 @@ def rewrite(pair: Comparison, continuation: int, *, mended: bool = True) -> Corr
             origin=Origin(continuation=continuation),
         ),
     )
-    return CorrectionInput(completion_id=first.pk, text=f"{PREFIX} gestern 👍🏽.", edits=edits)
+    return CorrectionPart(completion=str(first.pk), text=f"{PREFIX} gestern 👍🏽.", edits=edits)
 
 
 def test_each_edit_is_stored_with_who_wrote_it_and_its_span(
     pair: Comparison, assignment: Assignment, continued: Continuation
 ):
-    answer = prefer_first(pair, span_flags=(span(pair, "ist"),), corrections=(rewrite(pair, continued.pk),))
+    answer = prefer_first(pair, spans=(span(pair, "ist"),), corrections=(rewrite(pair, continued.pk),))
     judgment = submit(assignment, answer)
     correction = Correction.objects.get()
     assert correction.text == "Grün 🍵 war gestern 👍🏽."
@@ -110,7 +109,7 @@ def test_edits_that_are_not_what_they_say_are_refused(
     ):
         bad = replace(good, edits=edits, text=text)
         with pytest.raises(error):
-            submit(assignment, prefer_first(pair, span_flags=(span(pair, "ist"),), corrections=(bad,)))
+            submit(assignment, prefer_first(pair, spans=(span(pair, "ist"),), corrections=(bad,)))
     with refused("unknown_span", InvalidAnswer):
         submit(assignment, prefer_first(pair, corrections=(good,)))
     assert nothing_was_written(assignment)
@@ -119,7 +118,7 @@ def test_edits_that_are_not_what_they_say_are_refused(
 def test_a_revision_opens_with_the_rewrites_and_stores_them_again(
     pair: Comparison, assignment: Assignment, continued: Continuation, alice: User, client_of: Any
 ):
-    answer = prefer_first(pair, span_flags=(span(pair, "ist"),), corrections=(rewrite(pair, continued.pk),))
+    answer = prefer_first(pair, spans=(span(pair, "ist"),), corrections=(rewrite(pair, continued.pk),))
     judgment = submit(assignment, answer)
     shown = Entered.from_judgment(judgment)
     data = {

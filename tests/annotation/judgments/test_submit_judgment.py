@@ -23,11 +23,11 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.record.judgment import CorrectionPart, EvidencePointer
 from annotation.selectors import access
 from annotation.services.assignments.leases import expire_leases, skip_assignment
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.judgments.inputs import CorrectionInput, EvidencePointer, JudgmentAnswer
 from annotation.services.projects.projects import add_member, publish_guideline
 from tests import factories
 from tests.annotation.judgments.answers import (
@@ -39,6 +39,7 @@ from tests.annotation.judgments.answers import (
     span,
     submit,
 )
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -53,9 +54,9 @@ def test_everything_that_was_said_is_there_afterwards(pair: Comparison, assignme
         strength=3,
         comment="Clear.",
         active_seconds=41,
-        span_flags=(span(pair, "🍵 ist", note="it is not"),),
-        missing_info=(missing(pair, text="How hot?", passage=0, sentence=1),),
-        corrections=(CorrectionInput(completion_id=second.pk, text="Yes."),),
+        spans=(span(pair, "🍵 ist", note="it is not"),),
+        missing=(missing(pair, text="How hot?", evidence=(EvidencePointer(passage=0, sentence=1),)),),
+        corrections=(CorrectionPart(completion=str(second.pk), text="Yes."),),
     )
     judgment = Judgment.objects.get(pk=submit(assignment, answer).pk)
     assert (judgment.verdict, judgment.strength, judgment.comment) == ("ranked", 3, "Clear.")
@@ -74,7 +75,7 @@ def test_everything_that_was_said_is_there_afterwards(pair: Comparison, assignme
 
 @pytest.mark.parametrize("quote", ["🍵", "\r\n  g", "\tש", "e\u0301", "\u0301", TEXT])
 def test_a_span_stands_on_any_text(pair: Comparison, assignment: Assignment, quote: str):
-    judgment = submit(assignment, prefer_first(pair, span_flags=(span(pair, quote),)))
+    judgment = submit(assignment, prefer_first(pair, spans=(span(pair, quote),)))
     flag = judgment.span_flags.get()
     assert completions_of(pair)[0].text[flag.start : flag.end] == flag.quote == quote
 
@@ -99,14 +100,14 @@ def test_a_pair_without_a_winner_is_tied_and_says_how(
 ):
     ids = [completion.pk for completion in completions_of(pair)]
     judgment = submit(
-        assignment, JudgmentAnswer(verdict=verdict, ranks=dict.fromkeys(ids, 1) if is_ranked else {})
+        assignment, judgment_record(verdict=verdict, ranks=dict.fromkeys(ids, 1) if is_ranked else {})
     )
     assert judgment.verdict == verdict
     assert dict(judgment.ranks.values_list("completion_id", "rank")) == dict.fromkeys(ids, 1)
 
 
 def test_cannot_judge_has_no_ranks(pair: Comparison, assignment: Assignment):
-    judgment = submit(assignment, JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE, comment="I know no German."))
+    judgment = submit(assignment, judgment_record(verdict=Verdict.CANNOT_JUDGE, comment="I know no German."))
     assert not judgment.ranks.exists()
     assert judgment.comment == "I know no German."
 
@@ -118,9 +119,14 @@ def test_a_single_answer_can_be_marked_up(project: Project, alice: User):
 
 def test_evidence_may_be_a_title_and_more_than_one_sentence(pair: Comparison, assignment: Assignment):
     missing_info = missing(
-        pair, passage=1, further_evidence=(EvidencePointer(passage=0, sentence=0), EvidencePointer(passage=0))
+        pair,
+        evidence=(
+            EvidencePointer(passage=1),
+            EvidencePointer(passage=0, sentence=0),
+            EvidencePointer(passage=0),
+        ),
     )
-    gap = submit(assignment, prefer_first(pair, missing_info=(missing_info,))).missing_info.get()
+    gap = submit(assignment, prefer_first(pair, missing=(missing_info,))).missing_info.get()
     assert (gap.passage, gap.sentence, gap.quote) == (1, None, "Water")
     assert gap.further_evidence == [
         {"passage": 0, "sentence": 0, "quote": "Tea is a drink."},
@@ -160,7 +166,7 @@ def test_a_manager_may_annotate_too(project: Project, carol: User):
 def test_a_submit_that_is_sent_twice_is_one_judgment(pair: Comparison, assignment: Assignment):
     key = uuid.uuid4()
     first = submit(assignment, prefer_first(pair), key=key)
-    again = submit(assignment, JudgmentAnswer(verdict=Verdict.CANNOT_JUDGE), key=key)
+    again = submit(assignment, judgment_record(verdict=Verdict.CANNOT_JUDGE), key=key)
     assert again.pk == first.pk
     assert Judgment.objects.get().verdict == Verdict.RANKED
     assert RankedCompletion.objects.count() == 2
@@ -180,8 +186,8 @@ def test_a_key_of_another_comparison_is_refused(project: Project, pair: Comparis
 def test_a_change_of_mind_supersedes_and_leaves_the_first_as_it_was(pair: Comparison, assignment: Assignment):
     first = submit(assignment, prefer_first(pair, comment="first"))
     a, b = completions_of(pair)
-    second = submit(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks={a.pk: 2, b.pk: 1}))
-    third = submit(assignment, JudgmentAnswer(verdict=Verdict.BOTH_BAD))
+    second = submit(assignment, judgment_record(verdict=Verdict.RANKED, ranks={a.pk: 2, b.pk: 1}))
+    third = submit(assignment, judgment_record(verdict=Verdict.BOTH_BAD))
     assert (second.supersedes, third.supersedes) == (first, second)
     stored = Judgment.objects.get(pk=first.pk)
     assert (stored.comment, stored.ranks.get(completion=a).rank) == ("first", 1)
@@ -251,7 +257,7 @@ def test_a_refused_late_answer_takes_no_place(pair: Comparison, assignment: Assi
     end_lease(assignment)
     expire_leases(project=pair.project)
     with refused("unknown_preference", InvalidAnswer):
-        submit(assignment, JudgmentAnswer(verdict="?"))
+        submit(assignment, judgment_record(verdict="?"))
     assert Comparison.objects.get(pk=pair.pk).open_slots == 1
 
 
@@ -265,9 +271,9 @@ def test_rows_cannot_be_changed_or_deleted(model: Any, pair: Comparison, assignm
         assignment,
         prefer_first(
             pair,
-            span_flags=(span(pair, "gut"),),
-            missing_info=(missing(pair, text="x"),),
-            corrections=(CorrectionInput(completion_id=first.pk, text=""),),
+            spans=(span(pair, "gut"),),
+            missing=(missing(pair, text="x"),),
+            corrections=(CorrectionPart(completion=str(first.pk), text=""),),
         ),
     )
     row = model.objects.first()

@@ -11,9 +11,9 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -55,7 +55,7 @@ def judge(annotator: User) -> None:
     submit_judgment(
         assignment=held,
         annotator=annotator,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2}),
         idempotency_key=uuid.uuid4(),
     )
 

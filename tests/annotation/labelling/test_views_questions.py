@@ -9,9 +9,9 @@ from django.test import Client
 
 from annotation.choices import AssignmentState, ReviewReason, Verdict
 from annotation.models import Assignment, Criterion, ItemFlag, Judgment, Project, Review, User
+from annotation.record.judgment import EvidencePointer, MissingPart
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import EvidencePointer, MissingInfoInput
 from tests import factories
 from tests.annotation.labelling.questions_scene import (
     CRLF,
@@ -203,15 +203,17 @@ def test_a_change_of_an_answer_with_all_its_evidence_loses_nothing(
 ):
     first = held.comparison.completions.get(text="No.")
     category = held.comparison.project.categories.get(key="missing")
-    missing_info = MissingInfoInput(
-        completion_id=first.pk,
-        category_id=category.pk,
+    missing_info = MissingPart(
+        completion=str(first.pk),
+        category=category.key,
         insert_at=1,
-        passage=0,
-        sentence=1,
-        further_evidence=(EvidencePointer(passage=1), EvidencePointer(passage=0, sentence=0)),
+        evidence=(
+            EvidencePointer(passage=0, sentence=1),
+            EvidencePointer(passage=1),
+            EvidencePointer(passage=0, sentence=0),
+        ),
     )
-    factories.make_judgment(held.comparison, alice, missing_info=(missing_info,))
+    factories.make_judgment(held.comparison, alice, missing=(missing_info,))
     page = shown(browser.get(address("revise", held)))
     names = ("candidate", "category", "text", "evidence", "further", "insert")
     form: dict[str, Any] = {f"missing-{name}": [] for name in names}

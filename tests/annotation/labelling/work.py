@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 from annotation.choices import Verdict
 from annotation.models import Assignment, Judgment, Project, User
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
+from tests.records import judgment_record
 
-Answering = Callable[[Assignment], JudgmentAnswer]
+Answering = Callable[[Assignment], JudgmentRecord]
 
 
 def lease(project: Project, annotator: User) -> Assignment:
@@ -19,24 +20,24 @@ def lease(project: Project, annotator: User) -> Assignment:
     return assignment
 
 
-def in_candidate_order(assignment: Assignment) -> JudgmentAnswer:
+def in_candidate_order(assignment: Assignment) -> JudgmentRecord:
     """The candidate that was made first is best, and so on."""
     ids = assignment.comparison.candidates.order_by("index").values_list("completion_id", flat=True)
-    return JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
+    return judgment_record(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
 
 
-def reversed_order(assignment: Assignment) -> JudgmentAnswer:
+def reversed_order(assignment: Assignment) -> JudgmentRecord:
     """The candidate that was made last is best."""
     ids = assignment.comparison.candidates.order_by("-index").values_list("completion_id", flat=True)
-    return JudgmentAnswer(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
+    return judgment_record(verdict=Verdict.RANKED, ranks={pk: rank for rank, pk in enumerate(ids, start=1)})
 
 
-def answer(assignment: Assignment, answering: Answering | JudgmentAnswer = in_candidate_order) -> Judgment:
+def answer(assignment: Assignment, answering: Answering | JudgmentRecord = in_candidate_order) -> Judgment:
     """Submit this, or what the function says of it."""
     return submit_judgment(
         assignment=assignment,
         annotator=assignment.annotator,
-        answer=answering if isinstance(answering, JudgmentAnswer) else answering(assignment),
+        answer=answering if isinstance(answering, JudgmentRecord) else answering(assignment),
         idempotency_key=uuid.uuid4(),
     )
 

@@ -14,13 +14,13 @@ from annotation.selectors.access import round_of_work
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.progress import EXACT_UP_TO, progress_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.members import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.home import home_rows
 from tests import factories
 from tests.api.scene import Asker
+from tests.records import judgment_record
 from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
@@ -55,7 +55,7 @@ def work_of(project: Project, annotator: User) -> list[int]:
         submit_judgment(
             assignment=leased,
             annotator=annotator,
-            answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first: 1, second: 2}),
+            answer=judgment_record(verdict=Verdict.RANKED, ranks={first: 1, second: 2}),
             idempotency_key=uuid.uuid4(),
         )
         done.append(leased.comparison_id)

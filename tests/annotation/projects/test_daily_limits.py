@@ -10,11 +10,11 @@ from annotation.choices import Verdict, WhyNothing
 from annotation.models import AuditEntry, Comparison, Project, User
 from annotation.selectors.eligibility import why_nothing
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.members import change_allotment
 from tests import factories
 from tests.api.scene import Asker
+from tests.records import judgment_record
 from tests.refusals import refused
 
 ClientOf = Callable[[User], Client]
@@ -40,7 +40,7 @@ def test_a_daily_limit_of_a_member_replaces_that_of_the_project(
             submit_judgment(
                 assignment=leased,
                 annotator=annotator,
-                answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, [1, 2], strict=True))),
+                answer=judgment_record(verdict=Verdict.RANKED, ranks=dict(zip(ids, [1, 2], strict=True))),
                 idempotency_key=uuid.uuid4(),
             )
             done += 1

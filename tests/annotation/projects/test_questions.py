@@ -11,8 +11,8 @@ from annotation.choices import CategoryScope, Granularity, RatingScale
 from annotation.errors import Refusal
 from annotation.forms.entered import rating_field
 from annotation.models import AuditEntry, Category, Completion, Criterion, Judgment, Project, User
+from annotation.record.judgment import SpanPart
 from annotation.selectors.configuration import configuration_of
-from annotation.services.judgments.inputs import SpanFlagInput
 from annotation.services.projects.questions import archive_question, delete_question, move_question
 from tests import factories
 from tests.api.scene import Asker
@@ -30,11 +30,11 @@ def keys(project: Project) -> list[str]:
     return list(project.categories.order_by("position", "id").values_list("key", flat=True))
 
 
-def span_of(completion: Completion, category: Category) -> SpanFlagInput:
+def span_of(completion: Completion, category: Category) -> SpanPart:
     """The first three characters of a completion."""
-    return SpanFlagInput(
-        completion_id=completion.pk,
-        category_id=category.pk,
+    return SpanPart(
+        completion=str(completion.pk),
+        category=category.key,
         start=0,
         end=3,
         quote=completion.text[:3],
@@ -124,7 +124,7 @@ def test_what_annotations_use_is_not_deleted_and_the_message_names_how_many(
     first = comparison.completions.order_by("pk")[0]
     span = span_of(first, category)
     for user in (alice, bob):
-        factories.make_judgment(comparison, user, span_flags=(span,))
+        factories.make_judgment(comparison, user, spans=(span,))
     words = "2 annotations use “Untruthful”: it cannot be deleted. Archive it instead."
     with pytest.raises(Refusal, match=words):
         delete_question(question=category, deleted_by=carol)
@@ -144,7 +144,7 @@ def test_an_archived_category_is_not_offered_and_its_spans_stay(
     comparison = factories.make_comparison(project)
     first = comparison.completions.order_by("pk")[0]
     span = span_of(first, category)
-    judgment = factories.make_judgment(comparison, alice, span_flags=(span,))
+    judgment = factories.make_judgment(comparison, alice, spans=(span,))
     client_of(carol).post(page(project, "category-change", "untruthful"), {"action": "archive"})
     client = client_of(alice)
     screen = client.get(page(project, "revise", str(judgment.assignment_id))).context["screen"]

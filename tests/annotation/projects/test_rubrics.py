@@ -9,9 +9,9 @@ from django.db import IntegrityError, transaction
 from annotation.errors import InvalidAnswer, NotAllowed, Refusal, WrittenOnceError
 from annotation.exchange.records import records
 from annotation.models import AuditEntry, Criterion, Judgment, Project, Rubric, RubricVersion, User
+from annotation.record.judgment import RatingPart
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.rubrics import changes_between, published_version, published_versions
-from annotation.services.judgments.inputs import JudgmentAnswer, RatingInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.rubrics import (
     RubricCriterionInput,
@@ -20,6 +20,7 @@ from annotation.services.projects.rubrics import (
     save_rubric,
 )
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 
 pytestmark = pytest.mark.django_db
@@ -199,11 +200,11 @@ def rate(
     return submit_judgment(
         assignment=factories.lease_to(comparison, annotator),
         annotator=annotator,
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict="ranked",
             ranks={pk: place for place, pk in enumerate(completions, start=1)},
             ratings=tuple(
-                RatingInput(completion_id=pk, criterion_id=criterion.pk, value=value)
+                RatingPart(completion=str(pk), criterion=criterion.key, scale=criterion.scale, value=value)
                 for pk in completions
                 for criterion in configuration_of(project).asked_criteria
             ),

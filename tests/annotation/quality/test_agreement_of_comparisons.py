@@ -10,13 +10,13 @@ from django.db import transaction
 
 from annotation.choices import Purpose, TaskName, Verdict
 from annotation.models import Comparison, Judgment, Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.judgments.votes import record_vote
 from annotation.tasks import record_agreement
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 from tests.annotation.judgments.answers import completions_of
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -68,7 +68,7 @@ def test_a_revision_changes_it(project: Project, alice: User, bob: User):
     submit_judgment(
         assignment=judgment.assignment,
         annotator=bob,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
         idempotency_key=uuid.uuid4(),
     )
     assert agreement(comparison) == 1
@@ -93,7 +93,7 @@ def test_a_vote_beside_the_queue_counts_where_one_annotator_was_asked_for(
         comparison=comparison,
         voter=bob,
         shown=[first.pk, second.pk],
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first.pk: 2, second.pk: 1}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={first.pk: 2, second.pk: 1}),
         idempotency_key=uuid.uuid4(),
     )
     assert agreement(comparison) == 0
@@ -121,7 +121,7 @@ def test_two_who_submit_at_once_see_each_other(
                     submit_judgment,
                     assignment=assignment,
                     annotator=assignment.annotator,
-                    answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
+                    answer=judgment_record(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
                     idempotency_key=uuid.uuid4(),
                 )
                 for assignment in leased
@@ -152,7 +152,7 @@ def test_a_worker_records_it_where_the_comparison_is_locked(
                 submit_judgment,
                 assignment=assignment,
                 annotator=bob,
-                answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
+                answer=judgment_record(verdict=Verdict.RANKED, ranks={first.pk: 1, second.pk: 2}),
                 idempotency_key=uuid.uuid4(),
             )
         )

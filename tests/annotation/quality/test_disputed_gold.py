@@ -11,10 +11,10 @@ from annotation.models import Comparison, Membership, Project, Review, User
 from annotation.selectors.eligibility import qualification_of
 from annotation.selectors.judged import gold_answered_in
 from annotation.selectors.queues import known_items
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.quality.gold import mark_as_gold
 from tests import factories
 from tests.annotation.labelling.work import answer, lease
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -39,7 +39,7 @@ def answer_known(project: Project, annotator: User, known: Comparison, ranks: Se
     assignment = lease(project, annotator)
     assert assignment.comparison == known
     ids = known.candidates.order_by("index").values_list("completion_id", flat=True)
-    answer(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, ranks, strict=True))))
+    answer(assignment, judgment_record(verdict=Verdict.RANKED, ranks=dict(zip(ids, ranks, strict=True))))
 
 
 @pytest.fixture

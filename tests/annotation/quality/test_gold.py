@@ -15,10 +15,10 @@ from annotation.selectors import access
 from annotation.selectors.known_answers import feedback_for, gold_outcome
 from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.quality.gold import create_gold_item, mark_as_gold
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, reversed_order, work
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -131,7 +131,7 @@ def test_right_is_who_decides_every_known_pair_the_same_way(
     gold = factories.make_gold_item(project, known)
     assignment = leased_gold(project, alice, gold)
     ranks = dict(zip(ids_of(gold), answer_ranks, strict=True))
-    judgment = answer(assignment, JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks))
+    judgment = answer(assignment, judgment_record(verdict=Verdict.RANKED, ranks=ranks))
     assert gold_outcome(judgment).right is right
     assert gold_outcome(judgment).explanation == "Two minutes are enough."
 
@@ -145,7 +145,7 @@ def test_a_known_verdict_without_a_winner_is_met_by_itself_alone(
 ):
     gold = factories.make_gold_item(project, (), verdict=known)
     assignment = leased_gold(project, alice, gold)
-    judgment = answer(assignment, JudgmentAnswer(verdict=verdict, ranks={}))
+    judgment = answer(assignment, judgment_record(verdict=verdict, ranks={}))
     assert gold_outcome(judgment).right is (known == verdict)
 
 
@@ -155,7 +155,7 @@ def test_a_winner_is_wrong_where_none_is_known_and_the_other_way_round(
     equal = factories.make_gold_item(project, (1, 1), verdict=Verdict.EQUAL)
     assert not gold_outcome(answer(leased_gold(project, alice, equal))).right
     ranked = factories.make_gold_item(project, (1, 2))
-    equal_answer = JudgmentAnswer(verdict=Verdict.EQUAL, ranks={})
+    equal_answer = judgment_record(verdict=Verdict.EQUAL, ranks={})
     assert not gold_outcome(answer(leased_gold(project, alice, ranked), equal_answer)).right
 
 

@@ -13,11 +13,11 @@ from annotation.choices import Purpose, ReviewReason, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Project, User, Withholding
 from annotation.selectors.queues import EXCERPT, gold_candidates, known_items, withheld_texts
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.reviews import decide_review, open_review
 from tests import factories
 from tests.annotation.judgments.answers import completions_of
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 ClientOf = Callable[[User], Client]
@@ -147,7 +147,7 @@ def answer_known(comparison: Comparison, annotator: User, ranks: tuple[int, ...]
     submit_judgment(
         assignment=assignment,
         annotator=annotator,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=dict(zip(ids, ranks, strict=True))),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks=dict(zip(ids, ranks, strict=True))),
         idempotency_key=uuid.uuid4(),
     )
 

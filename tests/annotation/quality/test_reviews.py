@@ -10,7 +10,6 @@ from annotation.choices import Purpose, ReviewReason, Role, Verdict
 from annotation.errors import InvalidAnswer, NotAllowed
 from annotation.models import Comparison, Judgment, Membership, Project, RankedCompletion, Review, User
 from annotation.selectors.reviews import open_reviews_for
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.quality.reviews import (
     AlreadyDecided,
@@ -24,6 +23,7 @@ from annotation.services.quality.reviews import (
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 from tests.annotation.judgments.answers import completions_of
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -107,7 +107,7 @@ def test_a_change_of_mind_that_makes_two_disagree_opens_a_review(doubled: Projec
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={a.pk: 2, b.pk: 1}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={a.pk: 2, b.pk: 1}),
         idempotency_key=uuid.uuid4(),
     )
     assert Review.objects.get().reason == ReviewReason.DISAGREEMENT
@@ -120,7 +120,7 @@ def test_what_was_superseded_is_no_vote_any_more(doubled: Project, alice: User, 
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={a.pk: 1, b.pk: 2}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={a.pk: 1, b.pk: 2}),
         idempotency_key=uuid.uuid4(),
     )
     factories.make_judgment(comparison, bob, (1, 2))
@@ -297,7 +297,7 @@ def test_the_last_two_judgments_at_once_still_open_the_review(doubled: Project, 
         a, b = completions_of(comparison)
         assignments = [factories.lease_to(comparison, user) for user in (alice, bob)]
         answers = [
-            JudgmentAnswer(verdict=Verdict.RANKED, ranks=ranks)
+            judgment_record(verdict=Verdict.RANKED, ranks=ranks)
             for ranks in ({a.pk: 1, b.pk: 2}, {a.pk: 2, b.pk: 1})
         ]
         outcomes = at_once(

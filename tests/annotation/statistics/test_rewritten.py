@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from annotation.agreement.selection import Selection
 from annotation.models import Project, User
-from annotation.services.judgments.inputs import CorrectionInput
+from annotation.record.judgment import CorrectionPart
 from annotation.statistics.compute import compute_report
 from tests import factories
 
@@ -22,7 +22,7 @@ def test_the_share_of_responses_and_the_median_part_are_told(
     for number, text in enumerate(["Two hours.", "Ten", None]):
         comparison = factories.make_comparison(project, ["Ten hours.", f"No {number}."])
         first = comparison.completions.get(text="Ten hours.")
-        corrections = (CorrectionInput(completion_id=first.pk, text=text),) if text else ()
+        corrections = (CorrectionPart(completion=str(first.pk), text=text),) if text else ()
         factories.make_judgment(comparison, alice, corrections=corrections)
     share, part = compute_report(project, Selection()).rewrites
     assert share.key == "rewritten"

@@ -6,11 +6,12 @@ from typing import Any
 
 from annotation.choices import SuggestionKind
 from annotation.models import Comparison, HelpReveal, Judgment, Project, Suggestion, User
-from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.suggestions.final_pass import DecisionInput, finish_help
 from annotation.services.suggestions.settings import set_help
 from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
 from tests import factories
+from tests.records import judgment_record
 
 TEXTS = ("Two minutes. Never boil it.", "Ten hours.")
 
@@ -51,14 +52,14 @@ def suggest(comparison: Comparison, *suggestions: SuggestionInput) -> list[Sugge
     return list(stored.suggestions.order_by("pk"))
 
 
-def ranking(comparison: Comparison, ranks: Sequence[int], **fields: Any) -> JudgmentAnswer:
+def ranking(comparison: Comparison, ranks: Sequence[int], **fields: Any) -> JudgmentRecord:
     """An answer with these ranks, in the order of the candidates."""
     ids = comparison.candidates.order_by("index").values_list("completion_id", flat=True)
-    return JudgmentAnswer(verdict="ranked", ranks=dict(zip(ids, ranks, strict=True)), **fields)
+    return judgment_record(verdict="ranked", ranks=dict(zip(ids, ranks, strict=True)), **fields)
 
 
 def finish(
-    reveal: HelpReveal, annotator: User, answer: JudgmentAnswer, decisions: dict[int, str], **more: Any
+    reveal: HelpReveal, annotator: User, answer: JudgmentRecord, decisions: dict[int, str], **more: Any
 ) -> Judgment:
     """The final pass, with the decisions by the suggestion's id."""
     return finish_help(

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.text.edits import Edit, Piece, applied, edits, pieces, sides, with_own_line_breaks
+from annotation.record.judgment import Edit
+from annotation.text.edits import Piece, applied, edits, pieces, sides, with_own_line_breaks
 
 _WORDS = [
     "tea",

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.forms.rewrites import corrected
-from annotation.text.edits import Edit, Origin, applied
+from annotation.record.judgment import Edit, Origin
+from annotation.text.edits import applied
 from annotation.text.rewrites import is_faithful, retyped
 from tests.annotation.text.test_corrections import TEXTS
 
@@ -25,7 +26,7 @@ def rewritten(draw: st.DrawFn) -> tuple[str, list[Edit]]:
             end=end,
             quote=original[start:end],
             replacement=draw(TEXTS),
-            origin=draw(st.sampled_from([Origin(), MODEL, Origin(span=(3, start, end))])),
+            origin=draw(st.sampled_from([Origin(), MODEL, Origin(span=("untruthful", start, end))])),
         )
         for start, end in zip(places[::2], places[1::2], strict=True)
     ]
@@ -57,12 +58,12 @@ def test_what_nobody_typed_again_is_as_it_was(rewrite: tuple[str, list[Edit]]):
 def test_a_word_typed_into_the_models_text_parts_it():
     original = "Boil it long."
     edits = [
-        Edit(start=5, end=7, quote="it", replacement="tea 🍵", origin=Origin(span=(3, 5, 7))),
+        Edit(start=5, end=7, quote="it", replacement="tea 🍵", origin=Origin(span=("untruthful", 5, 7))),
         Edit(start=7, end=13, quote=" long.", replacement=" for two hours e\u0301.", origin=MODEL),
     ]
     changes = retyped(original, edits, "Boil tea 🍵 for two minutes e\u0301.")
     assert [(c.start, c.end, c.replacement, c.origin) for c in changes] == [
-        (5, 7, "tea 🍵", Origin(span=(3, 5, 7))),
+        (5, 7, "tea 🍵", Origin(span=("untruthful", 5, 7))),
         (7, 13, " for two ", MODEL),
         (13, 13, "minutes", Origin()),
         (13, 13, " e\u0301.", MODEL),
@@ -102,4 +103,4 @@ def test_typed_line_breaks_become_those_of_the_original():
     sent = [{"start": 3, "end": 6, "text": "c\nd", "span": {"category": "untruthful", "start": 3, "end": 6}}]
     text, (change,) = corrected("a\r\nbbb\r\nz", "a\r\nc\r\nd\r\nz", sent, CATEGORIES)
     assert text == "a\r\nc\r\nd\r\nz"
-    assert (change.replacement, change.origin) == ("c\r\nd", Origin(span=(3, 3, 6)))
+    assert (change.replacement, change.origin) == ("c\r\nd", Origin(span=("untruthful", 3, 6)))

@@ -20,12 +20,13 @@ from annotation.models import (
     TraceStep,
     User,
 )
+from annotation.record.judgment import JudgmentRecord, StepLabelPart
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer, StepLabelInput
 from annotation.services.texts.completions import create_comparison
 from annotation.text.traces import Step, written
 from tests import factories
 from tests.annotation.judgments.answers import submit
+from tests.records import judgment_record
 from training.contract import read_snapshot
 from training.services.snapshots import freeze_snapshot
 
@@ -55,12 +56,12 @@ def assignment(pair: Comparison, project: Project, alice: User) -> Assignment:
     return leased
 
 
-def prefer(traces: Sequence[Completion], *labels: tuple[Completion, int, str]) -> JudgmentAnswer:
-    return JudgmentAnswer(
+def prefer(traces: Sequence[Completion], *labels: tuple[Completion, int, str]) -> JudgmentRecord:
+    return judgment_record(
         verdict=Verdict.RANKED,
         ranks={trace.pk: rank for rank, trace in enumerate(traces, start=1)},
         step_labels=tuple(
-            StepLabelInput(completion_id=c.pk, step=step, label=label) for c, step, label in labels
+            StepLabelPart(completion=str(c.pk), step=step, label=label) for c, step, label in labels
         ),
     )
 

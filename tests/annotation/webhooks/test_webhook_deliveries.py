@@ -14,12 +14,12 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from annotation.choices import DeliveryState, TaskName, Verdict
 from annotation.models import AuditEntry, Project, User, WebhookAttempt, WebhookDelivery, WebhookMessage
 from annotation.services import webhooks
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.webhooks import draw_secret, headers_of, signature_of
 from tests import factories
 from tests.annotation.webhooks.receiver import Receiver
 from tests.annotation.webhooks.webhook_scene import judge, let_pass, make_webhook, state_of
+from tests.records import judgment_record
 
 pytestmark = pytest.mark.django_db
 
@@ -93,7 +93,7 @@ def test_a_change_of_mind_says_what_it_supersedes(project: Project, alice: User,
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.EQUAL),
+        answer=judgment_record(verdict=Verdict.EQUAL),
         idempotency_key=uuid.uuid4(),
     )
     events = [json.loads(message.body) for message in WebhookMessage.objects.order_by("pk")]

@@ -103,8 +103,8 @@ def _measure(options: argparse.Namespace) -> None:
 
 def _next_and_submit(project, annotator):
     from annotation.services.assignments.next import assign_next
-    from annotation.services.judgments.inputs import JudgmentAnswer
     from annotation.services.judgments.submission import submit_judgment
+    from tests.records import judgment_record
 
     begun = time.monotonic()
     assignment = assign_next(project=project, annotator=annotator)
@@ -112,7 +112,7 @@ def _next_and_submit(project, annotator):
     submit_judgment(
         assignment=assignment,
         annotator=annotator,
-        answer=JudgmentAnswer(verdict="ranked", ranks={first: 1, second: 2}),
+        answer=judgment_record(verdict="ranked", ranks={first: 1, second: 2}),
         idempotency_key=uuid.uuid4(),
     )
     return time.monotonic() - begun

@@ -12,10 +12,10 @@ from django.urls import reverse
 
 from annotation.choices import Purpose, Verdict
 from annotation.models import Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.votes import record_vote, voted_comparison
 from tests import factories
 from tests.api.scene import Asker
+from tests.records import judgment_record
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.comparing.test_leaderboard_counts import written
 from training.models import Checkpoint
@@ -108,7 +108,7 @@ def voted(project: Project, alice: User, carol: User) -> list[Checkpoint]:
             comparison=comparison,
             voter=guest if arena else alice,
             shown=[answer.pk for answer in answers],
-            answer=JudgmentAnswer(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
+            answer=judgment_record(verdict=Verdict.EQUAL if tie else Verdict.RANKED, ranks=ranks),
             idempotency_key=uuid.uuid4(),
         )
     count_votes()

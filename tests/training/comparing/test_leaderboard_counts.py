@@ -11,12 +11,13 @@ from django.core.management import call_command
 
 from annotation.choices import Purpose, Role, SourceKind, Verdict
 from annotation.models import Completion, CompletionSource, Judgment, Membership, Project, Prompt, User
-from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.judgments.votes import record_vote, voted_comparison
 from annotation.services.texts.completions import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories
+from tests.records import judgment_record
 from training.models import EloPoints, Slice, VoteCount, VoteLedger, Voters
 from training.selectors import votes
 from training.services.comparing import leaderboard
@@ -122,7 +123,7 @@ def test_a_change_of_mind_takes_the_first_vote_away(project, alice, sources):
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks=reversed_ranks),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks=reversed_ranks),
         idempotency_key=uuid.uuid4(),
     )
     count_votes()
@@ -147,7 +148,7 @@ def test_rounds_tags_and_arenas_are_counted_apart(project, alice, sources):
         comparison=arena,
         voter=guest,
         shown=[answer.pk for answer in answers],
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={answers[0].pk: 2, answers[1].pk: 1}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={answers[0].pk: 2, answers[1].pk: 1}),
         idempotency_key=uuid.uuid4(),
     )
     count_votes()
@@ -168,7 +169,7 @@ def test_gold_and_what_is_asked_again_are_no_votes(project, alice, sources):
     submit_judgment(
         assignment=again,
         annotator=alice,
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict=Verdict.RANKED, ranks={rank.completion_id: rank.rank for rank in first.ranks.all()}
         ),
         idempotency_key=uuid.uuid4(),
@@ -265,16 +266,16 @@ def test_votes_counted_in_portions_are_those_of_a_count_from_the_beginning(
     assert "judgments counted anew" in output.getvalue()
 
 
-def random_answer(comparison, chance: random.Random) -> JudgmentAnswer:
+def random_answer(comparison, chance: random.Random) -> JudgmentRecord:
     ids = list(comparison.candidates.values_list("completion_id", flat=True))
     verdict = chance.choice([Verdict.RANKED] * 4 + [Verdict.EQUAL, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE])
     if verdict != Verdict.RANKED:
-        return JudgmentAnswer(verdict=verdict)
+        return judgment_record(verdict=verdict)
     ranks = list(range(1, len(ids) + 1))
     chance.shuffle(ranks)
     if len(ids) > 2 and chance.random() < 0.5:
         ranks[0] = ranks[1]
-    return JudgmentAnswer(verdict=verdict, ranks=dict(zip(ids, ranks, strict=True)))
+    return judgment_record(verdict=verdict, ranks=dict(zip(ids, ranks, strict=True)))
 
 
 def state():
@@ -295,7 +296,7 @@ def test_models_that_judge_are_told_apart_and_move_no_elo(project, sources):
         comparison=comparison,
         voter=machine,
         shown=ids,
-        answer=JudgmentAnswer(verdict=Verdict.RANKED, ranks={ids[0]: 1, ids[1]: 2}),
+        answer=judgment_record(verdict=Verdict.RANKED, ranks={ids[0]: 1, ids[1]: 2}),
         idempotency_key=uuid.uuid4(),
     )
     count_votes()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from annotation.record import judgment as record
 from training import contract
 from training.recipe import default_recipe
 
@@ -90,12 +91,12 @@ def write_rows(folder: Path) -> Path:
         verdict="ranked",
         ranks={"1": 1, "2": 2},
         context=(contract.Passage(title="Sky", sentences=("Air scatters light.",)),),
-        spans=(contract.SpanPart(completion="1", category="fluff", start=11, end=12, quote="🙂"),),
+        spans=(record.SpanPart(completion="1", category="fluff", start=11, end=12, quote="🙂"),),
         missing=(
-            contract.MissingPart(
+            record.MissingPart(
                 completion="2",
                 category="omits",
-                evidence=(contract.EvidencePointer(passage=0, sentence=0),),
+                evidence=(record.EvidencePointer(passage=0, sentence=0),),
             ),
         ),
         weight=1,

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Sequence
 
 from annotation.models import Assignment, Conversation, ConversationTurn, Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
+from tests.records import judgment_record
 from tests.training.comparing.arena_scene import make_checkpoints
 from training.models import ConversationSettings, TurnResponse
 from training.selectors.conversations import standing_of
@@ -47,7 +47,7 @@ def judge(assignment: Assignment, *, best: int = 1, verdict: str = "ranked") -> 
     submit_judgment(
         assignment=assignment,
         annotator=assignment.annotator,
-        answer=JudgmentAnswer(verdict=verdict, ranks=ranks if verdict == "ranked" else {}),
+        answer=judgment_record(verdict=verdict, ranks=ranks if verdict == "ranked" else {}),
         idempotency_key=uuid.uuid4(),
     )
 

@@ -10,11 +10,11 @@ from django.urls import reverse
 
 from annotation.choices import Split
 from annotation.models import CompletionScore, Judgment, Project, User
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from annotation.statistics.plots import Dot, Line, scatter
 from tests import factories
 from tests.api.scene import Asker
+from tests.records import judgment_record
 from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, StepKind
@@ -160,7 +160,7 @@ def test_what_machines_and_superseded_judgments_say_does_not_count(
     submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict="ranked", ranks={row.completion_id: 3 - row.rank for row in first.ranks.all()}
         ),
         idempotency_key=uuid.uuid4(),

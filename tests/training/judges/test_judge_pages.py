@@ -11,9 +11,9 @@ from annotation.choices import JobState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import AuditEntry, Project, User
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work
 from training.models import Checkpoint, Judge
@@ -48,7 +48,7 @@ def label(project: Project, person: User, *, long_wins: list[bool]) -> None:
         texts = sorted(
             leased.comparison.completions.all(), key=lambda completion: len(completion.text), reverse=wins
         )
-        answer = JudgmentAnswer(
+        answer = judgment_record(
             verdict="ranked", ranks={completion.pk: rank for rank, completion in enumerate(texts, start=1)}
         )
         submit_judgment(assignment=leased, annotator=person, answer=answer, idempotency_key=uuid.uuid4())

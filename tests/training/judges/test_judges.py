@@ -13,9 +13,9 @@ from annotation.selectors.access import judgments_current
 from annotation.selectors.judged import judged_in
 from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import claims
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.conftest import judge as judge_as_person
 from tests.training.judges.judge_scene import (
@@ -280,7 +280,7 @@ def test_a_machine_gets_nothing_that_is_withheld_and_people_cannot_pose_as_one(
 
 def test_a_machine_judges_once(machine: Judge, pairs: list[Comparison], project: Project):
     leased = lease_to_machine(project=project, machine=machine.user)
-    answer = JudgmentAnswer(verdict=Verdict.EQUAL, ranks=dict.fromkeys(leased.display_order, 1))
+    answer = judgment_record(verdict=Verdict.EQUAL, ranks=dict.fromkeys(leased.display_order, 1))
     first = judge_as_machine(assignment=leased, machine=machine.user, answer=answer, guideline=None)
     again = judge_as_machine(assignment=leased, machine=machine.user, answer=answer, guideline=None)
     assert first == again

@@ -13,9 +13,9 @@ from annotation.choices import Verdict
 from annotation.errors import Refusal
 from annotation.exchange.records import records
 from annotation.models import Comparison, Judgment, Project, RubricScore, RubricVersion, User
+from annotation.record.judgment import RatingPart
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer, RatingInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.projects.rubrics import (
     RubricCriterionInput,
@@ -23,6 +23,7 @@ from annotation.services.projects.rubrics import (
     publish_rubric,
     save_rubric,
 )
+from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, install, make_pairs, work
 from training.models import Judge
@@ -193,12 +194,12 @@ def rate(project: Project, person: User, values: dict[str, dict[str, int]]) -> N
     leased = assign_next(project=project, annotator=person)
     assert leased is not None
     completions = list(leased.comparison.completions.all())
-    criteria = {row.key: row.pk for row in configuration_of(project).asked_criteria}
-    answer = JudgmentAnswer(
+    criteria = {row.key: row for row in configuration_of(project).asked_criteria}
+    answer = judgment_record(
         verdict="ranked",
         ranks={completion.pk: place for place, completion in enumerate(completions, start=1)},
         ratings=tuple(
-            RatingInput(completion_id=completion.pk, criterion_id=criteria[key], value=value)
+            RatingPart(completion=str(completion.pk), criterion=key, scale=criteria[key].scale, value=value)
             for completion in completions
             for key, value in values[completion.text.split()[0]].items()
         ),
@@ -304,7 +305,7 @@ def test_scores_outside_the_rubric_are_refused_by_the_service(
     machine: Judge, project: Project, version: RubricVersion, server: FakeJudge
 ):
     from annotation.errors import InvalidAnswer
-    from annotation.services.judgments.inputs import RubricScoreInput
+    from annotation.record.judgment import RubricScorePart
     from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
 
     make_pairs(project, 1)
@@ -312,10 +313,10 @@ def test_scores_outside_the_rubric_are_refused_by_the_service(
     assert leased is not None
     first = version.criteria.all()[0]
 
-    def scores(*values: float) -> tuple[RubricScoreInput, ...]:
-        pairs = [(pk, row.pk) for pk in leased.display_order for row in version.criteria.all()]
+    def scores(*values: float) -> tuple[RubricScorePart, ...]:
+        pairs = [(pk, row.key) for pk in leased.display_order for row in version.criteria.all()]
         return tuple(
-            RubricScoreInput(completion_id=pk, criterion_id=criterion, value=value)
+            RubricScorePart(completion=str(pk), criterion=criterion, value=value)
             for (pk, criterion), value in zip(pairs, values, strict=False)
         )
 
@@ -325,7 +326,7 @@ def test_scores_outside_the_rubric_are_refused_by_the_service(
             judge_as_machine(
                 assignment=leased,
                 machine=machine.user,
-                answer=JudgmentAnswer(verdict="equal", ranks=ranks, rubric_scores=wrong),
+                answer=judgment_record(verdict="equal", ranks=ranks, rubric_scores=wrong),
                 guideline=None,
                 rubric=version,
             )

@@ -12,10 +12,10 @@ import pytest
 from annotation.models import Project, User
 from annotation.services.assignments.next import assign_next
 from annotation.services.jobs.claims import claim
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.loop.recipe import tiny_recipe
+from tests.records import judgment_record
 from training.choices import StepKind, StepState
 from training.contract import read_metrics
 from training.launchers import job_files
@@ -52,7 +52,7 @@ def started(
         factories.make_comparison(project, [f"It is {2 * number}.", "I cannot say."], prompt=prompt)
     while assignment := assign_next(project=project, annotator=alice):
         best, other = sorted(assignment.display_order)
-        answer = JudgmentAnswer(verdict="ranked", ranks={best: 1, other: 2})
+        answer = judgment_record(verdict="ranked", ranks={best: 1, other: 2})
         submit_judgment(assignment=assignment, annotator=alice, answer=answer, idempotency_key=uuid.uuid4())
     recipe = {**tiny_recipe(steps=steps), "compute": compute, **recipe_parts}
     recipe["policy"] |= policy or {}

@@ -8,10 +8,9 @@ import pytest
 from annotation.choices import Verdict
 from annotation.errors import Unavailable
 from annotation.models import Assignment, Completion, Judgment, Project, User
+from annotation.record.judgment import CorrectionPart, Edit, Origin
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import continue_response, is_offered
-from annotation.services.judgments.inputs import CorrectionInput
-from annotation.text.edits import Edit, Origin
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, span, submit
 from tests.refusals import refused
@@ -71,7 +70,7 @@ def rewritten(assignment: Assignment) -> Judgment:
         assignment=assignment, annotator=assignment.annotator, completion_id=first.pk, prefix=PREFIX
     )
     marked = span(comparison, "west")
-    place = (marked.category_id, marked.start, marked.end)
+    place = (marked.category, marked.start, marked.end)
     edits = (
         Edit(start=marked.start, end=marked.end, quote="west", replacement="east", origin=Origin(span=place)),
         Edit(
@@ -82,8 +81,8 @@ def rewritten(assignment: Assignment) -> Judgment:
             origin=Origin(continuation=written.pk),
         ),
     )
-    correction = CorrectionInput(completion_id=first.pk, text=PREFIX + REST, edits=edits)
-    return submit(assignment, prefer_first(comparison, span_flags=(marked,), corrections=(correction,)))
+    correction = CorrectionPart(completion=str(first.pk), text=PREFIX + REST, edits=edits)
+    return submit(assignment, prefer_first(comparison, spans=(marked,), corrections=(correction,)))
 
 
 def frozen(project: Project) -> SnapshotRow:

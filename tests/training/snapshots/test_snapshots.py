@@ -7,15 +7,11 @@ from pathlib import Path
 import pytest
 
 from annotation.models import Category, Judgment, Project, User
+from annotation.record.judgment import EvidencePointer, MissingPart, SpanPart
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import (
-    EvidencePointer,
-    JudgmentAnswer,
-    MissingInfoInput,
-    SpanFlagInput,
-)
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.conftest import judge, judge_all
 from training.contract import Message, Passage, read_prompts, read_snapshot
@@ -43,29 +39,27 @@ def test_a_snapshot_holds_all_that_was_said(project: Project, alice: User, carol
         assignment=assignment,
         annotator=alice,
         idempotency_key=uuid.uuid4(),
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict="ranked",
             ranks={better.pk: 1, worse.pk: 2},
             strength=3,
             comment="Ten is wrong.",
-            span_flags=(
-                SpanFlagInput(
-                    completion_id=worse.pk,
-                    category_id=untruthful.pk,
+            spans=(
+                SpanPart(
+                    completion=str(worse.pk),
+                    category=untruthful.key,
                     start=4,
                     end=11,
                     quote="🙂 hours",
                     text_hash=worse.text_hash,
                 ),
             ),
-            missing_info=(
-                MissingInfoInput(
-                    completion_id=worse.pk,
-                    category_id=missing.pk,
+            missing=(
+                MissingPart(
+                    completion=str(worse.pk),
+                    category=missing.key,
                     text="the time",
-                    passage=0,
-                    sentence=1,
-                    further_evidence=(EvidencePointer(passage=0),),
+                    evidence=(EvidencePointer(passage=0, sentence=1), EvidencePointer(passage=0)),
                 ),
             ),
         ),
@@ -160,7 +154,7 @@ def test_only_the_judgment_that_stands_is_frozen(project: Project, alice: User):
     second = submit_judgment(
         assignment=first.assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict="ranked", ranks={a: 2, b: 1}),
+        answer=judgment_record(verdict="ranked", ranks={a: 2, b: 1}),
         idempotency_key=uuid.uuid4(),
     )
     snapshot = freeze_snapshot(project=project, rounds=[1])
@@ -198,7 +192,7 @@ def test_ties_and_held_out_prompts_alone_are_refused(project: Project, alice: Us
     submit_judgment(
         assignment=assignment,
         annotator=alice,
-        answer=JudgmentAnswer(verdict="both_good"),
+        answer=judgment_record(verdict="both_good"),
         idempotency_key=uuid.uuid4(),
     )
     with refused("no_preferences", count=2):

@@ -6,11 +6,12 @@ import pytest
 
 from annotation.choices import Verdict
 from annotation.models import Project, User
+from annotation.record.judgment import StepLabelPart
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.inputs import JudgmentAnswer, StepLabelInput
 from annotation.services.judgments.submission import submit_judgment
 from annotation.services.texts.completions import create_comparison
 from tests import factories
+from tests.records import judgment_record
 from tests.refusals import refused
 from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
 
@@ -31,9 +32,9 @@ def test_labels_of_steps_are_enough_to_learn_from_on_training_prompts(
     submit_judgment(
         assignment=assignment,
         annotator=alice,
-        answer=JudgmentAnswer(
+        answer=judgment_record(
             verdict=Verdict.NOT_ASKED,
-            step_labels=(StepLabelInput(completion_id=trace.pk, step=0, label="wrong"),),
+            step_labels=(StepLabelPart(completion=str(trace.pk), step=0, label="wrong"),),
         ),
         idempotency_key=uuid.uuid4(),
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from annotation.choices import FinishReason, Verdict
 from annotation.models import Comparison, Completion, CompletionSource, Judgment, Prompt, User
-from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.judgments.votes import record_vote
 from annotation.services.texts.completions import NewCompletion, record_completions
 from training.engine import Answer
@@ -92,9 +92,9 @@ def store_vote(
         comparison=comparison,
         voter=voter,
         shown=order,
-        answer=JudgmentAnswer(
+        answer=JudgmentRecord(
             verdict=vote.verdict,
-            ranks={order[place - 1]: rank for place, rank in ranks.items() if 0 < place <= len(order)},
+            ranks={str(order[place - 1]): rank for place, rank in ranks.items() if 0 < place <= len(order)},
         ),
         idempotency_key=idempotency_key,
         blind=blind,

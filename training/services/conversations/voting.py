@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import TurnState
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Conversation, Judgment, User
-from annotation.services.judgments.inputs import JudgmentAnswer
+from annotation.record.judgment import JudgmentRecord
 from annotation.services.judgments.votes import record_vote
 from training.models import ArenaLink
 from training.selectors.conversations import completions_shown, standing_of
@@ -17,7 +17,7 @@ from training.selectors.conversations import completions_shown, standing_of
 
 @transaction.atomic
 def vote_on_turn(
-    *, conversation: Conversation, voter: User, answer: JudgmentAnswer, idempotency_key: uuid.UUID
+    *, conversation: Conversation, voter: User, answer: JudgmentRecord, idempotency_key: uuid.UUID
 ) -> None:
     """Store the vote on the newest turn of an arena's conversation. Sent twice it is one.
 

@@ -10,7 +10,6 @@ from django.db.models import QuerySet
 from annotation.choices import Split
 from annotation.models import Project, Prompt
 from annotation.record.judgment import RatingPart
-from annotation.record.judgment import Scale as ContractScale
 from annotation.text.identity import in_held_out_share
 from training.choices import FeedbackKind
 from training.contract import Message, SnapshotCompletion, SnapshotRow
@@ -125,6 +124,6 @@ def _rating(feedback: Feedback, completion: str) -> RatingPart:
     return RatingPart(
         completion=completion,
         criterion=CRITERION,
-        scale=cast(ContractScale, feedback.scale),
+        scale=feedback.scale,
         value=cast(int, feedback.value),
     )

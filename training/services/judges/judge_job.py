@@ -11,12 +11,12 @@ from django.db.models import F
 from annotation.choices import JobState, Verdict
 from annotation.errors import LeaseLost
 from annotation.models import Assignment, Completion, Guideline, Judgment
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.assignments.leases import release_assignment, skip_assignment
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import sweep
 from annotation.services.jobs.running import EXPECTED, run_job
-from annotation.services.judgments.inputs import JudgmentAnswer
 from annotation.services.judgments.programs import judge_as_machine, lease_to_machine, unjudged_by
 from annotation.services.texts.completions import storable
 from training.choices import TaskName
@@ -201,9 +201,9 @@ def _store(
         verdict = Verdict.CANNOT_JUDGE
     else:
         verdict = Verdict.RANKED if max(conclusion.ranks.values()) > 1 else Verdict.EQUAL
-    answer = JudgmentAnswer(
+    answer = JudgmentRecord(
         verdict=verdict,
-        ranks=dict(conclusion.ranks or {}),
+        ranks={str(pk): rank for pk, rank in (conclusion.ranks or {}).items()},
         comment=_stored_reason(conclusion.reason),
         rubric_scores=scores_of(replies, judge.rubric) if judge.rubric else (),
     )

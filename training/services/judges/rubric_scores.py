@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from annotation.models import RubricVersion
-from annotation.services.judgments.inputs import RubricScoreInput
+from annotation.record.judgment import RubricScorePart
 from annotation.services.texts.completions import storable
 from training.services.judges.judging import Reply
 
@@ -12,7 +12,7 @@ TOKENS_PER_SCORE = 24
 """The least length of one line of a reply: score and reason."""
 
 
-def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricScoreInput, ...]:
+def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricScorePart, ...]:
     """Return the mean of each score over all orders, with the reason of the first order.
 
     Empty where one order has no scores: then nothing is judged.
@@ -21,9 +21,9 @@ def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricS
     if len(scored) < len(replies):
         return ()
     return tuple(
-        RubricScoreInput(
-            completion_id=completion,
-            criterion_id=criterion.pk,
+        RubricScorePart(
+            completion=str(completion),
+            criterion=criterion.key,
             value=fmean(scores[completion][criterion.key].value for scores in scored),
             reason=storable(scored[0][completion][criterion.key].reason),
         )

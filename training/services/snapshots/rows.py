@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import cast
 
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
 
@@ -20,7 +19,6 @@ from annotation.models import (
     TraceStep,
 )
 from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart, without_provenance
-from annotation.record.judgment import Verdict as ContractVerdict
 from annotation.selectors.access import judgments_current
 from annotation.selectors.records import records_of
 from training.contract import (
@@ -195,7 +193,7 @@ def _read(
 def _review(review: Review) -> SnapshotReview | None:
     if review.decided_at is None:
         return None
-    return SnapshotReview(verdict=cast(ContractVerdict, review.verdict), ranks=dict(review.ranks))
+    return SnapshotReview(verdict=review.verdict, ranks=dict(review.ranks))
 
 
 def _completion(completion: Completion) -> SnapshotCompletion:
