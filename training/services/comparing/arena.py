@@ -20,7 +20,7 @@ from django.db.models import F
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import Purpose, Role, Split
+from annotation.choices import Purpose, Split
 from annotation.errors import NotAllowed, Refusal, Unavailable
 from annotation.models import Completion, Project, Prompt, User
 from annotation.selectors import access
@@ -80,8 +80,7 @@ def create_arena(
     Refuses who does not manage the project, too few or too many checkpoints, those of another project,
     and a project without held-out prompts, naming the field.
     """
-    if not access.may(created_by, project, Role.MANAGER):
-        raise NotAllowed("manager_changes_arenas", _("Only a manager of the project opens arenas."))
+    access.refuse_unless_manager(created_by, project, "manager_changes_arenas")
     chosen = {checkpoint.pk: checkpoint for checkpoint in checkpoints}
     if not FEWEST_CHECKPOINTS <= len(chosen) <= MOST_CHECKPOINTS:
         raise Refusal(
@@ -137,8 +136,7 @@ def create_arena(
 @transaction.atomic
 def close_arena(*, arena: ArenaLink, closed_by: User) -> None:
     """End the voting for good. Closing twice is closing once."""
-    if not access.may(closed_by, arena.project, Role.MANAGER):
-        raise NotAllowed("manager_changes_arenas", _("Only a manager of the project closes arenas."))
+    access.refuse_unless_manager(closed_by, arena.project, "manager_changes_arenas")
     if ArenaLink.objects.filter(pk=arena.pk, closed_at__isnull=True).update(
         # Its worker stops with the next heartbeat.
         closed_at=timezone.now(),

@@ -8,10 +8,11 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import User
+from annotation.selectors import access
 from training.models import SideBySide
 from training.selectors.chats import system_of, with_system
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.side_by_side import Sampling, ask_side_by_side, create_page, require_manager
+from training.services.comparing.side_by_side import Sampling, ask_side_by_side, create_page
 
 MOST_SEED = 2**31 - 1
 _chance = random.SystemRandom()
@@ -31,7 +32,7 @@ def regenerate_side_by_side(
 
     seed: a new random one where it is None. system: replaces the system prompt; empty keeps it.
     """
-    require_manager(created_by, shown.project)
+    access.refuse_unless_manager(created_by, shown.project, "manager_compares_checkpoints")
     answers = list(shown.answers.select_related("checkpoint"))
     messages = with_system(shown.messages, system.strip())
     is_same = messages == shown.messages
@@ -58,7 +59,7 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
 
     Refuses a page of no set, and a set of which nothing is left.
     """
-    require_manager(created_by, shown.project)
+    access.refuse_unless_manager(created_by, shown.project, "manager_compares_checkpoints")
     if shown.prompt_set is None:
         raise Refusal(
             "comparison_without_prompt_set",

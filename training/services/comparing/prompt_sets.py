@@ -5,8 +5,7 @@ from collections.abc import Collection, Mapping
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -25,7 +24,7 @@ def create_prompt_set(
 
     Refuses who does not manage the project, a name in use, too many sets, and what `add_prompts` refuses.
     """
-    _require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_changes_prompt_sets")
     name = _checked_name(name)
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     if project.prompt_sets.count() >= MOST_SETS:
@@ -50,7 +49,7 @@ def create_prompt_set(
 @transaction.atomic
 def rename_prompt_set(*, prompt_set: PromptSet, name: str, changed_by: User) -> None:
     """Give a prompt set another name. Refuses a name in use."""
-    _require_manager(changed_by, prompt_set.project)
+    access.refuse_unless_manager(changed_by, prompt_set.project, "manager_changes_prompt_sets")
     name = _checked_name(name)
     locked = PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
     if locked.name == name:
@@ -72,7 +71,7 @@ def add_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_by: 
 
     Refuses prompts that the project lacks and more than `MOST_PROMPTS` in a set.
     """
-    _require_manager(changed_by, prompt_set.project)
+    access.refuse_unless_manager(changed_by, prompt_set.project, "manager_changes_prompt_sets")
     locked = PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
     prompt_ids = set(prompts)
     known = set(
@@ -98,7 +97,7 @@ def add_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_by: 
 @transaction.atomic
 def remove_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_by: User) -> int:
     """Take prompts out of a set; return the number that were in it. Comparisons on them stay."""
-    _require_manager(changed_by, prompt_set.project)
+    access.refuse_unless_manager(changed_by, prompt_set.project, "manager_changes_prompt_sets")
     locked = PromptSet.objects.select_for_update().get(pk=prompt_set.pk)
     gone = sorted(locked.prompts.filter(pk__in=set(prompts)).values_list("pk", flat=True))
     if gone:
@@ -110,16 +109,9 @@ def remove_prompts(*, prompt_set: PromptSet, prompts: Collection[int], changed_b
 @transaction.atomic
 def delete_prompt_set(*, prompt_set: PromptSet, deleted_by: User) -> None:
     """Delete a prompt set. Its prompts and the comparisons on them stay."""
-    _require_manager(deleted_by, prompt_set.project)
+    access.refuse_unless_manager(deleted_by, prompt_set.project, "manager_changes_prompt_sets")
     _record("delete", prompt_set, deleted_by, {"name": prompt_set.name})
     prompt_set.delete()
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_prompt_sets", _("Only a manager of the project changes its prompt sets.")
-        )
 
 
 def _checked_name(name: str) -> str:

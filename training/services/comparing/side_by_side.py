@@ -18,8 +18,8 @@ from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import Purpose, Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import Purpose
+from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -57,14 +57,6 @@ class Sampling:
         return cls(**{name: value for name, value in shown.sampling.items() if name in names})
 
 
-def require_manager(user: User, project: Project) -> None:
-    """Refuse who does not manage the project."""
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_compares_checkpoints", _("Only a manager of the project compares its checkpoints.")
-        )
-
-
 # ── Asking ────────────────────────────────────────────────────────────────────────────
 
 
@@ -88,7 +80,7 @@ def ask_side_by_side(
     system: replaces the system prompt; a vote then adds a prompt with it, of the same split.
     Refuses who does not manage the project, fewer than two or more than four checkpoints, and duplicates.
     """
-    require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_compares_checkpoints")
     if not FEWEST <= len({checkpoint.pk for checkpoint in checkpoints}) == len(checkpoints) <= MOST:
         raise Refusal(
             "invalid_checkpoint_count", _("Choose two to four different checkpoints."), field="right"
@@ -121,7 +113,7 @@ def continue_side_by_side(
     Refuses a page with missing responses and a conversation at its maximum length. A blind page continues
     blind, and after one response for all the order is random again.
     """
-    require_manager(created_by, shown.project)
+    access.refuse_unless_manager(created_by, shown.project, "manager_compares_checkpoints")
     answers = list(shown.answers.select_related("checkpoint"))
     if any(answer.written_at is None for answer in answers):
         raise Refusal(
@@ -294,7 +286,7 @@ def reveal_names(*, shown: SideBySide, user: User) -> None:
 
     Changes nothing after the vote. Refuses who does not manage the project.
     """
-    require_manager(user, shown.project)
+    access.refuse_unless_manager(user, shown.project, "manager_compares_checkpoints")
     locked = SideBySide.objects.select_for_update().get(pk=shown.pk)
     if locked.is_hidden:
         locked.blind = False
@@ -316,7 +308,7 @@ def vote_side_by_side(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment
     Sent twice it is one vote. Refuses who does not manage the project, what is not answered yet, and
     conversations that parted: a judgment compares responses to one chat.
     """
-    require_manager(voter, shown.project)
+    access.refuse_unless_manager(voter, shown.project, "manager_compares_checkpoints")
     locked = SideBySide.objects.select_for_update().get(pk=shown.pk)
     if locked.judgment is not None:
         return locked.judgment

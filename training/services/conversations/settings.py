@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
@@ -37,10 +36,7 @@ def save_conversation_settings(
     One checkpoint is enough: it then gives all responses, each with its own seed. Refuses who does not manage
     the project, no checkpoint, and checkpoints that do not answer here, naming the field.
     """
-    if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_conversations", _("Only a manager of the project changes its conversations.")
-        )
+    access.refuse_unless_manager(actor, project, "manager_changes_conversations")
     chosen = {checkpoint.pk for checkpoint in checkpoints}
     if not FEWEST_RESPONSES <= responses <= MOST_RESPONSES:
         raise Refusal("invalid_response_count", _("Choose two to four responses."), field="responses")

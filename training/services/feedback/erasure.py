@@ -8,8 +8,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Assignment, Comparison, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -49,8 +48,7 @@ def erase_user(*, project: Project, user_id: str, erased_by: User) -> Erased:
 
     user_id: as the application sends it in `user`. Frozen snapshots keep what they hold.
     """
-    if not access.may(erased_by, project, Role.MANAGER):
-        raise NotAllowed("manager_erases_requests", _("Only a manager of the project deletes requests."))
+    access.refuse_unless_manager(erased_by, project, "manager_erases_requests")
     if not user_id.strip():
         raise Refusal("end_user_missing", _("Enter the id that the application sends."), field="user")
     names = pseudonyms(project.pk, user_id)

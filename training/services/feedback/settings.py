@@ -8,8 +8,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import JobState, Role, TokenScope
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import JobState, TokenScope
+from annotation.errors import Refusal
 from annotation.models import ApiToken, Project, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -46,7 +46,7 @@ def rules_of(project: Project) -> list[FeedbackRule]:
 @transaction.atomic
 def change_settings(*, project: Project, changes: Mapping[str, Any], changed_by: User) -> FeedbackSettings:
     """Store settings, those of `SETTINGS` that are in `changes`. Refuses wrong values, naming the field."""
-    _require_manager(changed_by, project)
+    access.refuse_unless_manager(changed_by, project, "manager_changes_feedback")
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     settings = settings_of(project)
     checked = dict(changes)
@@ -83,7 +83,7 @@ def set_rule(
     *, project: Project, reason: str, is_on: bool, share: float, most_per_day: int, changed_by: User
 ) -> FeedbackRule:
     """Store the rule of one reason. Refuses a share outside 0 to 1 and an unknown reason."""
-    _require_manager(changed_by, project)
+    access.refuse_unless_manager(changed_by, project, "manager_changes_feedback")
     if reason not in SelectionReason.values:
         raise Refusal("unknown_rule", _("Choose one of the rules."), field="reason")
     if not 0 <= share <= 1:
@@ -108,7 +108,7 @@ def set_rule(
 def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn:
     """Have the requests of a token stored in a project. Refuses another person's token, one that generates
     nothing, and one whose requests another project stores."""
-    _require_manager(opted_by, project)
+    access.refuse_unless_manager(opted_by, project, "manager_changes_feedback")
     if token.user_id != opted_by.pk or not token.is_good(timezone.now()):
         raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
     if TokenScope.GENERATE not in token.scopes:
@@ -128,14 +128,14 @@ def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn
 @transaction.atomic
 def opt_out(*, row: RequestOptIn, opted_by: User) -> None:
     """Store no more requests of a token. Those that are stored stay until their retention ends."""
-    _require_manager(opted_by, row.project)
+    access.refuse_unless_manager(opted_by, row.project, "manager_changes_feedback")
     audit.record(action="feedback.opt_out", subject=row.token, actor=opted_by, project=row.project)
     row.delete()
 
 
 def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
     """Create a publishable key. Refuses an empty or taken name, and the twenty-first key."""
-    _require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_changes_feedback")
     name = name.replace("\x00", "").strip()[:100]
     if not name:
         raise Refusal("application_name_missing", _("Enter the name of the application."), field="name")
@@ -158,7 +158,7 @@ def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
 @transaction.atomic
 def revoke_key(*, key: FeedbackKey, revoked_by: User) -> None:
     """Make a key worthless, for good. Its feedback stays."""
-    _require_manager(revoked_by, key.project)
+    access.refuse_unless_manager(revoked_by, key.project, "manager_changes_feedback")
     if FeedbackKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
         audit.record(action="feedback.key_revoke", subject=key, actor=revoked_by, project=key.project)
 
@@ -178,8 +178,3 @@ def _checked_origins(lines: Sequence[str]) -> list[str]:
                 origin=origin[:100],
             )
     return list(dict.fromkeys(origins))
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed("manager_changes_feedback", _("Only a manager of the project changes this."))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role, Split, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import Split, Verdict
+from annotation.errors import Refusal
 from annotation.models import Completion, Project, Prompt, RankedCompletion, RubricVersion, User
 from annotation.selectors import access
 from annotation.services.audit import record
@@ -78,8 +78,7 @@ def request_draft(
     Refuses who does not manage the project, a checkpoint that writes no text or belongs to another project,
     too few decided pairs, and a second draft while one goes on.
     """
-    if not access.may(requested_by, project, Role.MANAGER):
-        raise NotAllowed("manager_writes_rubrics", _("Only a manager of the project writes its rubrics."))
+    access.refuse_unless_manager(requested_by, project, "manager_writes_rubrics")
     if checkpoint.kind not in WRITES_TEXT or checkpoint.project_id not in (None, project.pk):
         raise Refusal(
             "unknown_checkpoint",

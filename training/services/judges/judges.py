@@ -4,8 +4,8 @@ resumes them."""
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import JobState, Purpose, Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import JobState, Purpose
+from annotation.errors import Refusal
 from annotation.models import Comparison, Project, RubricVersion, User
 from annotation.selectors import access
 from annotation.selectors.rubrics import published_version
@@ -44,7 +44,7 @@ def create_judge(
     place for what is judged, a name that is taken, a round without comparisons, a rubric that is not
     published, and a project without verdicts.
     """
-    _require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_changes_judges")
     name = name.replace("\x00", "").strip()
     if not name:
         raise Refusal("judge_name_missing", _("Give the judge a name."), field="name")
@@ -130,7 +130,7 @@ def rounds_to_judge(project: Project) -> list[int]:
 
 def set_judge(*, judge: Judge, active: bool, by: User) -> None:
     """Pause a judge, or let it go on, also after a failure. It stops before its next question."""
-    _require_manager(by, judge.project)
+    access.refuse_unless_manager(by, judge.project, "manager_changes_judges")
     with transaction.atomic():
         changed = Judge.objects.filter(pk=judge.pk).exclude(is_active=active).update(is_active=active)
         failed = active and Judge.objects.filter(pk=judge.pk, state=JobState.FAILED).update(
@@ -142,10 +142,3 @@ def set_judge(*, judge: Judge, active: bool, by: User) -> None:
         if active:
             send_after_commit(TaskName.JUDGE, judge.pk)
     judge.refresh_from_db()
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_judges", _("Only a manager of the project decides who judges in it.")
-        )

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -40,10 +39,7 @@ def choose_base(*, project: Project, base: BaseModel, chosen_by: User) -> None:
     Rounds that are open already go on as they are. Refuses a base model without files here, from which
     nothing can be trained.
     """
-    if not access.may(chosen_by, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_chooses_base_model", _("Only a manager of the project chooses its base model.")
-        )
+    access.refuse_unless_manager(chosen_by, project, "manager_chooses_base_model")
     if not base.has_files:
         raise Refusal(
             "base_model_not_trainable",
