@@ -324,6 +324,7 @@ class _Reader:
         return self._texts[completion]
 
     def rating(self, row: Mapping[str, Any], where: str) -> RatingPart:
+        completion = self.answer(row["answer"], f"{where}.answer")
         criterion = _known(
             self._criteria,
             row["criterion"],
@@ -332,7 +333,7 @@ class _Reader:
             _("The project has no criterion %(name)r."),
         )
         return RatingPart(
-            completion=self.answer(row["answer"], f"{where}.answer"),
+            completion=completion,
             criterion=criterion.key,
             scale=criterion.scale,
             value=row["value"],

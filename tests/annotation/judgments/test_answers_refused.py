@@ -34,13 +34,11 @@ pytestmark = pytest.mark.django_db
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"verdict": "better"}, "verdict"),
         ({"verdict": Verdict.CANNOT_JUDGE}, "ranks"),
         ({"verdict": Verdict.EQUAL}, "ranks"),
         ({"ranks": {}}, "ranks"),
         ({"strength": 0}, "strength"),
         ({"strength": 5}, "strength"),
-        ({"active_seconds": -1}, "active_seconds"),
         ({"comment": "nul\x00"}, "comment"),
     ],
 )
@@ -120,7 +118,7 @@ def test_utf16_offsets_given_as_code_points_are_noticed(pair: Comparison, assign
 
 
 def test_a_category_of_another_scope_or_project_is_refused(pair: Comparison, assignment: Assignment):
-    elsewhere = factories.make_project(slug="coffee").categories.get(key="untruthful")
+    elsewhere = factories.make_project(slug="coffee").categories.create(key="bitter", label="Bitter")
     for wrong, code in (
         (span(pair, "gut", category="missing"), "category_of_other_scope"),
         (span(pair, "gut", category=elsewhere.key), "unknown_category"),

@@ -256,8 +256,8 @@ def test_who_skipped_may_still_answer_while_a_place_is_free(pair: Comparison, as
 def test_a_refused_late_answer_takes_no_place(pair: Comparison, assignment: Assignment):
     end_lease(assignment)
     expire_leases(project=pair.project)
-    with refused("unknown_preference", InvalidAnswer):
-        submit(assignment, judgment_record(verdict="?"))
+    with refused("ranks_incomplete", InvalidAnswer):
+        submit(assignment, judgment_record(verdict="ranked"))
     assert Comparison.objects.get(pk=pair.pk).open_slots == 1
 
 

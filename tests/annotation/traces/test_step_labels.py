@@ -127,7 +127,6 @@ def test_labels_are_stored_with_the_judgment_and_a_revision_has_its_own(
         (2, "wrong", "Step 2 is not the agent's"),
         (4, "wrong", "of step 4; its response has 4, counted from 0"),
         (-1, "wrong", "of step -1"),
-        (0, "bad", "'bad' is not known; choose one of correct, wrong, unnecessary"),
     ],
 )
 def test_a_label_that_cannot_stand_is_refused_and_nothing_is_written(
