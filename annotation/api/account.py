@@ -8,7 +8,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, read_object
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
@@ -23,39 +25,33 @@ class MembershipSerializer(serializers.Serializer[Any]):
     """The user's role in one project."""
 
     project = serializers.SlugField(source="project.slug")
-    role = serializers.ChoiceField(choices=Role.choices)
+    role = fields.choice(Role.choices)
 
 
 class MeSerializer(serializers.Serializer[Any]):
     """The signed-in user."""
 
-    username = serializers.CharField()
-    name = serializers.CharField(source="__str__", help_text="As others see it.")
-    is_superuser = serializers.BooleanField()
-    language = serializers.CharField(help_text="Of one's pages; empty follows the browser.")
+    username = fields.text()
+    name = fields.text("As others see it.", source="__str__")
+    is_superuser = fields.flag()
+    language = fields.text("Of one's pages; empty follows the browser.")
     memberships = MembershipSerializer(many=True, source="listed_memberships")
 
 
 class ChangeOfMeSerializer(serializers.Serializer[Any]):
     """The part of a profile that its user may change."""
 
-    language = serializers.ChoiceField(
-        choices=settings.LANGUAGES, allow_blank=True, required=False, help_text="Empty follows the browser's."
+    language = fields.choice(
+        settings.LANGUAGES, "Empty follows the browser's.", allow_blank=True, required=False
     )
 
 
+@model_fields("id name beginning scopes is_good expires_at revoked_at last_used_at created_at", of=ApiToken)
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token of the user, without its secret."""
 
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices))
-    is_good = serializers.SerializerMethodField(help_text="Whether it opens anything now.")
-
-    class Meta:
-        model = ApiToken
-        fields: tuple[str, ...] = (
-            *("id", "name", "beginning", "scopes", "is_good"),
-            *("expires_at", "revoked_at", "last_used_at", "created_at"),
-        )
+    scopes = fields.several(fields.choice(TokenScope.choices))
+    is_good = fields.computed("Whether it opens anything now.")
 
     def get_is_good(self, token: ApiToken) -> bool:
         return token.is_good(timezone.now())
@@ -64,20 +60,16 @@ class TokenSerializer(serializers.ModelSerializer[ApiToken]):
 class NewTokenSerializer(serializers.Serializer[Any]):
     """A token to create."""
 
-    name = serializers.CharField(max_length=100, help_text="What it is for.")
-    scopes = serializers.ListField(child=serializers.ChoiceField(choices=TokenScope.choices), min_length=1)
-    expires_at = serializers.DateTimeField(
-        required=False, allow_null=True, default=None, help_text="When it ends; null for never."
-    )
+    name = fields.text("What it is for.", most=100)
+    scopes = fields.several(fields.choice(TokenScope.choices), least=1)
+    expires_at = fields.time("When it ends; null for never.", allow_null=True, default=None)
 
 
+@model_fields("secret")
 class MadeTokenSerializer(TokenSerializer):
     """A token with its secret, which is shown only once."""
 
-    secret = serializers.CharField()
-
-    class Meta(TokenSerializer.Meta):
-        fields = (*TokenSerializer.Meta.fields, "secret")
+    secret = fields.text()
 
 
 me = Resource(ApiView, "me/", tag="account")

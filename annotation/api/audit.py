@@ -2,45 +2,36 @@
 
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, superusers
 from annotation.models import AuditEntry
 
 
+@model_fields("id created_at actor action subject details", of=AuditEntry)
 class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     """An entry of the audit log."""
 
-    actor = serializers.CharField(
-        source="actor.username", default="", help_text="Empty where Rondo did it by itself."
-    )
+    actor = fields.text("Empty where Rondo did it by itself.", source="actor.username", default="")
     details = serializers.DictField()
 
-    class Meta:
-        model = AuditEntry
-        fields: tuple[str, ...] = ("id", "created_at", "actor", "action", "subject", "details")
 
-
+@model_fields("project")
 class AnyAuditSerializer(AuditSerializer):
     """An entry of the audit log with its project."""
 
     project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
 
-    class Meta(AuditSerializer.Meta):
-        fields = (*AuditSerializer.Meta.fields, "project")
-
 
 class AuditFilters(Filters):
     """Filters of the audit log."""
 
-    action = serializers.CharField(required=False, help_text="What was done, as `round.start`.")
-    actor = serializers.CharField(source="actor__username", required=False, help_text="A username.")
-    subject = serializers.CharField(
-        source="subject__icontains", required=False, help_text="Part of what it was done to."
-    )
-    since = serializers.DateTimeField(
-        source="created_at__gte", required=False, help_text="At this time or later."
-    )
-    until = serializers.DateTimeField(source="created_at__lt", required=False, help_text="Before this time.")
+    action = fields.text("What was done, as `round.start`.", required=False)
+    actor = fields.text("A username.", source="actor__username", required=False)
+    subject = fields.text("Part of what it was done to.", source="subject__icontains", required=False)
+    since = fields.time("At this time or later.", source="created_at__gte", required=False)
+    until = fields.time("Before this time.", source="created_at__lt", required=False)
 
 
 class AnyAuditFilters(AuditFilters):

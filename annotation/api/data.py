@@ -6,6 +6,7 @@ from typing import Any
 from django.db import transaction
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.services import bulk
@@ -16,39 +17,33 @@ from annotation.services.bulk.prompts import LONGEST_TAG, TAG
 
 def _keys() -> serializers.ListField:
     """Return a field of primary keys."""
-    key = serializers.IntegerField(min_value=1, max_value=2**53)
-    return serializers.ListField(child=key, max_length=MOST_ROWS)
+    key = fields.integer(least=1, most=2**53)
+    return fields.several(key, most=MOST_ROWS)
 
 
 class ComparisonsActionSerializer(serializers.Serializer[Any]):
     """Bulk actions on comparisons: release, requeue, close, review, quarantine, overlap, priority, assign."""
 
     comparisons = _keys()
-    requeue = serializers.BooleanField(
-        default=False, help_text="Ask one more annotator where all annotations are submitted."
-    )
-    overlap = serializers.IntegerField(
-        required=False, min_value=1, max_value=MOST_OVERLAP, help_text="Raise the overlap to this."
-    )
-    priority = serializers.IntegerField(
+    requeue = fields.flag("Ask one more annotator where all annotations are submitted.", default=False)
+    overlap = fields.integer("Raise the overlap to this.", required=False, least=1, most=MOST_OVERLAP)
+    priority = fields.integer(
+        "Within a round higher ones are handed out first.",
         required=False,
-        min_value=-MOST_PRIORITY,
-        max_value=MOST_PRIORITY,
-        help_text="Within a round higher ones are handed out first.",
+        least=-MOST_PRIORITY,
+        most=MOST_PRIORITY,
     )
-    close = serializers.BooleanField(default=False, help_text="Ask nobody else; annotations stay.")
-    review = serializers.BooleanField(default=False, help_text="Open a review where there is none.")
-    release = serializers.BooleanField(default=False, help_text="Release from quarantine.")
-    quarantine = serializers.BooleanField(
-        default=False, help_text="Keep from annotators until a manager decides; annotations stay."
-    )
-    assign = serializers.ListField(
-        child=serializers.RegexField(r"^[^,]+$", max_length=150),
+    close = fields.flag("Ask nobody else; annotations stay.", default=False)
+    review = fields.flag("Open a review where there is none.", default=False)
+    release = fields.flag("Release from quarantine.", default=False)
+    quarantine = fields.flag("Keep from annotators until a manager decides; annotations stay.", default=False)
+    assign = fields.several(
+        serializers.RegexField(r"^[^,]+$", max_length=150),
+        "Usernames of the members who alone get them; an empty list for everybody.",
         required=False,
-        max_length=50,
-        help_text="Usernames of the members who alone get them; an empty list for everybody.",
+        most=50,
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Return the effects and change nothing.")
+    dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
 class PromptsActionSerializer(serializers.Serializer[Any]):
@@ -65,15 +60,15 @@ class PromptsActionSerializer(serializers.Serializer[Any]):
         trim_whitespace=False,
         help_text="Remove this tag.",
     )
-    dry_run = serializers.BooleanField(default=False, help_text="Return the effects and change nothing.")
+    dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
 class EffectSerializer(serializers.Serializer[Any]):
     """The effect of one bulk action."""
 
-    action = serializers.CharField()
-    changed = serializers.IntegerField(help_text="Rows.")
-    skipped = serializers.DictField(child=serializers.IntegerField(), help_text="Reason → rows.")
+    action = fields.text()
+    changed = fields.integer("Rows.")
+    skipped = serializers.DictField(child=fields.integer(), help_text="Reason → rows.")
 
 
 _Action = tuple[str, Callable[..., bulk.Effect], Values]

@@ -8,7 +8,9 @@ from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, Filters, OldestFirst, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.labelling import LabellingView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
@@ -23,15 +25,12 @@ from annotation.services.inbox.notifications import mark_read
 _BIGGEST = 2**63 - 1
 
 
+@model_fields("id kind project text excerpt address created_at read_at", of=Notification)
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
     """An entry of the inbox."""
 
     project = serializers.SlugRelatedField("slug", read_only=True)  # type: ignore[var-annotated]
-    text = serializers.SerializerMethodField(help_text="The event as a sentence.")
-
-    class Meta:
-        model = Notification
-        fields = ("id", "kind", "project", "text", "excerpt", "address", "created_at", "read_at")
+    text = fields.computed("The event as a sentence.")
 
     def get_text(self, notification: Notification) -> str:
         return sentence(notification)
@@ -40,72 +39,64 @@ class NotificationSerializer(serializers.ModelSerializer[Notification]):
 class NotificationFilters(Filters):
     """Filters of the inbox."""
 
-    unread = serializers.BooleanField(required=False, default=False, help_text="Only what is unread.")
+    unread = fields.flag("Only what is unread.", default=False)
 
 
 class ReadSerializer(serializers.Serializer[Any]):
     """Notifications that were read."""
 
-    ids = serializers.ListField(
-        child=serializers.IntegerField(min_value=1, max_value=_BIGGEST),
-        required=False,
-        allow_null=True,
-        default=None,
-        max_length=500,
-        help_text="Without them, or with null: all.",
+    ids = fields.several(
+        fields.key(), "Without them, or with null: all.", allow_null=True, default=None, most=500
     )
 
 
 class MarkedSerializer(serializers.Serializer[Any]):
     """The number of notifications that became read."""
 
-    marked = serializers.IntegerField()
+    marked = fields.integer()
 
 
 class MailChoiceSerializer(serializers.Serializer[Any]):
     """The e-mails that the user gets. The address is changed on the account page."""
 
-    is_configured = serializers.BooleanField(help_text="False where this Rondo sends no e-mail.")
-    email = serializers.CharField()
-    mentions = serializers.BooleanField()
-    failures = serializers.BooleanField()
-    digest = serializers.BooleanField()
+    is_configured = fields.flag("False where this Rondo sends no e-mail.")
+    email = fields.text()
+    mentions = fields.flag()
+    failures = fields.flag()
+    digest = fields.flag()
 
 
 class NewMailChoiceSerializer(serializers.Serializer[Any]):
     """A choice of e-mails."""
 
-    mentions = serializers.BooleanField(help_text="Mentions, replies, questions and reviews.")
-    failures = serializers.BooleanField(help_text="Failed rounds and jobs, and decisions that wait.")
-    digest = serializers.BooleanField(help_text="A list of what is unread, once a day.")
+    mentions = fields.flag("Mentions, replies, questions and reviews.")
+    failures = fields.flag("Failed rounds and jobs, and decisions that wait.")
+    digest = fields.flag("A list of what is unread, once a day.")
 
 
+@model_fields("id assignment author text created_at edited_at resolved_at", of=Comment)
 class CommentSerializer(serializers.ModelSerializer[Comment]):
     """A comment. `assignment` names its thread."""
 
-    author = serializers.CharField(source="author.username")
-
-    class Meta:
-        model = Comment
-        fields = ("id", "assignment", "author", "text", "created_at", "edited_at", "resolved_at")
+    author = fields.text(source="author.username")
 
 
 class NewCommentSerializer(serializers.Serializer[Any]):
     """A comment to write."""
 
-    text = serializers.CharField(max_length=LONGEST_COMMENT)
+    text = fields.text(most=LONGEST_COMMENT)
 
 
 class ReplySerializer(NewCommentSerializer):
     """A comment in the thread of an assignment."""
 
-    assignment = serializers.IntegerField(min_value=1, max_value=_BIGGEST)
+    assignment = fields.key()
 
 
 class ResolveSerializer(serializers.Serializer[Any]):
     """A thread to resolve."""
 
-    assignment = serializers.IntegerField(min_value=1, max_value=_BIGGEST)
+    assignment = fields.key()
 
 
 inbox = Resource(ApiView, "inbox/", tag="account", scope=TokenScope.LABEL)

@@ -7,7 +7,9 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.members import MemberSerializer
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
@@ -23,44 +25,35 @@ from annotation.services.projects.invitations import (
 )
 
 
+@model_fields(
+    "id role note uses most_uses is_good email mail expires_at revoked_at created_by created_at",
+    of=Invitation,
+)
 class InvitationSerializer(serializers.ModelSerializer[Invitation]):
     """An invitation, without its link."""
 
-    created_by = serializers.CharField(source="created_by.username")
-    is_good = serializers.SerializerMethodField(help_text="Whether somebody may still join by it.")
-
-    class Meta:
-        model = Invitation
-        fields: tuple[str, ...] = (
-            *("id", "role", "note", "uses", "most_uses", "is_good", "email", "mail"),
-            *("expires_at", "revoked_at", "created_by", "created_at"),
-        )
+    created_by = fields.text(source="created_by.username")
+    is_good = fields.computed("Whether somebody may still join by it.")
 
     def get_is_good(self, invitation: Invitation) -> bool:
         return invitation.is_good(timezone.now())
 
 
+@model_fields("secret link")
 class MadeInvitationSerializer(InvitationSerializer):
     """An invitation with its link, which is shown only once; both are empty for one sent by e-mail."""
 
-    secret = serializers.CharField(allow_blank=True)
-    link = serializers.CharField(allow_blank=True, help_text="What is passed on.")
-
-    class Meta(InvitationSerializer.Meta):
-        fields = (*InvitationSerializer.Meta.fields, "secret", "link")
+    secret = fields.text(allow_blank=True)
+    link = fields.text("What is passed on.", allow_blank=True)
 
 
 class NewInvitationSerializer(serializers.Serializer[Any]):
     """An invitation to create."""
 
-    role = serializers.ChoiceField(choices=Role.choices)
-    days = serializers.IntegerField(min_value=1, max_value=MOST_DAYS, required=False, default=7)
-    most_uses = serializers.IntegerField(
-        min_value=1, max_value=MOST_USES, required=False, default=1, help_text="So many people may join."
-    )
-    note = serializers.CharField(
-        max_length=100, required=False, default="", allow_blank=True, help_text="Whom it is for."
-    )
+    role = fields.choice(Role.choices)
+    days = fields.integer(least=1, most=MOST_DAYS, default=7)
+    most_uses = fields.integer("So many people may join.", least=1, most=MOST_USES, default=1)
+    note = fields.text("Whom it is for.", most=100, default="")
     email = serializers.EmailField(
         max_length=254,
         required=False,
@@ -73,7 +66,7 @@ class NewInvitationSerializer(serializers.Serializer[Any]):
 class AcceptSerializer(serializers.Serializer[Any]):
     """The secret at the end of an invitation's link."""
 
-    secret = serializers.CharField(max_length=200)
+    secret = fields.text(most=200)
 
 
 invitations = Resource(

@@ -7,7 +7,9 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import NotFound
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import Membership, User
@@ -16,51 +18,48 @@ from annotation.services.projects.members import ALLOTMENT, change_allotment, ch
 from annotation.services.projects.projects import add_member
 
 
+@model_fields(
+    "username name role daily_limit total_limit skills group guideline_seen qualified_at joined_at",
+    of=Membership,
+)
 class MemberSerializer(serializers.ModelSerializer[Membership]):
     """The membership of one person in a project."""
 
-    username = serializers.CharField(source="user.username")
-    name = serializers.CharField(source="user.__str__")
-
-    class Meta:
-        model = Membership
-        fields = (
-            *("username", "name", "role", "daily_limit", "total_limit", "skills", "group"),
-            *("guideline_seen", "qualified_at", "joined_at"),
-        )
+    username = fields.text(source="user.username")
+    name = fields.text(source="user.__str__")
 
 
 class RoleSerializer(serializers.Serializer[Any]):
     """The role, the limits, the skills and the group to give a member."""
 
-    role = serializers.ChoiceField(choices=Role.choices)
-    daily_limit = serializers.IntegerField(
+    role = fields.choice(Role.choices)
+    daily_limit = fields.integer(
+        "Comparisons a day; null for the project's limit. Left out, it stays as it is.",
         required=False,
         allow_null=True,
-        min_value=1,
-        max_value=2**31 - 1,
-        help_text="Comparisons a day; null for the project's limit. Left out, it stays as it is.",
+        least=1,
+        most=fields.LARGEST_INTEGER,
     )
-    total_limit = serializers.IntegerField(
+    total_limit = fields.integer(
+        "Comparisons in all; null for no limit. Left out, it stays as it is.",
         required=False,
         allow_null=True,
-        min_value=1,
-        max_value=2**31 - 1,
-        help_text="Comparisons in all; null for no limit. Left out, it stays as it is.",
+        least=1,
+        most=fields.LARGEST_INTEGER,
     )
-    skills = serializers.ListField(
-        child=serializers.CharField(max_length=LONGEST_SKILL),
-        required=False,
-        max_length=MOST_SKILLS,
-        help_text="What this person can judge, in the words of the project's allocation rules. Left out, it "
+    skills = fields.several(
+        fields.text(most=LONGEST_SKILL),
+        "What this person can judge, in the words of the project's allocation rules. Left out, it "
         "stays as it is.",
+        required=False,
+        most=MOST_SKILLS,
     )
-    group = serializers.CharField(
+    group = fields.text(
+        "Group of annotators whose preferences reward models can learn; empty for none. Left out, "
+        "it stays as it is.",
         required=False,
         allow_blank=True,
-        max_length=LONGEST_GROUP,
-        help_text="Group of annotators whose preferences reward models can learn; empty for none. Left out, "
-        "it stays as it is.",
+        most=LONGEST_GROUP,
     )
 
     def validate_group(self, group: str) -> str:

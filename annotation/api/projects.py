@@ -7,7 +7,9 @@ from typing import Any
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
 
+from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
@@ -36,57 +38,37 @@ _SETTINGS = (
 )
 
 
+@model_fields(
+    "key label description scope granularity colour shortcut polarity severity_steps is_archived", of=Category
+)
 class CategorySerializer(serializers.ModelSerializer[Category]):
     """An error category for spans or missing information."""
 
-    class Meta:
-        model = Category
-        fields = (
-            *("key", "label", "description", "scope", "granularity"),
-            *("colour", "shortcut", "polarity", "severity_steps", "is_archived"),
-        )
 
-
+@model_fields("key label description scale is_archived", of=Criterion)
 class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
-    class Meta:
-        model = Criterion
-        fields = ("key", "label", "description", "scale", "is_archived")
 
-
+@model_fields("slug name description role", *_QUESTIONS, "created_at archived_at", of=Project)
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
 
-    role = serializers.SerializerMethodField(help_text="One's own; empty for a superuser who is no member.")
-
-    class Meta:
-        model = Project
-        fields: tuple[str, ...] = (
-            "slug",
-            "name",
-            "description",
-            "role",
-            *_QUESTIONS,
-            "created_at",
-            "archived_at",
-        )
+    role = fields.computed("One's own; empty for a superuser who is no member.")
 
     def get_role(self, project: Project) -> str:
         roles: Mapping[int, str] = self.context["roles"]
         return roles.get(project.pk, "")
 
 
+@model_fields("categories criteria guideline_version round")
 class WholeProjectSerializer(ProjectSerializer):
     """A project with its questions and guideline version."""
 
     categories = CategorySerializer(many=True)
     criteria = CriterionSerializer(many=True)
-    guideline_version = serializers.SerializerMethodField(help_text="The newest; null where there is none.")
-    round = serializers.SerializerMethodField(help_text="The newest round for which there is work.")
-
-    class Meta(ProjectSerializer.Meta):
-        fields = (*ProjectSerializer.Meta.fields, "categories", "criteria", "guideline_version", "round")
+    guideline_version = fields.computed("The newest; null where there is none.")
+    round = fields.computed("The newest round for which there is work.")
 
     def get_guideline_version(self, project: Project) -> int | None:
         guideline = access.current_guideline(project)
@@ -99,37 +81,35 @@ class WholeProjectSerializer(ProjectSerializer):
 class NewProjectSerializer(serializers.Serializer[Any]):
     """A project to create."""
 
-    template = serializers.ChoiceField(
-        choices=list(TEMPLATES),
-        required=False,
-        help_text="Settings, categories, criteria and guidelines to start from; without one, the default "
+    template = fields.choice(
+        list(TEMPLATES),
+        "Settings, categories, criteria and guidelines to start from; without one, the default "
         "settings and the three error categories of fine-grained RLHF.",
+        required=False,
     )
 
-    name = serializers.CharField(max_length=120)
+    name = fields.text(most=120)
     slug = serializers.SlugField(max_length=80, help_text="Its part of addresses.")
-    description = serializers.CharField(required=False, default="", allow_blank=True)
-    guideline = serializers.CharField(
-        required=False, default="", allow_blank=True, help_text="The first version of its rules, in Markdown."
-    )
+    description = fields.text(default="")
+    guideline = fields.text("The first version of its rules, in Markdown.", default="")
 
 
 class ArchiveSerializer(serializers.Serializer[Any]):
     """The archived state to give a project."""
 
-    archived = serializers.BooleanField()
+    archived = fields.flag()
 
 
 class AllocationRuleSerializer(serializers.Serializer[Any]):
     """A rule of who gets what."""
 
-    tag = serializers.CharField(max_length=LONGEST_TAG)
-    skill = serializers.CharField(max_length=LONGEST_SKILL)
-    share = serializers.IntegerField(
-        min_value=1,
-        max_value=ALL,
+    tag = fields.text(most=LONGEST_TAG)
+    skill = fields.text(most=LONGEST_SKILL)
+    share = fields.integer(
+        "Percentage of the tag's comparisons that the rule reserves; the rest goes to everybody.",
+        least=1,
+        most=ALL,
         default=ALL,
-        help_text="Percentage of the tag's comparisons that the rule reserves; the rest goes to everybody.",
     )
 
 
@@ -142,12 +122,12 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         help_text="Comparisons of prompts with the tag go only to members who have the skill.",
     )
 
-    hourly_wage = serializers.FloatField(
+    hourly_wage = fields.number(
+        "Cost of an hour of annotation, to the hundredth; null for none.",
         required=False,
         allow_null=True,
-        min_value=0,
-        max_value=999_999,
-        help_text="Cost of an hour of annotation, to the hundredth; null for none.",
+        least=0,
+        most=999_999,
     )
 
     class Meta:
@@ -160,24 +140,21 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
 
 
+@model_fields("version text created_at", of=Guideline)
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
     """A version of the guidelines."""
-
-    class Meta:
-        model = Guideline
-        fields = ("version", "text", "created_at")
 
 
 class NewGuidelineSerializer(serializers.Serializer[Any]):
     """Guidelines to publish."""
 
-    text = serializers.CharField(max_length=200_000, help_text="Markdown.", trim_whitespace=False)
+    text = fields.text("Markdown.", most=200_000, trim_whitespace=False)
 
 
 class SeenSerializer(serializers.Serializer[Any]):
     """The version of the guidelines that was read."""
 
-    version = serializers.IntegerField(min_value=1, max_value=2**31 - 1)
+    version = fields.integer(least=1, most=fields.LARGEST_INTEGER)
 
 
 projects = Resource(

@@ -10,7 +10,9 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from annotation.agreement.selection import Selection
+from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
@@ -29,18 +31,18 @@ _RETRY_SECONDS = 10
 class EstimateSerializer(serializers.Serializer[Any]):
     """A statistic with its 95 % interval, or why there is none."""
 
-    value = serializers.FloatField(allow_null=True)
-    low = serializers.FloatField(allow_null=True)
-    high = serializers.FloatField(allow_null=True)
-    items = serializers.IntegerField(help_text="How many items it rests on.")
-    missing = serializers.CharField(allow_null=True, help_text="Why there is no value, in a word.")
+    value = fields.number(allow_null=True)
+    low = fields.number(allow_null=True)
+    high = fields.number(allow_null=True)
+    items = fields.integer("How many items it rests on.")
+    missing = fields.text("Why there is no value, in a word.", allow_null=True)
 
 
 class FigureSerializer(serializers.Serializer[Any]):
     """A named statistic of the report."""
 
-    key = serializers.CharField()
-    criterion = serializers.CharField(help_text="For a figure about ratings; else empty.")
+    key = fields.text()
+    criterion = fields.text("For a figure about ratings; else empty.")
     estimate = EstimateSerializer()
 
 
@@ -56,13 +58,11 @@ class PersonSerializer(serializers.Serializer[Any]):
     """An annotator's count, speed and reliability."""
 
     annotator = UsernameField(source="pk")
-    judgments = serializers.IntegerField()
-    median_seconds = serializers.FloatField(allow_null=True)
-    active_seconds = serializers.IntegerField(
-        source="total_seconds", help_text="Over the judgments that measured it."
-    )
-    active_days = serializers.IntegerField(help_text="Days with a judgment.")
-    last_at = serializers.DateTimeField(help_text="When the newest judgment was submitted.")
+    judgments = fields.integer()
+    median_seconds = fields.number(allow_null=True)
+    active_seconds = fields.integer("Over the judgments that measured it.", source="total_seconds")
+    active_days = fields.integer("Days with a judgment.")
+    last_at = fields.time("When the newest judgment was submitted.")
     reliability = EstimateSerializer()
     gold = EstimateSerializer()
     retest = EstimateSerializer()
@@ -73,112 +73,91 @@ class SharedAgreementSerializer(serializers.Serializer[Any]):
 
     first = UsernameField()
     second = UsernameField()
-    share = serializers.FloatField()
-    comparisons = serializers.IntegerField(
-        source="items", help_text="Comparisons on which both gave a preference."
-    )
+    share = fields.number()
+    comparisons = fields.integer("Comparisons on which both gave a preference.", source="items")
 
 
 class ReportSerializer(serializers.Serializer[Any]):
     """All figures of one selection."""
 
-    computed_at = serializers.DateTimeField()
-    judgments = serializers.IntegerField()
-    comparisons = serializers.IntegerField()
-    active_seconds = serializers.IntegerField(
-        source="cost.total_seconds", help_text="Over all judgments that measured it."
-    )
+    computed_at = fields.time()
+    judgments = fields.integer()
+    comparisons = fields.integer()
+    active_seconds = fields.integer("Over all judgments that measured it.", source="cost.total_seconds")
     figures = FigureSerializer(many=True)
     people = PersonSerializer(many=True)
     shared = SharedAgreementSerializer(many=True)
-    triples = serializers.IntegerField()
-    circles = serializers.IntegerField(help_text="Of the triples: preferences that go round in a circle.")
+    triples = fields.integer()
+    circles = fields.integer("Of the triples: preferences that go round in a circle.")
 
 
 class ComputingSerializer(serializers.Serializer[Any]):
     """Figures that are being computed: ask again after `Retry-After` seconds."""
 
-    computing = serializers.BooleanField(help_text="Always true.")
+    computing = fields.flag("Always true.")
 
 
 class StatisticsFilters(Filters):
     """Filters of the statistics."""
 
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    category = serializers.CharField(required=False, help_text="A category of marks, by its key.")
-    annotator = serializers.CharField(required=False, help_text="A username.")
-    other = serializers.CharField(required=False, help_text="A second one.")
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    category = fields.text("A category of marks, by its key.", required=False)
+    annotator = fields.text("A username.", required=False)
+    other = fields.text("A second one.", required=False)
 
 
 class ItemFilters(StatisticsFilters):
     """Filters of the comparisons behind the statistics."""
 
-    show = serializers.ChoiceField(choices=Shown.choices, required=False, default=Shown.JUDGED)
+    show = fields.choice(Shown.choices, default=Shown.JUDGED)
 
 
+@model_fields(
+    "id comparison completion start end quote requested_by state decided_by decided_at created_at",
+    of=Withholding,
+)
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
     """A withheld comparison: a completion seems to identify its model, or a manager wants it so."""
 
-    requested_by = serializers.CharField(
+    requested_by = fields.text(
+        "The manager who wants it so; null where a completion has a quote.",
         source="requested_by.username",
         default=None,
         allow_null=True,
-        help_text="The manager who wants it so; null where a completion has a quote.",
     )
-    decided_by = serializers.CharField(source="decided_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Withholding
-        fields = (
-            *("id", "comparison", "completion", "start", "end", "quote", "requested_by"),
-            *("state", "decided_by", "decided_at", "created_at"),
-        )
+    decided_by = fields.text(source="decided_by.username", default=None, allow_null=True)
 
 
 class WithheldFilters(Filters):
     """Filters of withheld comparisons."""
 
-    state = serializers.ChoiceField(choices=WithholdingState.choices, required=False)
+    state = fields.choice(WithholdingState.choices, required=False)
 
 
 class ReleaseSerializer(serializers.Serializer[Any]):
     """The decision on a withheld comparison."""
 
-    release = serializers.BooleanField(help_text="True gives it to annotators, false keeps it from them.")
+    release = fields.flag("True gives it to annotators, false keeps it from them.")
 
 
+@model_fields("id comparison purpose verdict ranks explanation created_by created_at", of=GoldAnswer)
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
-    purpose = serializers.ChoiceField(choices=Purpose.choices, source="comparison.purpose")
+    purpose = fields.choice(Purpose.choices, source="comparison.purpose")
     ranks = serializers.DictField(
-        child=serializers.IntegerField(),
+        child=fields.integer(),
         help_text="Completion → rank. A partial ranking leaves out the completions below all ranked ones.",
     )
-    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
-
-    class Meta:
-        model = GoldAnswer
-        fields = (
-            "id",
-            "comparison",
-            "purpose",
-            "verdict",
-            "ranks",
-            "explanation",
-            "created_by",
-            "created_at",
-        )
+    created_by = fields.text(source="created_by.username", default=None, allow_null=True)
 
 
 class NewGoldSerializer(serializers.Serializer[Any]):
     """A judged comparison to make a gold item of."""
 
-    comparison = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
-    purpose = serializers.ChoiceField(
-        choices=[Purpose.GOLD.value, Purpose.QUALIFICATION.value], required=False, default=Purpose.GOLD.value
-    )
-    explanation = serializers.CharField(required=False, default="", allow_blank=True, max_length=5000)
+    comparison = fields.key()
+    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+    explanation = fields.text(default="", most=5000)
 
 
 statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")

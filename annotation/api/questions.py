@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.projects import CategorySerializer, CriterionSerializer
@@ -20,42 +21,32 @@ from annotation.services.projects.questions import (
 class QuestionValues(serializers.Serializer[Any]):
     """The fields shared by categories and criteria."""
 
-    label = serializers.CharField(  # type: ignore[assignment]
-        max_length=80, help_text="What annotators read."
-    )
-    description = serializers.CharField(required=False, default="", allow_blank=True, max_length=2000)
-    is_archived = serializers.BooleanField(
-        required=False, help_text="Not asked any more; annotations that use it keep it."
-    )
+    label = fields.text("What annotators read.", most=80)  # type: ignore[assignment]
+    description = fields.text(default="", most=2000)
+    is_archived = fields.flag("Not asked any more; annotations that use it keep it.", required=False)
 
 
 class CategoryValuesSerializer(QuestionValues):
     """The new values of a category."""
 
-    scope = serializers.ChoiceField(
-        choices=CategoryScope.choices, required=False, help_text="Chosen once, when it is made."
-    )
-    granularity = serializers.ChoiceField(choices=Granularity.choices, required=False)
+    scope = fields.choice(CategoryScope.choices, "Chosen once, when it is made.", required=False)
+    granularity = fields.choice(Granularity.choices, required=False)
     colour = serializers.RegexField(r"^#[0-9a-fA-F]{6}$", required=False)
-    shortcut = serializers.CharField(max_length=1, required=False, allow_blank=True)
-    polarity = serializers.ChoiceField(choices=Polarity.choices, required=False)
-    severity_steps = serializers.IntegerField(min_value=0, max_value=9, required=False)
+    shortcut = fields.text(most=1, required=False, allow_blank=True)
+    polarity = fields.choice(Polarity.choices, required=False)
+    severity_steps = fields.integer(least=0, most=9, required=False)
 
 
 class CriterionValuesSerializer(QuestionValues):
     """The new values of a criterion."""
 
-    scale = serializers.ChoiceField(
-        choices=RatingScale.choices, required=False, help_text="Chosen once, when it is made."
-    )
+    scale = fields.choice(RatingScale.choices, "Chosen once, when it is made.", required=False)
 
 
 class OrderSerializer(serializers.Serializer[Any]):
     """The order of the categories or criteria."""
 
-    keys = serializers.ListField(
-        child=serializers.CharField(max_length=60), max_length=1000, help_text="Each key once."
-    )
+    keys = fields.several(fields.text(most=60), "Each key once.", most=1000)
 
 
 categories = Resource(ProjectView, f"{PROJECT}categories/", tag="projects")

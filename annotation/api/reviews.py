@@ -8,8 +8,10 @@ from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.answers import VerdictSerializer
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
@@ -20,51 +22,43 @@ from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_re
 from annotation.services.quality.reviews import decide_review, may_review
 
 
+@model_fields("id reason prompt opened_at decided_at decided_by", of=Review)
 class ReviewSerializer(serializers.ModelSerializer[Review]):
     """A comparison under review."""
 
-    prompt = serializers.CharField(source="comparison.prompt.last_question", help_text="What was asked last.")
-    decided_by = serializers.CharField(source="reviewer.username", default=None, allow_null=True)
-
-    class Meta:
-        model = Review
-        fields: tuple[str, ...] = ("id", "reason", "prompt", "opened_at", "decided_at", "decided_by")
+    prompt = fields.text("What was asked last.", source="comparison.prompt.last_question")
+    decided_by = fields.text(source="reviewer.username", default=None, allow_null=True)
 
 
 class RemarkSerializer(serializers.Serializer[Any]):
     """A remark of a vote besides its verdict."""
 
-    about = serializers.CharField(help_text="The letter of an answer; empty for the comparison as a whole.")
-    kind = serializers.CharField()
-    text = serializers.CharField()
-    quote = serializers.CharField()
+    about = fields.text("The letter of an answer; empty for the comparison as a whole.")
+    kind = fields.text()
+    text = fields.text()
+    quote = fields.text()
 
 
 class VoteSerializer(serializers.Serializer[Any]):
     """The judgment of one annotator."""
 
-    number = serializers.IntegerField()
-    verdict = serializers.CharField()
-    annotator = serializers.CharField(help_text="Empty until the review is decided.")
+    number = fields.integer()
+    verdict = fields.text()
+    annotator = fields.text("Empty until the review is decided.")
     remarks = RemarkSerializer(many=True)
 
 
+@model_fields("messages context answers votes verdict ranks comment")
 class WholeReviewSerializer(ReviewSerializer):
     """A review with its answers and votes."""
 
     messages = MessageSerializer(many=True, source="comparison.prompt.messages")
     context = PassageSerializer(many=True, source="comparison.prompt.context")  # type: ignore[assignment]
-    answers = serializers.SerializerMethodField()
-    votes = serializers.SerializerMethodField()
-    verdict = serializers.CharField(help_text="What was decided; empty while it is open.")
-    ranks = serializers.SerializerMethodField(help_text="Answer → rank of the decision.")
-    comment = serializers.CharField()
-
-    class Meta(ReviewSerializer.Meta):
-        fields = (
-            *ReviewSerializer.Meta.fields,
-            *("messages", "context", "answers", "votes", "verdict", "ranks", "comment"),
-        )
+    answers = fields.computed()
+    votes = fields.computed()
+    verdict = fields.text("What was decided; empty while it is open.")
+    ranks = fields.computed("Answer → rank of the decision.")
+    comment = fields.text()
 
     def get_answers(self, review: Review) -> list[dict[str, str]]:
         ids = completion_ids_by_name(review)
@@ -83,15 +77,13 @@ class WholeReviewSerializer(ReviewSerializer):
 class DecisionSerializer(VerdictSerializer):
     """The decision of a review."""
 
-    comment = serializers.CharField(required=False, default="", allow_blank=True, max_length=20_000)
+    comment = fields.text(default="", most=20_000)
 
 
 class ReviewFilters(Filters):
     """Filters of reviews."""
 
-    decided = serializers.BooleanField(
-        required=False, default=False, help_text="Those that are decided; else those that wait for oneself."
-    )
+    decided = fields.flag("Those that are decided; else those that wait for oneself.", default=False)
 
 
 reviews = Resource(

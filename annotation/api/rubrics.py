@@ -6,7 +6,9 @@ from django.db import transaction
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import RatingScale
 from annotation.errors import Refusal
@@ -23,73 +25,58 @@ from annotation.services.projects.rubrics import (
 )
 
 
+@model_fields("key name text levels scale weight", of=RubricCriterion)
 class RubricCriterionSerializer(serializers.ModelSerializer[RubricCriterion]):
     """A weighted criterion of a rubric version."""
 
-    class Meta:
-        model = RubricCriterion
-        fields = ("key", "name", "text", "levels", "scale", "weight")
 
-
+@model_fields("id number created_at criteria", of=RubricVersion)
 class RubricVersionSerializer(serializers.ModelSerializer[RubricVersion]):
     """A version of a rubric. It never changes."""
 
     criteria = RubricCriterionSerializer(many=True)
 
-    class Meta:
-        model = RubricVersion
-        fields = ("id", "number", "created_at", "criteria")
 
-
+@model_fields("id name published is_asked created_at", of=Rubric)
 class RubricSerializer(serializers.ModelSerializer[Rubric]):
     """A rubric and its state."""
 
-    published = serializers.IntegerField(
-        source="published.number", allow_null=True, default=None, help_text="Number of the version in use."
+    published = fields.integer(
+        "Number of the version in use.", source="published.number", allow_null=True, default=None
     )
 
-    class Meta:
-        model = Rubric
-        fields: tuple[str, ...] = ("id", "name", "published", "is_asked", "created_at")
 
-
+@model_fields("versions")
 class WholeRubricSerializer(RubricSerializer):
     """A rubric with all its versions, newest first."""
 
     versions = RubricVersionSerializer(many=True)
 
-    class Meta(RubricSerializer.Meta):
-        fields = (*RubricSerializer.Meta.fields, "versions")
-
 
 class NewRubricCriterionSerializer(serializers.Serializer[Any]):
     """A criterion to save."""
 
-    name = serializers.CharField(max_length=80)
-    text = serializers.CharField(required=False, default="", allow_blank=True, max_length=MOST_CHARACTERS)
-    levels = serializers.CharField(required=False, default="", allow_blank=True, max_length=MOST_CHARACTERS)
-    scale = serializers.ChoiceField(
-        choices=RatingScale.choices, required=False, default=RatingScale.FIVE, help_text="thumbs: no or yes."
-    )
-    weight = serializers.FloatField(required=False, default=1.0, max_value=MOST_WEIGHT)
+    name = fields.text(most=80)
+    text = fields.text(default="", most=MOST_CHARACTERS)
+    levels = fields.text(default="", most=MOST_CHARACTERS)
+    scale = fields.choice(RatingScale.choices, "thumbs: no or yes.", default=RatingScale.FIVE)
+    weight = fields.number(default=1.0, most=MOST_WEIGHT)
 
 
 class NewRubricSerializer(serializers.Serializer[Any]):
     """The content of a version."""
 
-    name = serializers.CharField(max_length=80)
-    criteria = serializers.ListField(
-        child=NewRubricCriterionSerializer(), min_length=1, max_length=MOST_CRITERIA
-    )
+    name = fields.text(most=80)
+    criteria = fields.several(NewRubricCriterionSerializer(), least=1, most=MOST_CRITERIA)
 
 
 class RubricUseSerializer(serializers.Serializer[Any]):
     """The use of a rubric. What is not sent stays."""
 
-    published = serializers.IntegerField(
-        required=False, min_value=1, max_value=2**31 - 1, help_text="Number of the version to publish."
+    published = fields.integer(
+        "Number of the version to publish.", required=False, least=1, most=fields.LARGEST_INTEGER
     )
-    is_asked = serializers.BooleanField(required=False, help_text="Whether annotators rate by it.")
+    is_asked = fields.flag("Whether annotators rate by it.", required=False)
 
 
 rubrics = Resource(

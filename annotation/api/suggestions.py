@@ -6,6 +6,7 @@ from django.http import Http404
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, NewJudgmentSerializer, answer_of, judgments_with_parts
 from annotation.api.labelling import IDEMPOTENCY_KEY, LabellingView, guideline_of, key_of, rubric_of
 from annotation.api.operations import PROJECT, Resource, Values
@@ -20,46 +21,42 @@ from annotation.services.suggestions.final_pass import DecisionInput, finish_hel
 class SuggestionSerializer(serializers.Serializer[Any]):
     """A suggestion of a model. Its kind decides which fields are set. It may be wrong on purpose."""
 
-    id = serializers.IntegerField()
-    kind = serializers.ChoiceField(choices=SuggestionKind.choices)
-    answer = serializers.CharField(allow_null=True, help_text="Which answer: its name in the assignment.")
-    category = serializers.CharField(allow_null=True, help_text="The category's key.")
-    start = serializers.IntegerField(allow_null=True, help_text="In code points.")
-    end = serializers.IntegerField(allow_null=True)
-    quote = serializers.CharField()
-    severity = serializers.IntegerField(allow_null=True)
-    text = serializers.CharField()
-    verdict = serializers.ChoiceField(choices=Verdict.choices, allow_null=True)
-    ranks = serializers.DictField(child=serializers.IntegerField())
-    confidence = serializers.FloatField(allow_null=True)
+    id = fields.integer()
+    kind = fields.choice(SuggestionKind.choices)
+    answer = fields.text("Which answer: its name in the assignment.", allow_null=True)
+    category = fields.text("The category's key.", allow_null=True)
+    start = fields.integer("In code points.", allow_null=True)
+    end = fields.integer(allow_null=True)
+    quote = fields.text()
+    severity = fields.integer(allow_null=True)
+    text = fields.text()
+    verdict = fields.choice(Verdict.choices, allow_null=True)
+    ranks = serializers.DictField(child=fields.integer())
+    confidence = fields.number(allow_null=True)
 
 
 class FinalPassSerializer(serializers.Serializer[Any]):
     """The suggestions for a submitted assignment, while they wait for decisions."""
 
-    open = serializers.BooleanField(help_text="Whether a final pass is expected.")
+    open = fields.flag("Whether a final pass is expected.")
     suggestions = SuggestionSerializer(many=True)
 
 
 class SuggestionDecisionSerializer(serializers.Serializer[Any]):
     """A decision on one suggestion."""
 
-    suggestion = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
-    decision = serializers.ChoiceField(choices=SuggestionDecision.choices)
-    seconds = serializers.FloatField(
-        required=False, allow_null=True, default=None, min_value=0, max_value=1e9, help_text="Time it took."
-    )
+    suggestion = fields.key()
+    decision = fields.choice(SuggestionDecision.choices)
+    seconds = fields.number("Time it took.", allow_null=True, default=None, least=0, most=1e9)
 
 
 class NewFinalPassSerializer(serializers.Serializer[Any]):
     """A judgment with a decision on every suggestion."""
 
     judgment = NewJudgmentSerializer()
-    decisions = serializers.ListField(child=SuggestionDecisionSerializer(), max_length=1000)
-    applied = serializers.BooleanField(
-        required=False,
-        default=False,
-        help_text="Whether the judgment contains the accepted suggestions; else they are added.",
+    decisions = fields.several(SuggestionDecisionSerializer(), most=1000)
+    applied = fields.flag(
+        "Whether the judgment contains the accepted suggestions; else they are added.", default=False
     )
 
 
@@ -67,9 +64,8 @@ class FinishedSerializer(serializers.Serializer[Any]):
     """The stored final pass."""
 
     judgment = JudgmentSerializer()
-    planted = serializers.ListField(
-        child=serializers.IntegerField(),
-        help_text="Suggestions that were wrong on purpose, where the project tells them.",
+    planted = fields.several(
+        fields.integer(), "Suggestions that were wrong on purpose, where the project tells them."
     )
 
 

@@ -6,8 +6,10 @@ from typing import Any
 from django.db.models import Prefetch, QuerySet
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Purpose, Split
 from annotation.exchange.formats.fields import ROLES
@@ -24,32 +26,26 @@ _MOST_PROMPTS = 1000
 class MessageSerializer(serializers.Serializer[Any]):
     """One message of a chat."""
 
-    role = serializers.ChoiceField(choices=ROLES)
-    content = serializers.CharField(allow_blank=True, trim_whitespace=False)
+    role = fields.choice(ROLES)
+    content = fields.text(allow_blank=True, trim_whitespace=False)
 
 
 class PassageSerializer(serializers.Serializer[Any]):
     """A passage of context."""
 
-    title = serializers.CharField(allow_blank=True, trim_whitespace=False)
-    sentences = serializers.ListField(child=serializers.CharField(allow_blank=True, trim_whitespace=False))
+    title = fields.text(allow_blank=True, trim_whitespace=False)
+    sentences = fields.several(fields.text(allow_blank=True, trim_whitespace=False))
 
 
+@model_fields("id messages context references tags metadata split content_hash created_at", of=Prompt)
 class PromptSerializer(serializers.ModelSerializer[Prompt]):
     """A prompt."""
 
     messages = MessageSerializer(many=True)
     context = PassageSerializer(many=True)  # type: ignore[assignment]
-    references = serializers.ListField(child=serializers.CharField())
-    tags = serializers.ListField(child=serializers.CharField())
-    metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
-
-    class Meta:
-        model = Prompt
-        fields = (
-            *("id", "messages", "context", "references", "tags", "metadata", "split", "content_hash"),
-            "created_at",
-        )
+    references = fields.several(fields.text())
+    tags = fields.several(fields.text())
+    metadata = fields.computed("Columns of its file that nothing else reads.")
 
     def get_metadata(self, prompt: Prompt) -> dict[str, Any]:
         return prompt.metadata or {}
@@ -58,8 +54,8 @@ class PromptSerializer(serializers.ModelSerializer[Prompt]):
 class NewCompletionSerializer(serializers.Serializer[Any]):
     """A completion sent with its prompt."""
 
-    text = serializers.CharField(trim_whitespace=False)
-    source = serializers.CharField(required=False, max_length=120, help_text="Who wrote it.")  # type: ignore[assignment]
+    text = fields.text(trim_whitespace=False)
+    source = fields.text("Who wrote it.", required=False, most=120)  # type: ignore[assignment]
 
 
 class NewPromptSerializer(serializers.Serializer[Any]):
@@ -69,10 +65,8 @@ class NewPromptSerializer(serializers.Serializer[Any]):
         child=MessageSerializer(), max_length=MOST_TURNS, help_text="The chat; its last turn is the user's."
     )
     context = PassageSerializer(many=True, required=False)  # type: ignore[assignment]
-    reference = serializers.ListField(
-        child=serializers.CharField(trim_whitespace=False), required=False, help_text="Reference answers."
-    )
-    tags = serializers.ListField(child=serializers.CharField(), required=False)
+    reference = fields.several(fields.text(trim_whitespace=False), "Reference answers.", required=False)
+    tags = fields.several(fields.text(), required=False)
     completions = NewCompletionSerializer(
         many=True, required=False, help_text="Answers to be compared, where there are some already."
     )
@@ -89,53 +83,43 @@ class NewPromptsSerializer(serializers.Serializer[Any]):
 class AddedSerializer(serializers.Serializer[Any]):
     """The counts of added rows."""
 
-    added = serializers.IntegerField()
-    already_there = serializers.IntegerField(help_text="Prompts that the project had, and repetitions.")
-    comparisons = serializers.IntegerField(help_text="Comparisons of answers that came with prompts.")
+    added = fields.integer()
+    already_there = fields.integer("Prompts that the project had, and repetitions.")
+    comparisons = fields.integer("Comparisons of answers that came with prompts.")
 
 
 class PromptFilters(Filters):
     """Filters of prompts."""
 
-    split = serializers.ChoiceField(choices=Split.choices, required=False)
+    split = fields.choice(Split.choices, required=False)
 
 
+@model_fields(
+    "id prompt source text text_hash sampling seed finish_reason token_count created_at", of=Completion
+)
 class CompletionSerializer(serializers.ModelSerializer[Completion]):
     """A completion with its sampling parameters."""
 
-    source = serializers.CharField(source="source.name", help_text="Who wrote it.")  # type: ignore[assignment]
+    source = fields.text("Who wrote it.", source="source.name")  # type: ignore[assignment]
     sampling = serializers.DictField()
-
-    class Meta:
-        model = Completion
-        fields = (
-            *("id", "prompt", "source", "text", "text_hash", "sampling", "seed"),
-            *("finish_reason", "token_count", "created_at"),
-        )
 
 
 class CompletionFilters(Filters):
     """Filters of completions."""
 
-    prompt = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
-    source = serializers.CharField(  # type: ignore[assignment]
-        source="source__name", required=False, help_text="Who wrote it: a name."
-    )
+    prompt = fields.key(required=False)
+    source = fields.text("Who wrote it: a name.", source="source__name", required=False)  # type: ignore[assignment]
 
 
+@model_fields(
+    "id prompt round purpose completions size overlap open_slots priority metadata created_at", of=Comparison
+)
 class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
     """A prompt and completions that are judged together."""
 
-    round = serializers.IntegerField(source="round_number")
-    completions = serializers.SerializerMethodField(help_text="Their numbers, as they were recorded.")
-    metadata = serializers.SerializerMethodField(help_text="Columns of its file that nothing else reads.")
-
-    class Meta:
-        model = Comparison
-        fields = (
-            *("id", "prompt", "round", "purpose", "completions", "size"),
-            *("overlap", "open_slots", "priority", "metadata", "created_at"),
-        )
+    round = fields.integer(source="round_number")
+    completions = fields.computed("Their numbers, as they were recorded.")
+    metadata = fields.computed("Columns of its file that nothing else reads.")
 
     def get_metadata(self, comparison: Comparison) -> dict[str, Any]:
         return comparison.metadata or {}
@@ -147,28 +131,22 @@ class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
 class ComparisonFilters(Filters):
     """Filters of comparisons."""
 
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    purpose = serializers.ChoiceField(choices=Purpose.choices, required=False)
-    open = serializers.BooleanField(
-        required=False, allow_null=True, default=None, help_text="Whether places are free."
-    )
-    judged = serializers.BooleanField(
-        required=False, allow_null=True, default=None, help_text="Whether somebody has judged it."
-    )
-    source = serializers.CharField(required=False, help_text="Who wrote one of its answers: a name.")  # type: ignore[assignment]
-    against = serializers.CharField(required=False, help_text="Who wrote another of them: a name.")
-    tag = serializers.CharField(required=False, help_text="A tag of its prompt.")
-    tool = serializers.CharField(required=False, help_text="A tool that was called in one of its answers.")
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    purpose = fields.choice(Purpose.choices, required=False)
+    open = fields.flag("Whether places are free.", allow_null=True, default=None)
+    judged = fields.flag("Whether somebody has judged it.", allow_null=True, default=None)
+    source = fields.text("Who wrote one of its answers: a name.", required=False)  # type: ignore[assignment]
+    against = fields.text("Who wrote another of them: a name.", required=False)
+    tag = fields.text("A tag of its prompt.", required=False)
+    tool = fields.text("A tool that was called in one of its answers.", required=False)
 
 
 class JudgmentFilters(Filters):
     """Filters of judgments."""
 
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    annotator = serializers.CharField(required=False, help_text="A username.")
-    machines = serializers.BooleanField(
-        required=False, default=False, help_text="Whether those of programs that judge are listed too."
-    )
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    annotator = fields.text("A username.", required=False)
+    machines = fields.flag("Whether those of programs that judge are listed too.", default=False)
 
 
 prompts = Resource(

@@ -11,8 +11,10 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 
+from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView, storable
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import ImportState, Split
 from annotation.exchange.file_exports import (
@@ -38,15 +40,15 @@ from annotation.models import FileImport
 class InFormatSerializer(serializers.Serializer[Any]):
     """An import format."""
 
-    name = serializers.CharField()
-    sentence = serializers.CharField(help_text="What it is.")
+    name = fields.text()
+    sentence = fields.text("What it is.")
 
 
 class OutFormatSerializer(InFormatSerializer):
     """An export format."""
 
-    container = serializers.ChoiceField(choices=list(TYPES))
-    carries_context = serializers.BooleanField(help_text="Whether it has a place for context passages.")
+    container = fields.choice(list(TYPES))
+    carries_context = fields.flag("Whether it has a place for context passages.")
 
 
 class FormatsSerializer(serializers.Serializer[Any]):
@@ -54,21 +56,21 @@ class FormatsSerializer(serializers.Serializer[Any]):
 
     incoming = InFormatSerializer(many=True)
     outgoing = OutFormatSerializer(many=True)
-    columns = serializers.ListField(child=serializers.CharField())
+    columns = fields.several(fields.text())
 
 
 class ColumnSerializer(serializers.Serializer[Any]):
     """What becomes of one column of a file."""
 
-    name = serializers.CharField()
-    rows = serializers.IntegerField(help_text="Rows that have a value in it.")
-    kind = serializers.ChoiceField(
-        choices=["read", "metadata", "left_out", "not_read", "question"],
-        help_text="A `question` must be answered before the import: give the column a role, or leave it out.",
+    name = fields.text()
+    rows = fields.integer("Rows that have a value in it.")
+    kind = fields.choice(
+        ["read", "metadata", "left_out", "not_read", "question"],
+        "A `question` must be answered before the import: give the column a role, or leave it out.",
     )
-    role = serializers.CharField(help_text="Empty where it has none.")
-    reading = serializers.CharField(help_text="What it is read as, or why it is not read.")
-    line = serializers.CharField(help_text="The account in words.")
+    role = fields.text("Empty where it has none.")
+    reading = fields.text("What it is read as, or why it is not read.")
+    line = fields.text("The account in words.")
 
 
 @extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
@@ -89,6 +91,11 @@ class Named(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+@model_fields(
+    "id name size format mapping leave_out meanings columns skip_bad state rows_total rows_done",
+    "counts errors errors_total created_by created_at finished_at",
+    of=FileImport,
+)
 class ImportSerializer(serializers.ModelSerializer[FileImport]):
     """A file import and its progress."""
 
@@ -96,28 +103,14 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
         child=Named(),
         help_text=f"Role → column of the file, where the names differ; a list for {', '.join(MANY)}.",
     )
-    leave_out = serializers.ListField(
-        child=serializers.CharField(), help_text="Columns that are not read because somebody said so."
-    )
+    leave_out = fields.several(fields.text(), "Columns that are not read because somebody said so.")
     meanings = serializers.DictField(
-        child=serializers.CharField(), help_text="Value of the column of winners → what it means."
+        child=fields.text(), help_text="Value of the column of winners → what it means."
     )
-    columns = serializers.SerializerMethodField(help_text="Every column of the file, and what becomes of it.")
-    counts = serializers.DictField(child=serializers.IntegerField(), help_text="What was added.")
-    errors = serializers.ListField(  # type: ignore[assignment]
-        child=serializers.CharField(), help_text="The first, by row."
-    )
-    created_by = serializers.CharField(
-        source="created_by.username", default="", help_text="Empty for a command's."
-    )
-
-    class Meta:
-        model = FileImport
-        fields = (
-            *("id", "name", "size", "format", "mapping", "leave_out", "meanings", "columns"),
-            *("skip_bad", "state", "rows_total", "rows_done"),
-            *("counts", "errors", "errors_total", "created_by", "created_at", "finished_at"),
-        )
+    columns = fields.computed("Every column of the file, and what becomes of it.")
+    counts = serializers.DictField(child=fields.integer(), help_text="What was added.")
+    errors = fields.several(fields.text(), "The first, by row.")  # type: ignore[assignment]
+    created_by = fields.text("Empty for a command's.", source="created_by.username", default="")
 
     @extend_schema_field(ColumnSerializer(many=True))
     def get_columns(self, record: FileImport) -> Any:
@@ -134,22 +127,17 @@ class UploadSerializer(serializers.Serializer[Any]):
 class PlanSerializer(serializers.Serializer[Any]):
     """The format and the column mapping of a file."""
 
-    format = serializers.ChoiceField(
-        choices=list(READERS), required=False, help_text="Left out, it is guessed."
-    )
+    format = fields.choice(list(READERS), "Left out, it is guessed.", required=False)
     mapping = serializers.DictField(
         child=Named(),
         required=False,
         help_text=f"Role → column of the file, where the names differ; a list for {', '.join(MANY)}.",
     )
-    leave_out = serializers.ListField(
-        child=serializers.CharField(max_length=500),
-        required=False,
-        max_length=2_000,
-        help_text="Columns that are not read.",
+    leave_out = fields.several(
+        fields.text(most=500), "Columns that are not read.", required=False, most=2_000
     )
     meanings = serializers.DictField(
-        child=serializers.CharField(max_length=500),
+        child=fields.text(most=500),
         required=False,
         help_text="Value of the column of winners → the name of an answer (also with its strength, as "
         "`answer_2:3`), `equal`, `both_good`, `both_bad` or `cannot_judge`.",
@@ -173,33 +161,29 @@ class PlanSerializer(serializers.Serializer[Any]):
 class StartSerializer(serializers.Serializer[Any]):
     """The handling of bad rows."""
 
-    skip_bad = serializers.BooleanField(
-        required=False, default=False, help_text="Leave them out and list them; else one refuses the file."
-    )
+    skip_bad = fields.flag("Leave them out and list them; else one refuses the file.", default=False)
 
 
 class PreviewSerializer(serializers.Serializer[Any]):
     """The first rows of a file under its current plan."""
 
-    columns = serializers.ListField(child=serializers.CharField(), help_text="Of the file.")
+    columns = fields.several(fields.text(), "Of the file.")
     account = ColumnSerializer(many=True, help_text="Every column, and what becomes of it.")
-    rows = serializers.ListField(
-        child=serializers.DictField(),
+    rows = fields.several(
+        serializers.DictField(),
+        f"The first {SHOWN_ROWS}, by the roles of their columns; long values are cut.",
         source="rows_by_role",
-        help_text=f"The first {SHOWN_ROWS}, by the roles of their columns; long values are cut.",
     )
-    faults = serializers.ListField(
-        child=serializers.CharField(), help_text="Rows that the import would refuse: row, field and remedy."
-    )
-    checked_rows = serializers.IntegerField(
-        help_text=f"Rows that were checked for faults, {CHECKED_ROWS} at the most; the import checks all."
+    faults = fields.several(fields.text(), "Rows that the import would refuse: row, field and remedy.")
+    checked_rows = fields.integer(
+        f"Rows that were checked for faults, {CHECKED_ROWS} at the most; the import checks all."
     )
 
 
 class ImportFilters(Filters):
     """Filters of imports."""
 
-    state = serializers.ChoiceField(choices=ImportState.choices, required=False)
+    state = fields.choice(ImportState.choices, required=False)
 
 
 class ExportQuery(Filters):
@@ -208,18 +192,14 @@ class ExportQuery(Filters):
     rounds = serializers.RegexField(
         r"^\d{1,6}(,\d{1,6}){0,99}$", required=False, help_text="Numbers with commas; all when left out."
     )
-    split = serializers.ChoiceField(choices=Split.choices, required=False, help_text="Both when left out.")
-    machines = serializers.BooleanField(
-        required=False, default=False, help_text="With the judgments of programs."
-    )
+    split = fields.choice(Split.choices, "Both when left out.", required=False)
+    machines = fields.flag("With the judgments of programs.", default=False)
     annotator = serializers.UUIDField(required=False, help_text="A pseudonym, as exports write it.")
     since = serializers.DateField(required=False, help_text="The first day, in the server's time zone.")
     until = serializers.DateField(required=False, help_text="The last day, inclusive.")
-    tag = serializers.CharField(required=False, max_length=200, help_text="A tag of the prompt.")
-    category = serializers.CharField(
-        required=False,
-        max_length=100,
-        help_text="The key of a category: judgments with a span or missing information of it.",
+    tag = fields.text("A tag of the prompt.", required=False, most=200)
+    category = fields.text(
+        "The key of a category: judgments with a span or missing information of it.", required=False, most=100
     )
     comparisons = serializers.RegexField(
         COMPARISONS, required=False, help_text=f"Ids with commas, {MOST_COMPARISONS} at most."

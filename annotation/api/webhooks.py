@@ -4,7 +4,9 @@ from typing import Any
 
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import DeliveryState, WebhookEvent
 from annotation.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
@@ -19,89 +21,70 @@ from annotation.services.webhooks import (
 )
 
 
+@model_fields(
+    "id url description events is_enabled why_disabled failures failing_since previous_secret_until",
+    "created_at",
+    of=WebhookEndpoint,
+)
 class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
     """A webhook, without its secret."""
 
-    events = serializers.ListField(child=serializers.ChoiceField(choices=WebhookEvent.choices))
-
-    class Meta:
-        model = WebhookEndpoint
-        fields: tuple[str, ...] = (
-            *("id", "url", "description", "events", "is_enabled", "why_disabled"),
-            *("failures", "failing_since", "previous_secret_until", "created_at"),
-        )
+    events = fields.several(fields.choice(WebhookEvent.choices))
 
 
+@model_fields("secret")
 class MadeWebhookSerializer(WebhookSerializer):
     """A webhook with its secret, which is shown only once."""
 
-    secret = serializers.CharField(help_text="`whsec_…`, as the libraries of Standard Webhooks take it.")
-
-    class Meta(WebhookSerializer.Meta):
-        fields = (*WebhookSerializer.Meta.fields, "secret")
+    secret = fields.text("`whsec_…`, as the libraries of Standard Webhooks take it.")
 
 
 class NewWebhookSerializer(serializers.Serializer[Any]):
     """A webhook to create."""
 
-    url = serializers.CharField(max_length=500, help_text="Where messages are sent; https.")
-    description = serializers.CharField(
-        max_length=200, required=False, default="", allow_blank=True, help_text="What it is for."
-    )
-    events = serializers.ListField(child=serializers.ChoiceField(choices=WebhookEvent.choices), min_length=1)
+    url = fields.text("Where messages are sent; https.", most=500)
+    description = fields.text("What it is for.", most=200, default="")
+    events = fields.several(fields.choice(WebhookEvent.choices), least=1)
 
 
 class WebhookSettingsSerializer(serializers.Serializer[Any]):
     """The fields of a webhook to change."""
 
-    url = serializers.CharField(max_length=500, required=False)
-    description = serializers.CharField(max_length=200, required=False, allow_blank=True)
-    events = serializers.ListField(
-        child=serializers.ChoiceField(choices=WebhookEvent.choices), min_length=1, required=False
-    )
-    is_enabled = serializers.BooleanField(
-        required=False, help_text="What waits of one that is switched off is given up."
-    )
+    url = fields.text(most=500, required=False)
+    description = fields.text(most=200, required=False, allow_blank=True)
+    events = fields.several(fields.choice(WebhookEvent.choices), least=1, required=False)
+    is_enabled = fields.flag("What waits of one that is switched off is given up.", required=False)
 
 
+@model_fields("started_at milliseconds status error answer", of=WebhookAttempt)
 class AttemptSerializer(serializers.ModelSerializer[WebhookAttempt]):
     """One attempt to send a message, and the response."""
 
-    class Meta:
-        model = WebhookAttempt
-        fields = ("started_at", "milliseconds", "status", "error", "answer")
 
-
+@model_fields(
+    "id webhook message event state tries_left next_attempt_at created_at finished_at", of=WebhookDelivery
+)
 class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
     """A message to one webhook."""
 
-    webhook = serializers.IntegerField(source="endpoint_id")
-    message = serializers.CharField(source="message.key", help_text="`webhook-id`.")
-    event = serializers.CharField(source="message.event")
-
-    class Meta:
-        model = WebhookDelivery
-        fields: tuple[str, ...] = (
-            *("id", "webhook", "message", "event", "state", "tries_left"),
-            *("next_attempt_at", "created_at", "finished_at"),
-        )
+    webhook = fields.integer(source="endpoint_id")
+    message = fields.text("`webhook-id`.", source="message.key")
+    event = fields.text(source="message.event")
 
 
+@model_fields("body attempts")
 class WholeDeliverySerializer(DeliverySerializer):
     """A message with its body and all attempts, newest first."""
 
-    body = serializers.CharField(source="message.body", help_text="JSON, as it is signed and sent.")
+    body = fields.text("JSON, as it is signed and sent.", source="message.body")
     attempts = AttemptSerializer(many=True)
-
-    class Meta(DeliverySerializer.Meta):
-        fields = (*DeliverySerializer.Meta.fields, "body", "attempts")
 
 
 class DeliveryFilters(Filters):
     """Filters of deliveries."""
 
-    webhook = serializers.IntegerField(source="endpoint", required=False, min_value=1, max_value=2**63 - 1)
-    state = serializers.ChoiceField(choices=DeliveryState.choices, required=False)
+    webhook = fields.key(source="endpoint", required=False)
+    state = fields.choice(DeliveryState.choices, required=False)
 
 
 webhooks = Resource(

@@ -8,7 +8,9 @@ from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from annotation.models import ApiToken
@@ -47,48 +49,32 @@ class ObjectsField(serializers.JSONField):
     """A list of objects as it is stored."""
 
 
+@model_fields(
+    "id request choice kind value scale text alternative alternative_choice author source_name",
+    "changes is_excluded created_at updated_at",
+    of=Feedback,
+)
 class GivenSerializer(serializers.ModelSerializer[Feedback]):
     """Feedback as managers see it."""
 
-    request = serializers.IntegerField(source="request_id")
-    alternative = serializers.IntegerField(source="alternative_id", allow_null=True)
-    is_excluded = serializers.BooleanField(help_text="An incident excludes it.")
-
-    class Meta:
-        model = Feedback
-        fields = (
-            *(
-                "id",
-                "request",
-                "choice",
-                "kind",
-                "value",
-                "scale",
-                "text",
-                "alternative",
-                "alternative_choice",
-            ),
-            *("author", "source_name", "changes", "is_excluded", "created_at", "updated_at"),
-        )
+    request = fields.integer(source="request_id")
+    alternative = fields.integer(source="alternative_id", allow_null=True)
+    is_excluded = fields.flag("An incident excludes it.")
 
 
+@model_fields(
+    "id key checkpoint token_name pseudonym messages choices sampling redactions is_streamed scores",
+    "reason comparison created_at",
+    of=ApplicationRequest,
+)
 class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
     """A stored request with its completions and provenance."""
 
-    checkpoint = serializers.CharField(source="checkpoint.name")
+    checkpoint = fields.text(source="checkpoint.name")
     messages = ObjectsField()
     choices = ObjectsField(help_text="Completions: text, seed, finish_reason, token_count.")
-    reason = serializers.SerializerMethodField(
-        help_text="The rule that put it before annotators; empty: none."
-    )
-    comparison = serializers.SerializerMethodField()
-
-    class Meta:
-        model = ApplicationRequest
-        fields: tuple[str, ...] = (
-            *("id", "key", "checkpoint", "token_name", "pseudonym", "messages", "choices", "sampling"),
-            *("redactions", "is_streamed", "scores", "reason", "comparison", "created_at"),
-        )
+    reason = fields.computed("The rule that put it before annotators; empty: none.")
+    comparison = fields.computed()
 
     def get_reason(self, row: ApplicationRequest) -> str:
         origin = getattr(row, "comparison", None)
@@ -99,13 +85,11 @@ class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
         return origin.comparison_id if origin else None
 
 
+@model_fields("feedback")
 class WholeRequestSerializer(StoredRequestSerializer):
     """A stored request with all feedback on it."""
 
-    feedback = serializers.SerializerMethodField()
-
-    class Meta(StoredRequestSerializer.Meta):
-        fields = (*StoredRequestSerializer.Meta.fields, "feedback")
+    feedback = fields.computed()
 
     @extend_schema_field(GivenSerializer(many=True))
     def get_feedback(self, row: ApplicationRequest) -> Any:
@@ -115,92 +99,75 @@ class WholeRequestSerializer(StoredRequestSerializer):
 class RequestFilters(Filters):
     """Filters of stored requests."""
 
-    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
-    rating = serializers.ChoiceField(choices=["positive", "negative"], required=False)
-    source: Any = serializers.CharField(required=False, max_length=100, help_text="Of a token or key.")
-    checkpoint = serializers.CharField(required=False, max_length=100)
-    user = serializers.CharField(required=False, max_length=512, help_text="As the application sends it.")
-    since = serializers.DateTimeField(required=False)
-    until = serializers.DateTimeField(required=False)
-    has_feedback = serializers.BooleanField(required=False)
-    excluded = serializers.BooleanField(required=False, help_text="With excluded feedback.")
+    kind = fields.choice(FeedbackKind.choices, required=False)
+    rating = fields.choice(["positive", "negative"], required=False)
+    source: Any = fields.text("Of a token or key.", required=False, most=100)
+    checkpoint = fields.text(required=False, most=100)
+    user = fields.text("As the application sends it.", required=False, most=512)
+    since = fields.time(required=False)
+    until = fields.time(required=False)
+    has_feedback = fields.flag(required=False)
+    excluded = fields.flag("With excluded feedback.", required=False)
 
 
 class FeedbackFilters(Filters):
     """Filters of feedback."""
 
-    kind = serializers.ChoiceField(choices=FeedbackKind.choices, required=False)
-    source: Any = serializers.CharField(
-        source="source_name", required=False, max_length=100, help_text="Of a token or key."
-    )
+    kind = fields.choice(FeedbackKind.choices, required=False)
+    source: Any = fields.text("Of a token or key.", source="source_name", required=False, most=100)
 
 
 class ThumbsSerializer(serializers.Serializer[Any]):
     """Thumbs of one day on one checkpoint's completions."""
 
     day = serializers.DateField()
-    checkpoint = serializers.CharField()
-    up = serializers.IntegerField()
-    down = serializers.IntegerField()
-    share = serializers.FloatField(help_text="Of thumbs up.")
-    low = serializers.FloatField(help_text="Lower end of the 95 % interval.")
-    high = serializers.FloatField()
+    checkpoint = fields.text()
+    up = fields.integer()
+    down = fields.integer()
+    share = fields.number("Of thumbs up.")
+    low = fields.number("Lower end of the 95 % interval.")
+    high = fields.number()
 
 
+@model_fields("id kind subject started_at ended_at rows is_included decided_at", of=FeedbackIncident)
 class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
     """A pattern that looks like abuse."""
 
-    rows = serializers.IntegerField(help_text="How much feedback it excludes.")
-
-    class Meta:
-        model = FeedbackIncident
-        fields = ("id", "kind", "subject", "started_at", "ended_at", "rows", "is_included", "decided_at")
+    rows = fields.integer("How much feedback it excludes.")
 
 
 class DecisionSerializer(serializers.Serializer[Any]):
     """The decision to include the feedback of an incident."""
 
-    is_included = serializers.BooleanField(required=False)
+    is_included = fields.flag(required=False)
 
 
+@model_fields("reason is_on share most_per_day", of=FeedbackRule)
 class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
     """A rule of the selection for annotators."""
 
-    class Meta:
-        model = FeedbackRule
-        fields = ("reason", "is_on", "share", "most_per_day")
 
-
+@model_fields("id name key created_at revoked_at", of=FeedbackKey)
 class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
     """A publishable key, which is no secret."""
 
-    class Meta:
-        model = FeedbackKey
-        fields = ("id", "name", "key", "created_at", "revoked_at")
 
-
+@model_fields("token name created_at", of=RequestOptIn)
 class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
     """A token whose requests are stored."""
 
-    token = serializers.IntegerField(source="token_id")
-    name = serializers.CharField(source="token.name")
-
-    class Meta:
-        model = RequestOptIn
-        fields = ("token", "name", "created_at")
+    token = fields.integer(source="token_id")
+    name = fields.text(source="token.name")
 
 
+@model_fields(*SETTINGS, "problem rules tokens", of=FeedbackSettings)
 class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
     """A project's settings for requests and feedback of applications."""
 
-    patterns = serializers.ListField(child=serializers.CharField())
-    origins = serializers.ListField(child=serializers.CharField())
-    rules = serializers.SerializerMethodField()
-    tokens = serializers.SerializerMethodField()
-
-    class Meta:
-        model = FeedbackSettings
-        fields = (*SETTINGS, "problem", "rules", "tokens")
+    patterns = fields.several(fields.text())
+    origins = fields.several(fields.text())
+    rules = fields.computed()
+    tokens = fields.computed()
 
     @extend_schema_field(RuleSerializer(many=True))
     def get_rules(self, settings: FeedbackSettings) -> Any:
@@ -214,64 +181,62 @@ class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
 class ChangedSettingsSerializer(serializers.Serializer[Any]):
     """The settings to change."""
 
-    stores_requests = serializers.BooleanField(required=False)
-    retention_days = serializers.IntegerField(required=False, min_value=1, max_value=3650)
-    patterns = serializers.ListField(
-        child=serializers.CharField(max_length=500), required=False, help_text="Regular expressions."
-    )
-    origins = serializers.ListField(child=serializers.CharField(max_length=300), required=False)
-    daily_quota = serializers.IntegerField(required=False, min_value=1, max_value=10_000_000)
-    daily_quota_of_user = serializers.IntegerField(required=False, min_value=1, max_value=1_000_000)
+    stores_requests = fields.flag(required=False)
+    retention_days = fields.integer(required=False, least=1, most=3650)
+    patterns = fields.several(fields.text(most=500), "Regular expressions.", required=False)
+    origins = fields.several(fields.text(most=300), required=False)
+    daily_quota = fields.integer(required=False, least=1, most=10_000_000)
+    daily_quota_of_user = fields.integer(required=False, least=1, most=1_000_000)
 
 
 class ChangedRuleSerializer(serializers.Serializer[Any]):
     """A rule to set."""
 
-    reason = serializers.ChoiceField(choices=SelectionReason.choices)
-    is_on = serializers.BooleanField()
-    share = serializers.FloatField(min_value=0, max_value=1)
-    most_per_day = serializers.IntegerField(min_value=1, max_value=10_000)
+    reason = fields.choice(SelectionReason.choices)
+    is_on = fields.flag()
+    share = fields.number(least=0, most=1)
+    most_per_day = fields.integer(least=1, most=10_000)
 
 
 class SampleSerializer(serializers.Serializer[Any]):
     """Patterns to try on a text."""
 
-    patterns = serializers.ListField(child=serializers.CharField(max_length=500))
-    sample = serializers.CharField(max_length=5_000, allow_blank=True, trim_whitespace=False)
+    patterns = fields.several(fields.text(most=500))
+    sample = fields.text(most=5_000, allow_blank=True, trim_whitespace=False)
 
 
 class RedactedSerializer(serializers.Serializer[Any]):
     """The sample as it would be stored."""
 
-    redacted = serializers.CharField()
-    redactions = serializers.IntegerField()
+    redacted = fields.text()
+    redactions = fields.integer()
 
 
 class NewKeySerializer(serializers.Serializer[Any]):
     """A key to create."""
 
-    name = serializers.CharField(max_length=100)
+    name = fields.text(most=100)
 
 
 class TokenIdSerializer(serializers.Serializer[Any]):
     """One of the user's tokens."""
 
-    token = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
+    token = fields.key()
 
 
 class EndUserSerializer(serializers.Serializer[Any]):
     """An end user."""
 
-    user = serializers.CharField(max_length=512, help_text="As the application sends it.")
+    user = fields.text("As the application sends it.", most=512)
 
 
 class ErasedSerializer(serializers.Serializer[Any]):
     """Numbers of deleted records."""
 
-    requests = serializers.IntegerField()
-    feedback = serializers.IntegerField()
-    comparisons = serializers.IntegerField(help_text="Not yet annotated ones.")
-    remaining = serializers.IntegerField(help_text="Annotated ones, which stay.")
+    requests = fields.integer()
+    feedback = fields.integer()
+    comparisons = fields.integer("Not yet annotated ones.")
+    remaining = fields.integer("Annotated ones, which stay.")
 
 
 requests = Resource(

@@ -7,7 +7,9 @@ from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework import exceptions, serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
@@ -28,66 +30,51 @@ from training.services.comparing.voting import VOTES
 _PLACES = ("first", "second")
 
 
+@model_fields(
+    "id arena name checkpoints prompts for_guests is_conversation votes most_votes is_open progress",
+    "prepared_at expires_at closed_at created_at",
+    of=ArenaLink,
+)
 class ArenaSerializer(serializers.ModelSerializer[ArenaLink]):
     """One arena."""
 
-    arena = serializers.CharField(source="slug", help_text="Its part of addresses; whoever has it may vote.")
+    arena = fields.text("Its part of addresses; whoever has it may vote.", source="slug")
     checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
-    is_open = serializers.BooleanField()
-
-    class Meta:
-        model = ArenaLink
-        fields = (
-            *("id", "arena", "name", "checkpoints", "prompts", "for_guests"),
-            *("is_conversation", "votes", "most_votes"),
-            *("is_open", "progress", "prepared_at", "expires_at", "closed_at", "created_at"),
-        )
+    is_open = fields.flag()
 
 
 class NewArenaSerializer(serializers.Serializer[Any]):
     """An arena to be opened."""
 
-    name = serializers.CharField(max_length=120, help_text="Voters read it: say nothing of the models.")
-    checkpoints = serializers.ListField(
-        child=serializers.CharField(max_length=100), min_length=1, max_length=MOST_CHECKPOINTS
+    name = fields.text("Voters read it: say nothing of the models.", most=120)
+    checkpoints = fields.several(fields.text(most=100), least=1, most=MOST_CHECKPOINTS)
+    prompts = fields.integer("Held-out ones, at most.", least=1, most=MOST_PROMPTS, default=20)
+    temperature = fields.number(least=0, most=2, default=0.7)
+    max_tokens = fields.integer(least=1, most=1024, default=256)
+    for_guests = fields.flag("Whether visitors without an account may vote.", default=False)
+    is_conversation = fields.flag(
+        "Whether voters write their own messages, on the arena's page; it has no ballots then.", default=False
     )
-    prompts = serializers.IntegerField(
-        min_value=1, max_value=MOST_PROMPTS, required=False, default=20, help_text="Held-out ones, at most."
-    )
-    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
-    for_guests = serializers.BooleanField(
-        required=False, default=False, help_text="Whether visitors without an account may vote."
-    )
-    is_conversation = serializers.BooleanField(
-        required=False,
-        default=False,
-        help_text="Whether voters write their own messages, on the arena's page; it has no ballots then.",
-    )
-    most_votes = serializers.IntegerField(
-        min_value=1, max_value=1_000_000, required=False, allow_null=True, default=None
-    )
-    expires_at = serializers.DateTimeField(required=False, allow_null=True, default=None)
+    most_votes = fields.integer(least=1, most=1_000_000, allow_null=True, default=None)
+    expires_at = fields.time(allow_null=True, default=None)
 
 
 class BallotAnswerSerializer(serializers.Serializer[Any]):
     """One of the two answers. `model` is null until one has voted."""
 
-    place = serializers.ChoiceField(choices=_PLACES)
-    text = serializers.CharField()
-    model = serializers.CharField(allow_null=True)
+    place = fields.choice(_PLACES)
+    text = fields.text()
+    model = fields.text(allow_null=True)
 
 
 class BallotSerializer(serializers.Serializer[Any]):
     """A pair as it is before a voter: blind until they have voted."""
 
     id = serializers.UUIDField()
-    prompt = serializers.ListField(child=serializers.DictField(), help_text="Messages.")
-    context = serializers.ListField(  # type: ignore[assignment]
-        child=serializers.DictField(), help_text="Passages."
-    )
+    prompt = fields.several(serializers.DictField(), "Messages.")
+    context = fields.several(serializers.DictField(), "Passages.")  # type: ignore[assignment]
     answers = BallotAnswerSerializer(many=True)
-    verdict = serializers.CharField(allow_null=True, help_text="Null until one has voted.")
+    verdict = fields.text("Null until one has voted.", allow_null=True)
 
     def to_representation(self, ballot: ArenaBallot) -> dict[str, Any]:
         """Without a word of who wrote what before the vote."""
@@ -120,7 +107,7 @@ class NextBallotSerializer(serializers.Serializer[Any]):
 class VoteSerializer(serializers.Serializer[Any]):
     """A vote."""
 
-    vote = serializers.ChoiceField(choices=list(VOTES), help_text="`first` and `second` are the better one.")
+    vote = fields.choice(list(VOTES), "`first` and `second` are the better one.")
 
 
 class VotingView(ApiView):

@@ -9,7 +9,9 @@ from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import JobState
 from training.choices import BaseOrigin
@@ -30,138 +32,109 @@ from training.services.registry.base_models import (
 from training.services.rounds.base_choice import choose_base
 
 
+@model_fields(
+    "name origin architecture parameters context dtype size repository revision licence created_at",
+    of=BaseModel,
+)
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
     """A base model of the installation."""
 
-    architecture = serializers.CharField(source="facts.architecture", default="")
-    parameters = serializers.IntegerField(source="facts.parameters", default=None, allow_null=True)
-    context = serializers.IntegerField(  # type: ignore[assignment]
-        source="facts.context", default=None, allow_null=True
-    )
-    dtype = serializers.CharField(source="facts.dtype", default="", help_text="Precision of the files.")
-
-    class Meta:
-        model = BaseModel
-        fields: tuple[str, ...] = (
-            *("name", "origin", "architecture", "parameters", "context", "dtype", "size"),
-            *("repository", "revision", "licence", "created_at"),
-        )
+    architecture = fields.text(source="facts.architecture", default="")
+    parameters = fields.integer(source="facts.parameters", default=None, allow_null=True)
+    context = fields.integer(source="facts.context", default=None, allow_null=True)  # type: ignore[assignment]
+    dtype = fields.text("Precision of the files.", source="facts.dtype", default="")
 
 
 class BaseFileSerializer(serializers.Serializer[Any]):
     """One file of a base model."""
 
-    name = serializers.CharField()
-    size = serializers.IntegerField(help_text="Bytes.")
-    sha256 = serializers.CharField()
+    name = fields.text()
+    size = fields.integer("Bytes.")
+    sha256 = fields.text()
 
 
 class EstimateSerializer(serializers.Serializer[Any]):
     """Memory of one use, in bytes, by the precision of the frozen base."""
 
-    name = serializers.CharField(help_text="serving, reward, or a preset of the policy.")
-    float32 = serializers.IntegerField()
-    bfloat16 = serializers.IntegerField()
-    full = serializers.IntegerField(
-        allow_null=True, help_text="Training every parameter, without an adapter; null for serving."
-    )
+    name = fields.text("serving, reward, or a preset of the policy.")
+    float32 = fields.integer()
+    bfloat16 = fields.integer()
+    full = fields.integer("Training every parameter, without an adapter; null for serving.", allow_null=True)
 
 
+@model_fields("tokenizer_digest facts files memory")
 class WholeBaseModelSerializer(BaseModelSerializer):
     """A base model with its tokenizer, chat template, files and memory estimates."""
 
     facts = serializers.DictField(help_text="Architecture, sizes, tokenizer, chat template with an example.")
     files = BaseFileSerializer(many=True)
-    memory = serializers.SerializerMethodField()
-
-    class Meta(BaseModelSerializer.Meta):
-        fields = (*BaseModelSerializer.Meta.fields, "tokenizer_digest", "facts", "files", "memory")
+    memory = fields.computed()
 
     def get_memory(self, base: BaseModel) -> list[dict[str, Any]]:
         """By the formulas of the dry run."""
         return [dict(EstimateSerializer(estimate).data) for estimate in estimates_of(base)]
 
 
+@model_fields(
+    "id name origin state current total message error base_model folder repository revision licence",
+    "server_url server_model server_key cancel_requested created_at finished_at",
+    of=BaseModelAddition,
+)
 class AdditionSerializer(serializers.ModelSerializer[BaseModelAddition]):
     """A base model that is being added, or was refused."""
 
-    base_model = serializers.CharField(
-        source="base.name", default=None, allow_null=True, help_text="What was added."
-    )
-
-    class Meta:
-        model = BaseModelAddition
-        fields = (
-            *("id", "name", "origin", "state", "current", "total", "message", "error", "base_model"),
-            *("folder", "repository", "revision", "licence", "server_url", "server_model", "server_key"),
-            *("cancel_requested", "created_at", "finished_at"),
-        )
+    base_model = fields.text("What was added.", source="base.name", default=None, allow_null=True)
 
 
 class NewBaseModelSerializer(serializers.Serializer[Any]):
     """A base model to be added."""
 
-    origin = serializers.ChoiceField(choices=BaseOrigin.choices)
-    name = serializers.CharField(
-        max_length=100, required=False, default="", allow_blank=True, help_text="Empty: its present name."
-    )
-    folder = serializers.CharField(
-        max_length=1000,
-        required=False,
-        default="",
-        allow_blank=True,
-        help_text="Origin folder: its absolute path on the server.",
-    )
-    repository = serializers.CharField(
-        max_length=200, required=False, default="", allow_blank=True, help_text="Origin hub: OWNER/NAME."
-    )
-    revision = serializers.CharField(max_length=100, required=False, default="", allow_blank=True)
-    licence = serializers.CharField(
-        max_length=200,
-        required=False,
+    origin = fields.choice(BaseOrigin.choices)
+    name = fields.text("Empty: its present name.", most=100, default="")
+    folder = fields.text("Origin folder: its absolute path on the server.", most=1000, default="")
+    repository = fields.text("Origin hub: OWNER/NAME.", most=200, default="")
+    revision = fields.text(most=100, default="")
+    licence = fields.text(
+        "Origin hub: the licence that is accepted, as `/hub-models/` names it.",
+        most=200,
         default=None,
         allow_null=True,
         allow_blank=True,
-        help_text="Origin hub: the licence that is accepted, as `/hub-models/` names it.",
     )
-    server_url = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
-    server_model = serializers.CharField(max_length=200, required=False, default="", allow_blank=True)
-    server_key = serializers.CharField(
-        max_length=100,
-        required=False,
-        default="",
-        allow_blank=True,
-        help_text="The variable with the server's key; its name begins with RONDO_SERVER_KEY_.",
+    server_url = fields.text(most=200, default="")
+    server_model = fields.text(most=200, default="")
+    server_key = fields.text(
+        "The variable with the server's key; its name begins with RONDO_SERVER_KEY_.", most=100, default=""
     )
 
 
 class HubModelSerializer(serializers.Serializer[Any]):
     """A model on the hub at one commit."""
 
-    repository = serializers.CharField()
-    revision = serializers.CharField(help_text="The commit.")
-    licence = serializers.CharField(allow_blank=True)
-    licence_url = serializers.CharField()
-    size = serializers.IntegerField(help_text="Bytes to download.")
+    repository = fields.text()
+    revision = fields.text("The commit.")
+    licence = fields.text(allow_blank=True)
+    licence_url = fields.text()
+    size = fields.integer("Bytes to download.")
 
 
 class HubModelFilters(Filters):
     """The model to look up."""
 
-    repository = serializers.CharField(max_length=200, help_text="OWNER/NAME.")
-    revision = serializers.CharField(max_length=100, required=False, help_text="Branch, tag or commit.")
+    repository = fields.text("OWNER/NAME.", most=200)
+    revision = fields.text("Branch, tag or commit.", most=100, required=False)
 
 
 class AdditionFilters(Filters):
     """Filters of additions."""
 
-    state = serializers.ChoiceField(choices=JobState.choices, required=False)
+    state = fields.choice(JobState.choices, required=False)
 
 
 class ProjectBaseSerializer(serializers.Serializer[Any]):
     """The base model of a project's next round."""
 
-    base_model = serializers.CharField(max_length=100)
+    base_model = fields.text(most=100)
 
 
 def _base(view: ApiView, name: str) -> BaseModel:

@@ -9,8 +9,10 @@ from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView, Filters
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project
@@ -31,31 +33,25 @@ from training.services.registry.verification import check_files
 from training.services.runs.archives import zip_of_folder
 
 
+@model_fields(
+    "name kind project base_model parent run digest tags notes files_deleted_at created_at", of=Checkpoint
+)
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     """A trained model: adapter and heads on a base model, or the base model itself."""
 
     project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
-    parent = serializers.CharField(source="parent.name", default=None, allow_null=True)  # type: ignore[assignment]
-    run = serializers.IntegerField(source="run_id", allow_null=True)
-    tags = serializers.ListField(child=serializers.CharField())
-
-    class Meta:
-        model = Checkpoint
-        fields: tuple[str, ...] = (
-            *("name", "kind", "project", "base_model", "parent", "run", "digest", "tags"),
-            *("notes", "files_deleted_at", "created_at"),
-        )
+    parent = fields.text(source="parent.name", default=None, allow_null=True)  # type: ignore[assignment]
+    run = fields.integer(source="run_id", allow_null=True)
+    tags = fields.several(fields.text())
 
 
+@model_fields("manifest needed_by evaluation")
 class WholeCheckpointSerializer(CheckpointSerializer):
     """A checkpoint with its manifest, what needs it, and how it did against its parent."""
 
     manifest = serializers.DictField()
-    needed_by = serializers.SerializerMethodField(help_text="Why its files cannot be deleted.")
-    evaluation = serializers.SerializerMethodField(help_text="Figures against its parent; null before.")
-
-    class Meta(CheckpointSerializer.Meta):
-        fields = (*CheckpointSerializer.Meta.fields, "manifest", "needed_by", "evaluation")
+    needed_by = fields.computed("Why its files cannot be deleted.")
+    evaluation = fields.computed("Figures against its parent; null before.")
 
     def get_needed_by(self, checkpoint: Checkpoint) -> list[str]:
         """In words."""
@@ -72,94 +68,67 @@ class WholeCheckpointSerializer(CheckpointSerializer):
 class CheckpointFilters(Filters):
     """Filters of checkpoints."""
 
-    text = serializers.CharField(required=False, help_text="Part of the name or the notes.")
-    tag = serializers.CharField(required=False)
-    kind = serializers.ChoiceField(choices=CheckpointKind.choices, required=False)
+    text = fields.text("Part of the name or the notes.", required=False)
+    tag = fields.text(required=False)
+    kind = fields.choice(CheckpointKind.choices, required=False)
     project = serializers.SlugField(required=False)
-    round = serializers.IntegerField(
-        required=False, min_value=1, max_value=2**31 - 1, help_text="Number of the round that trained it."
+    round = fields.integer(
+        "Number of the round that trained it.", required=False, least=1, most=fields.LARGEST_INTEGER
     )
-    evaluated = serializers.BooleanField(required=False, help_text="Only those with a finished evaluation.")
+    evaluated = fields.flag("Only those with a finished evaluation.", required=False)
 
 
 class DescriptionSerializer(serializers.Serializer[Any]):
     """Tags and notes of a checkpoint."""
 
-    tags = serializers.ListField(
-        child=serializers.RegexField(rf"^{TAG.pattern}$"), max_length=MOST_TAGS, required=False
-    )
-    notes = serializers.CharField(
-        required=False,
-        allow_blank=True,
-        max_length=LONGEST_NOTE,
-        trim_whitespace=False,
-        help_text="Markdown.",
+    tags = fields.several(serializers.RegexField(rf"^{TAG.pattern}$"), most=MOST_TAGS, required=False)
+    notes = fields.text(
+        "Markdown.", required=False, allow_blank=True, most=LONGEST_NOTE, trim_whitespace=False
     )
 
 
 class FileSerializer(serializers.Serializer[Any]):
     """One file of a checkpoint's folder."""
 
-    name = serializers.CharField()
-    state = serializers.ChoiceField(choices=["intact", "changed", "missing", "unknown"])
-    expected = serializers.CharField(help_text="The digest that was registered.")
-    found = serializers.CharField()
-    size = serializers.IntegerField(allow_null=True)
+    name = fields.text()
+    state = fields.choice(["intact", "changed", "missing", "unknown"])
+    expected = fields.text("The digest that was registered.")
+    found = fields.text()
+    size = fields.integer(allow_null=True)
 
 
 class CardSerializer(serializers.Serializer[Any]):
     """A model card."""
 
-    markdown = serializers.CharField()
+    markdown = fields.text()
 
 
+@model_fields(
+    "id state merged repository private url current total message error created_at finished_at",
+    of=CheckpointExport,
+)
 class ExportSerializer(serializers.ModelSerializer[CheckpointExport]):
     """A checkpoint as a folder that others load without Rondo."""
-
-    class Meta:
-        model = CheckpointExport
-        fields = (
-            *("id", "state", "merged", "repository", "private", "url", "current", "total"),
-            *("message", "error", "created_at", "finished_at"),
-        )
 
 
 class NewExportSerializer(serializers.Serializer[Any]):
     """An export to be made."""
 
-    merged = serializers.BooleanField(
-        required=False, default=False, help_text="A whole model instead of the adapter alone."
-    )
-    repository = serializers.CharField(
-        required=False,
-        default="",
-        allow_blank=True,
-        max_length=200,
-        help_text="Where on the hub; empty: here.",
-    )
-    private = serializers.BooleanField(required=False, default=True)
+    merged = fields.flag("A whole model instead of the adapter alone.", default=False)
+    repository = fields.text("Where on the hub; empty: here.", default="", most=200)
+    private = fields.flag(default=True)
 
 
 class ServedModelSerializer(serializers.Serializer[Any]):
     """A model of another OpenAI-compatible server, to be written down."""
 
-    name = serializers.CharField(max_length=100, help_text="What it is called here: letters, digits, . - _")
-    url = serializers.CharField(
-        max_length=200, help_text="Of the server, such as https://models.example.org/v1"
-    )
-    model = serializers.CharField(
-        max_length=200,
-        required=False,
+    name = fields.text("What it is called here: letters, digits, . - _", most=100)
+    url = fields.text("Of the server, such as https://models.example.org/v1", most=200)
+    model = fields.text("Its name there; empty: the same.", most=200, default="")
+    key = fields.text(
+        "The environment variable with the server's key; its name begins with RONDO_SERVER_KEY_.",
+        most=100,
         default="",
-        allow_blank=True,
-        help_text="Its name there; empty: the same.",
-    )
-    key = serializers.CharField(
-        max_length=100,
-        required=False,
-        default="",
-        allow_blank=True,
-        help_text="The environment variable with the server's key; its name begins with RONDO_SERVER_KEY_.",
     )
     project = serializers.SlugRelatedField(
         slug_field="slug",

@@ -6,7 +6,9 @@ from django.db.models import QuerySet
 from django.http import Http404
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import ConversationTask
@@ -25,67 +27,47 @@ from training.services.conversations.settings import (
 )
 
 
+@model_fields(
+    "id name instructions system opening language least_turns harm_category archived_at created_at",
+    of=ConversationTask,
+)
 class ConversationTaskSerializer(serializers.ModelSerializer[ConversationTask]):
     """An opening task."""
-
-    class Meta:
-        model = ConversationTask
-        fields = (
-            *("id", "name", "instructions", "system", "opening", "language", "least_turns"),
-            *("harm_category", "archived_at", "created_at"),
-        )
 
 
 class NewConversationTaskSerializer(serializers.Serializer[Any]):
     """An opening task to be written."""
 
-    name = serializers.CharField(max_length=120)
-    instructions = serializers.CharField(
-        max_length=20_000, required=False, allow_blank=True, default="", help_text="Markdown."
-    )
-    system = serializers.CharField(max_length=LONGEST_PROMPT, required=False, allow_blank=True, default="")
-    opening = serializers.CharField(
-        max_length=LONGEST_MESSAGE,
-        required=False,
-        allow_blank=True,
-        default="",
-        help_text="First message; empty where annotators write it.",
-    )
-    language = serializers.CharField(max_length=40, required=False, allow_blank=True, default="")
-    least_turns = serializers.IntegerField(min_value=1, max_value=MOST_TURNS, required=False, default=1)
-    harm_category = serializers.CharField(max_length=80, required=False, allow_blank=True, default="")
+    name = fields.text(most=120)
+    instructions = fields.text("Markdown.", most=20_000, default="")
+    system = fields.text(most=LONGEST_PROMPT, default="")
+    opening = fields.text("First message; empty where annotators write it.", most=LONGEST_MESSAGE, default="")
+    language = fields.text(most=40, default="")
+    least_turns = fields.integer(least=1, most=MOST_TURNS, default=1)
+    harm_category = fields.text(most=80, default="")
 
 
+@model_fields(
+    "checkpoints responses continues_with most_turns rates_whole is_open sampling updated_at",
+    of=ConversationSettings,
+)
 class ConversationSettingsSerializer(serializers.ModelSerializer[ConversationSettings]):
     """Settings of annotators' conversations with the project's checkpoints."""
 
     checkpoints: Any = serializers.SlugRelatedField(slug_field="name", many=True, read_only=True)
 
-    class Meta:
-        model = ConversationSettings
-        fields = (
-            *("checkpoints", "responses", "continues_with", "most_turns", "rates_whole", "is_open"),
-            *("sampling", "updated_at"),
-        )
-
 
 class NewConversationSettingsSerializer(serializers.Serializer[Any]):
     """Settings of conversations to be written."""
 
-    checkpoints = serializers.ListField(
-        child=serializers.CharField(max_length=100), min_length=1, max_length=MOST_CHECKPOINTS
-    )
-    responses = serializers.IntegerField(
-        min_value=FEWEST_RESPONSES, max_value=MOST_RESPONSES, required=False, default=2
-    )
-    continues_with = serializers.ChoiceField(
-        choices=ContinuesWith.choices, required=False, default=ContinuesWith.CHOSEN
-    )
-    most_turns = serializers.IntegerField(min_value=1, max_value=MOST_TURNS, required=False, default=10)
-    rates_whole = serializers.BooleanField(required=False, default=True)
-    is_open = serializers.BooleanField(required=False, default=True)
-    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
+    checkpoints = fields.several(fields.text(most=100), least=1, most=MOST_CHECKPOINTS)
+    responses = fields.integer(least=FEWEST_RESPONSES, most=MOST_RESPONSES, default=2)
+    continues_with = fields.choice(ContinuesWith.choices, default=ContinuesWith.CHOSEN)
+    most_turns = fields.integer(least=1, most=MOST_TURNS, default=10)
+    rates_whole = fields.flag(default=True)
+    is_open = fields.flag(default=True)
+    temperature = fields.number(least=0, most=2, default=0.7)
+    max_tokens = fields.integer(least=1, most=1024, default=256)
 
 
 settings = Resource(ProjectView, f"{PROJECT}conversation-settings/", tag="projects")

@@ -11,7 +11,9 @@ from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope, TurnState
 from annotation.errors import Unavailable
@@ -39,54 +41,42 @@ _LARGEST_ID = 2**63 - 1
 class TurnResponseSerializer(serializers.Serializer[Any]):
     """One response to a turn."""
 
-    position = serializers.IntegerField()
-    text = serializers.CharField(help_text="Empty until it is generated.")
-    checkpoint = serializers.CharField(help_text="Empty for who talks: responses are blind.")
-    seed = serializers.IntegerField(allow_null=True)
-    rank = serializers.IntegerField(allow_null=True, help_text="1 is best.")
-    goes_on = serializers.BooleanField(help_text="Whether the conversation went on with it.")
+    position = fields.integer()
+    text = fields.text("Empty until it is generated.")
+    checkpoint = fields.text("Empty for who talks: responses are blind.")
+    seed = fields.integer(allow_null=True)
+    rank = fields.integer("1 is best.", allow_null=True)
+    goes_on = fields.flag("Whether the conversation went on with it.")
 
 
 class TurnSerializer(serializers.Serializer[Any]):
     """One turn: a message and the responses to it."""
 
-    index = serializers.IntegerField()
-    message = serializers.CharField()
+    index = fields.integer()
+    message = fields.text()
     responses = TurnResponseSerializer(many=True)
-    comparison = serializers.IntegerField(allow_null=True)
-    verdict = serializers.CharField(help_text="Empty without an annotation.")
-    strength = serializers.IntegerField(allow_null=True)
-    edited = serializers.CharField(help_text="The annotator's edit with which it went on.")
+    comparison = fields.integer(allow_null=True)
+    verdict = fields.text("Empty without an annotation.")
+    strength = fields.integer(allow_null=True)
+    edited = fields.text("The annotator's edit with which it went on.")
 
 
+@model_fields("id annotator task rating attack_success comment created_at ended_at", of=Conversation)
 class ConversationSerializer(serializers.ModelSerializer[Conversation]):
     """One conversation, without its turns."""
 
-    annotator = serializers.CharField(source="annotator.username")
-    task = serializers.IntegerField(source="task_id", allow_null=True)
-
-    class Meta:
-        model = Conversation
-        fields: tuple[str, ...] = (
-            *("id", "annotator", "task", "rating", "attack_success", "comment"),
-            *("created_at", "ended_at"),
-        )
+    annotator = fields.text(source="annotator.username")
+    task = fields.integer(source="task_id", allow_null=True)
 
 
+@model_fields("system state assignment turns")
 class WholeConversationSerializer(ConversationSerializer):
     """A conversation with its turns and where it stands."""
 
-    system = serializers.CharField()
-    state = serializers.ChoiceField(
-        choices=TurnState.choices, allow_null=True, help_text="Of the newest turn; null before the first."
-    )
-    assignment = serializers.IntegerField(
-        allow_null=True, help_text="The assignment with which the newest turn is judged."
-    )
+    system = fields.text()
+    state = fields.choice(TurnState.choices, "Of the newest turn; null before the first.", allow_null=True)
+    assignment = fields.integer("The assignment with which the newest turn is judged.", allow_null=True)
     turns = TurnSerializer(many=True)
-
-    class Meta(ConversationSerializer.Meta):
-        fields = (*ConversationSerializer.Meta.fields, "system", "state", "assignment", "turns")
 
     def to_representation(self, conversation: Conversation) -> dict[str, Any]:
         """Names of models for managers who read another person's conversation alone."""
@@ -108,30 +98,27 @@ class WholeConversationSerializer(ConversationSerializer):
 class BeginSerializer(serializers.Serializer[Any]):
     """The task that a conversation begins with, if any."""
 
-    task = serializers.IntegerField(
-        min_value=1, max_value=_LARGEST_ID, required=False, allow_null=True, default=None
-    )
+    task = fields.key(allow_null=True, default=None)
 
 
 class MessageToSaySerializer(serializers.Serializer[Any]):
     """The next message."""
 
-    text = serializers.CharField(max_length=LONGEST_MESSAGE)
+    text = fields.text(most=LONGEST_MESSAGE)
 
 
 class EndSerializer(serializers.Serializer[Any]):
     """The rating at the end."""
 
-    rating = serializers.IntegerField(min_value=1, max_value=5, required=False, allow_null=True, default=None)
-    attack_success = serializers.IntegerField(
-        min_value=0,
-        max_value=4,
-        required=False,
+    rating = fields.integer(least=1, most=5, allow_null=True, default=None)
+    attack_success = fields.integer(
+        "Red teaming: 0 the models refused, to 4 full success.",
+        least=0,
+        most=4,
         allow_null=True,
         default=None,
-        help_text="Red teaming: 0 the models refused, to 4 full success.",
     )
-    comment = serializers.CharField(max_length=20_000, required=False, allow_blank=True, default="")
+    comment = fields.text(most=20_000, default="")
 
 
 class TalkingView(ProjectView):

@@ -17,8 +17,10 @@ from rest_framework.response import Response
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
+from annotation.api import fields
 from annotation.api.authentication import TokenAuthentication, client_address
 from annotation.api.base import ApiView
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.models import ApiToken
@@ -101,35 +103,25 @@ class AddressThrottle(SimpleRateThrottle):
 class NewFeedbackSerializer(serializers.Serializer[Any]):
     """Feedback on one completion: one of thumb, rating, rewrite and alternative."""
 
-    completion = serializers.CharField(max_length=LONGEST_KEY, help_text="The `id` of the answer of /v1/.")
-    choice = serializers.IntegerField(
-        required=False, default=0, min_value=0, max_value=127, help_text="Its `index`, where `n` was above 1."
-    )
-    user = serializers.CharField(
-        required=False,
+    completion = fields.text("The `id` of the answer of /v1/.", most=LONGEST_KEY)
+    choice = fields.integer("Its `index`, where `n` was above 1.", default=0, least=0, most=127)
+    user = fields.text(
+        "A pseudonym of the end user; stored as a keyed hash. Required with a publishable key.",
         default="",
-        allow_blank=True,
-        max_length=LONGEST_USER,
-        help_text="A pseudonym of the end user; stored as a keyed hash. Required with a publishable key.",
+        most=LONGEST_USER,
     )
-    thumb = serializers.ChoiceField(choices=["up", "down"], required=False)
-    rating = serializers.IntegerField(required=False, min_value=1, max_value=7)
-    scale = serializers.ChoiceField(
-        choices=[RatingScale.FIVE.value, RatingScale.SEVEN.value],
-        required=False,
+    thumb = fields.choice(["up", "down"], required=False)
+    rating = fields.integer(required=False, least=1, most=7)
+    scale = fields.choice(
+        [RatingScale.FIVE.value, RatingScale.SEVEN.value],
+        "Of the rating: 1 to 5, or 1 to 7.",
         default=RatingScale.FIVE.value,
-        help_text="Of the rating: 1 to 5, or 1 to 7.",
     )
-    rewrite = serializers.CharField(
-        required=False,
-        max_length=LONGEST_REWRITE,
-        trim_whitespace=False,
-        help_text="The response as it should be.",
+    rewrite = fields.text(
+        "The response as it should be.", required=False, most=LONGEST_REWRITE, trim_whitespace=False
     )
-    alternative = serializers.CharField(
-        required=False, max_length=LONGEST_KEY, help_text="Id of the answer that was chosen instead."
-    )
-    alternative_choice = serializers.IntegerField(required=False, default=0, min_value=0, max_value=127)
+    alternative = fields.text("Id of the answer that was chosen instead.", required=False, most=LONGEST_KEY)
+    alternative_choice = fields.integer(default=0, least=0, most=127)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Require exactly one kind of feedback, and a rating on its scale."""
@@ -142,23 +134,11 @@ class NewFeedbackSerializer(serializers.Serializer[Any]):
         return attrs
 
 
+@model_fields("id completion choice kind value scale changes created_at", of=Feedback)
 class GivenFeedbackSerializer(serializers.ModelSerializer[Feedback]):
     """Stored feedback, without its end user."""
 
-    completion = serializers.CharField(source="request.key")
-
-    class Meta:
-        model = Feedback
-        fields: tuple[str, ...] = (
-            "id",
-            "completion",
-            "choice",
-            "kind",
-            "value",
-            "scale",
-            "changes",
-            "created_at",
-        )
+    completion = fields.text(source="request.key")
 
 
 class GiveFeedbackView(ApiView):

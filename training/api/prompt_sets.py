@@ -5,7 +5,9 @@ from typing import Any
 from django.db import transaction
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of
@@ -20,29 +22,22 @@ from training.services.comparing.prompt_sets import (
 )
 
 
-def _ids(**more: Any) -> serializers.ListField:
-    child = serializers.IntegerField(min_value=1, max_value=2**63 - 1)
-    return serializers.ListField(child=child, max_length=MOST_PROMPTS, required=False, **more)
+def _ids(meaning: str, **more: Any) -> serializers.ListField:
+    return fields.several(fields.key(), meaning, most=MOST_PROMPTS, required=False, **more)
 
 
+@model_fields("id name size created_at", of=PromptSet)
 class PromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A named choice of the project's prompts."""
 
-    size = serializers.IntegerField(help_text="Number of prompts.")
-
-    class Meta:
-        model = PromptSet
-        fields: tuple[str, ...] = ("id", "name", "size", "created_at")
+    size = fields.integer("Number of prompts.")
 
 
+@model_fields("id name prompts created_at", of=PromptSet)
 class WholePromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A prompt set with its prompts."""
 
-    prompts = serializers.SerializerMethodField(help_text="Ids, lowest first.")
-
-    class Meta:
-        model = PromptSet
-        fields = ("id", "name", "prompts", "created_at")
+    prompts = fields.computed("Ids, lowest first.")
 
     def get_prompts(self, prompt_set: PromptSet) -> list[int]:
         """In the order in which they are asked."""
@@ -52,16 +47,16 @@ class WholePromptSetSerializer(serializers.ModelSerializer[PromptSet]):
 class NewPromptSetSerializer(serializers.Serializer[Any]):
     """A prompt set to be created."""
 
-    name = serializers.CharField(max_length=LONGEST_NAME)
-    prompts = _ids(default=list, help_text="Ids of prompts of the project.")
+    name = fields.text(most=LONGEST_NAME)
+    prompts = _ids("Ids of prompts of the project.", default=list)
 
 
 class PromptSetChangeSerializer(serializers.Serializer[Any]):
     """Changes of a prompt set."""
 
-    name = serializers.CharField(max_length=LONGEST_NAME, required=False)
-    add = _ids(help_text="Ids of prompts to add.")
-    remove = _ids(help_text="Ids of prompts to take out.")
+    name = fields.text(most=LONGEST_NAME, required=False)
+    add = _ids("Ids of prompts to add.")
+    remove = _ids("Ids of prompts to take out.")
 
 
 prompt_sets = Resource(

@@ -7,7 +7,9 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import Cursor, Filters, ProjectView, storable
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
@@ -23,39 +25,25 @@ from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
 
 
+@model_fields("kind position state current total message error run started_at finished_at", of=RoundStep)
 class StepSerializer(serializers.ModelSerializer[RoundStep]):
     """One step of a round."""
 
-    class Meta:
-        model = RoundStep
-        fields = (
-            *("kind", "position", "state", "current", "total", "message", "error", "run"),
-            *("started_at", "finished_at"),
-        )
 
-
+@model_fields(
+    "number state policy base_model reward_base snapshot cancel_requested pause_requested created_at",
+    "started_at finished_at",
+    of=Round,
+)
 class RoundSerializer(serializers.ModelSerializer[Round]):
     """One time around the loop."""
 
-    policy = serializers.CharField(
-        source="policy.name", help_text="The checkpoint that answers and that is trained on."
+    policy = fields.text("The checkpoint that answers and that is trained on.", source="policy.name")
+    base_model = fields.text("Name of the base model that the round trains.", source="policy.base_model")
+    reward_base = fields.computed("Name of the base model that its reward models are trained on.")
+    snapshot = fields.text(
+        "Digest of what was learned from.", source="snapshot.digest", default=None, allow_null=True
     )
-    base_model = serializers.CharField(
-        source="policy.base_model", help_text="Name of the base model that the round trains."
-    )
-    reward_base = serializers.SerializerMethodField(
-        help_text="Name of the base model that its reward models are trained on."
-    )
-    snapshot = serializers.CharField(
-        source="snapshot.digest", default=None, allow_null=True, help_text="Digest of what was learned from."
-    )
-
-    class Meta:
-        model = Round
-        fields: tuple[str, ...] = (
-            *("number", "state", "policy", "base_model", "reward_base", "snapshot"),
-            *("cancel_requested", "pause_requested", "created_at", "started_at", "finished_at"),
-        )
 
     def get_reward_base(self, round_: Round) -> str:
         """By its recipe."""
@@ -65,30 +53,23 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
 class MaterialSerializer(serializers.Serializer[Any]):
     """From how much a round would learn, if it started now."""
 
-    judgments = serializers.IntegerField()
-    decided = serializers.IntegerField(help_text="Judgments on training prompts that prefer some answer.")
+    judgments = fields.integer()
+    decided = fields.integer("Judgments on training prompts that prefer some answer.")
 
 
+@model_fields("steps offered material verdict summary reasons decision_note")
 class WholeRoundSerializer(RoundSerializer):
     """A round with its steps and what may be done to it now."""
 
-    steps = serializers.SerializerMethodField()
-    offered = serializers.SerializerMethodField(help_text="Actions that are taken now.")
-    material = serializers.SerializerMethodField()
-    summary = serializers.SerializerMethodField(
-        help_text="The outcome of the evaluation in a paragraph, in the language of the request."
-    )
-    reasons = serializers.ListField(
-        child=serializers.CharField(),
+    steps = fields.computed()
+    offered = fields.computed("Actions that are taken now.")
+    material = fields.computed()
+    summary = fields.computed("The outcome of the evaluation in a paragraph, in the language of the request.")
+    reasons = fields.several(
+        fields.text(),
+        "Every condition of the decision with its figure, in the language of the request.",
         source="reason_texts",
-        help_text="Every condition of the decision with its figure, in the language of the request.",
     )
-
-    class Meta(RoundSerializer.Meta):
-        fields = (
-            *RoundSerializer.Meta.fields,
-            *("steps", "offered", "material", "verdict", "summary", "reasons", "decision_note"),
-        )
 
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they are done."""
@@ -110,27 +91,22 @@ class WholeRoundSerializer(RoundSerializer):
 class RoundFilters(Filters):
     """Filters of rounds."""
 
-    state = serializers.ChoiceField(choices=RoundState.choices, required=False)
+    state = fields.choice(RoundState.choices, required=False)
 
 
 class ActionSerializer(serializers.Serializer[Any]):
     """Parameters of an action."""
 
-    step = serializers.ChoiceField(
-        choices=StepKind.choices, required=False, help_text="For `retry`: the step that is done anew."
-    )
-    checkpoint = serializers.CharField(
-        max_length=100, required=False, help_text="For `rollback`: the checkpoint to go back to."
-    )
-    reason = serializers.CharField(
-        max_length=2000,
+    step = fields.choice(StepKind.choices, "For `retry`: the step that is done anew.", required=False)
+    checkpoint = fields.text("For `rollback`: the checkpoint to go back to.", most=100, required=False)
+    reason = fields.text(
+        "For `promote` and `reject`: why; wanted where `verdict` is another one.",
+        most=2000,
         required=False,
         allow_blank=True,
-        help_text="For `promote` and `reject`: why; wanted where `verdict` is another one.",
     )
-    despite_memory = serializers.BooleanField(
-        required=False,
-        help_text="For `start`: start although the runs cannot fit into memory. For administrators.",
+    despite_memory = fields.flag(
+        "For `start`: start although the runs cannot fit into memory. For administrators.", required=False
     )
 
 
@@ -143,21 +119,19 @@ class RecipeSerializer(serializers.Serializer[Any]):
 class ChangedSerializer(RecipeSerializer):
     """A recipe after a change."""
 
-    changed = serializers.ListField(child=serializers.CharField(), help_text="Paths of what changed.")
+    changed = fields.several(fields.text(), "Paths of what changed.")
 
 
 class PlannedRunSerializer(serializers.Serializer[Any]):
     """One run that the round would make."""
 
-    title = serializers.CharField()
-    base = serializers.CharField(help_text="Name of the base model.")
-    method = serializers.CharField()
-    examples = serializers.IntegerField()
-    steps = serializers.IntegerField()
-    memory_bytes = serializers.SerializerMethodField(
-        help_text="Of one process. Null where the base model is not there yet."
-    )
-    seconds = serializers.FloatField(allow_null=True, help_text="Null before a like run was measured.")
+    title = fields.text()
+    base = fields.text("Name of the base model.")
+    method = fields.text()
+    examples = fields.integer()
+    steps = fields.integer()
+    memory_bytes = fields.computed("Of one process. Null where the base model is not there yet.")
+    seconds = fields.number("Null before a like run was measured.", allow_null=True)
 
     def get_memory_bytes(self, run: Any) -> int | None:
         """All that one process holds at once."""
@@ -167,45 +141,41 @@ class PlannedRunSerializer(serializers.Serializer[Any]):
 class TrainingMachineSerializer(serializers.Serializer[Any]):
     """A machine that trains, by the last report of its worker."""
 
-    name = serializers.CharField(help_text="Its host; empty where no worker has reported.")
-    device = serializers.CharField(help_text="`cuda`, `mps` or `cpu`.")
-    dtype = serializers.CharField(help_text="Precision of a frozen base there.")
-    total_bytes = serializers.IntegerField(help_text="Memory of the device; 0 where it is not known.")
-    held_bytes = serializers.IntegerField(help_text="Of these, held by the model server.")
-    available_bytes = serializers.IntegerField(allow_null=True, help_text="Free at the last report.")
+    name = fields.text("Its host; empty where no worker has reported.")
+    device = fields.text("`cuda`, `mps` or `cpu`.")
+    dtype = fields.text("Precision of a frozen base there.")
+    total_bytes = fields.integer("Memory of the device; 0 where it is not known.")
+    held_bytes = fields.integer("Of these, held by the model server.")
+    available_bytes = fields.integer("Free at the last report.", allow_null=True)
 
 
 class LaunchPlanSerializer(serializers.Serializer[Any]):
     """The launcher and resources of a round's runs, and the jobs that it would submit."""
 
-    launcher = serializers.CharField(help_text="`local`, `ray` or `command`.")
-    nodes = serializers.IntegerField(source="resources.nodes", help_text="Machines that train together.")
-    processes = serializers.IntegerField(source="resources.processes", help_text="On each machine.")
-    gpus = serializers.IntegerField(
-        source="resources.gpus", help_text="Of each machine; a `local` one without GPUs takes none."
-    )
-    script = serializers.CharField(help_text="Of the reward model's job; empty for `local`.")
+    launcher = fields.text("`local`, `ray` or `command`.")
+    nodes = fields.integer("Machines that train together.", source="resources.nodes")
+    processes = fields.integer("On each machine.", source="resources.processes")
+    gpus = fields.integer("Of each machine; a `local` one without GPUs takes none.", source="resources.gpus")
+    script = fields.text("Of the reward model's job; empty for `local`.")
 
 
 class DryRunSerializer(serializers.Serializer[Any]):
     """The estimate for a round, and the reasons that prevent it."""
 
-    prompts = serializers.IntegerField()
-    held_out_prompts = serializers.IntegerField()
-    answers = serializers.DictField(child=serializers.IntegerField(), help_text="By checkpoint.")
-    comparisons = serializers.IntegerField()
-    judgments_expected = serializers.IntegerField()
-    answering_seconds = serializers.FloatField(allow_null=True)
-    material = serializers.DictField(child=serializers.IntegerField())
+    prompts = fields.integer()
+    held_out_prompts = fields.integer()
+    answers = serializers.DictField(child=fields.integer(), help_text="By checkpoint.")
+    comparisons = fields.integer()
+    judgments_expected = fields.integer()
+    answering_seconds = fields.number(allow_null=True)
+    material = serializers.DictField(child=fields.integer())
     runs = PlannedRunSerializer(many=True)
-    evaluated_prompts = serializers.IntegerField()
+    evaluated_prompts = fields.integer()
     machine = TrainingMachineSerializer(help_text="The machine that would train, as its worker reported it.")
     launch = LaunchPlanSerializer(help_text="Where it would train.")
-    problems = serializers.ListField(child=serializers.CharField(), help_text="Why it cannot be started.")
-    warnings = serializers.ListField(child=serializers.CharField())
-    suggestions = serializers.ListField(
-        child=serializers.CharField(), help_text="Settings that would serve the data better."
-    )
+    problems = fields.several(fields.text(), "Why it cannot be started.")
+    warnings = fields.several(fields.text())
+    suggestions = fields.several(fields.text(), "Settings that would serve the data better.")
 
 
 class NewestRound(Cursor):

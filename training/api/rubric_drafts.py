@@ -5,7 +5,9 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
@@ -15,38 +17,34 @@ from training.services.judges.drafting import LEAST_PAIRS, MOST_PAIRS, request_d
 class DraftedCriterionSerializer(serializers.Serializer[Any]):
     """A drafted criterion, with its check on held-out pairs."""
 
-    name = serializers.CharField()
-    text = serializers.CharField()
-    scale = serializers.CharField()
-    weight = serializers.FloatField()
-    proposals = serializers.IntegerField(help_text="Replies that proposed it or one like it.")
-    agreeing = serializers.IntegerField(help_text="Pairs on which its scores prefer what people prefer.")
-    opposing = serializers.IntegerField(help_text="Pairs on which they prefer the other response.")
-    tied = serializers.IntegerField(help_text="Pairs that its scores do not decide.")
+    name = fields.text()
+    text = fields.text()
+    scale = fields.text()
+    weight = fields.number()
+    proposals = fields.integer("Replies that proposed it or one like it.")
+    agreeing = fields.integer("Pairs on which its scores prefer what people prefer.")
+    opposing = fields.integer("Pairs on which they prefer the other response.")
+    tied = fields.integer("Pairs that its scores do not decide.")
 
 
+@model_fields(
+    "id checkpoint pairs max_tokens state message error criteria pairs_read pairs_checked unread",
+    "version created_at",
+    of=RubricDraft,
+)
 class RubricDraftSerializer(serializers.ModelSerializer[RubricDraft]):
     """A draft and its state. Save its criteria with `rubrics_create`, edited."""
 
-    checkpoint = serializers.CharField(source="checkpoint.name")
+    checkpoint = fields.text(source="checkpoint.name")
     criteria = DraftedCriterionSerializer(many=True)
-
-    class Meta:
-        model = RubricDraft
-        fields = (
-            *("id", "checkpoint", "pairs", "max_tokens", "state", "message", "error", "criteria"),
-            *("pairs_read", "pairs_checked", "unread", "version", "created_at"),
-        )
 
 
 class NewRubricDraftSerializer(serializers.Serializer[Any]):
     """A draft to be written."""
 
-    checkpoint = serializers.CharField(max_length=100, help_text="The model that drafts and checks.")
-    pairs = serializers.IntegerField(min_value=LEAST_PAIRS, max_value=MOST_PAIRS, help_text="At most.")
-    max_tokens = serializers.IntegerField(
-        required=False, default=1024, min_value=64, max_value=100_000, help_text="Of one reply."
-    )
+    checkpoint = fields.text("The model that drafts and checks.", most=100)
+    pairs = fields.integer("At most.", least=LEAST_PAIRS, most=MOST_PAIRS)
+    max_tokens = fields.integer("Of one reply.", default=1024, least=64, most=100_000)
 
 
 rubric_drafts = Resource(

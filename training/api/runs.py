@@ -12,9 +12,11 @@ from django.shortcuts import get_object_or_404
 from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
@@ -34,60 +36,52 @@ from training.services.runs.run_downloads import archive_of, events_of
 _MOST_ROWS = 1000
 
 
+@model_fields(
+    "id name method state interrupted step total_steps seconds_left message error snapshot base_model",
+    "parent checkpoint summary tags notes created_at started_at finished_at",
+    of=Run,
+)
 class RunSerializer(serializers.ModelSerializer[Run]):
     """One training job."""
 
-    snapshot = serializers.CharField(source="snapshot.digest", help_text="Digest of what it learns from.")
-    parent = serializers.CharField(  # type: ignore[assignment]
-        source="parent.name", default=None, allow_null=True, help_text="The checkpoint that it trains on."
-    )
-    checkpoint = serializers.CharField(
-        source="checkpoint.name", default=None, allow_null=True, help_text="What came of it."
-    )
+    snapshot = fields.text("Digest of what it learns from.", source="snapshot.digest")
+    parent = fields.text(
+        "The checkpoint that it trains on.", source="parent.name", default=None, allow_null=True
+    )  # type: ignore[assignment]
+    checkpoint = fields.text("What came of it.", source="checkpoint.name", default=None, allow_null=True)
 
-    base_model = serializers.CharField(help_text="Name of the base model that it trains.")
-    interrupted = serializers.SerializerMethodField(
-        help_text="True for a run that has begun and not ended, and on which no worker reports any more; the "
+    base_model = fields.text("Name of the base model that it trains.")
+    interrupted = fields.computed(
+        "True for a run that has begun and not ended, and on which no worker reports any more; the "
         "next worker resumes it from the last saved step."
     )
 
     summary = serializers.DictField(
-        child=serializers.FloatField(),
+        child=fields.number(),
         allow_null=True,
         help_text="The last number of each metric; null before it was read.",
     )
-    tags = serializers.ListField(child=serializers.CharField())
-
-    class Meta:
-        model = Run
-        fields: tuple[str, ...] = (
-            *("id", "name", "method", "state", "interrupted", "step", "total_steps", "seconds_left"),
-            *("message", "error"),
-            *("snapshot", "base_model", "parent", "checkpoint", "summary", "tags", "notes"),
-            *("created_at", "started_at", "finished_at"),
-        )
+    tags = fields.several(fields.text())
 
     def get_interrupted(self, run: Run) -> bool:
         """By the last report of its worker."""
         return is_interrupted(run)
 
 
+@model_fields("spec machine baselines people")
 class WholeRunSerializer(RunSerializer):
     """A run with what the trainer was told, and what it uses of its machine."""
 
     spec = serializers.DictField(help_text="What the trainer was told, every default written out.")
-    machine = serializers.SerializerMethodField(help_text="What it last said that it uses; null before.")
-    baselines = serializers.SerializerMethodField(
-        help_text="A reward model and its baselines on the same held-out judgments, with 95 % intervals, the "
+    machine = fields.computed("What it last said that it uses; null before.")
+    baselines = fields.computed(
+        "A reward model and its baselines on the same held-out judgments, with 95 % intervals, the "
         "agreement of people as ceilings, and a summary; null for another method and before the evaluation."
     )
-    people = serializers.SerializerMethodField(
-        help_text="Agreement of each group of annotators with the common and its own score, and on what "
+    people = fields.computed(
+        "Agreement of each group of annotators with the common and its own score, and on what "
         "groups disagree; the test for drift; the effect of reliability weights. Null without any."
     )
-
-    class Meta(RunSerializer.Meta):
-        fields = (*RunSerializer.Meta.fields, "spec", "machine", "baselines", "people")
 
     def to_representation(self, instance: Run) -> dict[str, Any]:
         """Read the run's evaluation once for all fields."""
@@ -130,87 +124,68 @@ class WholeRunSerializer(RunSerializer):
 class RunFilters(Filters):
     """Filters of runs."""
 
-    state = serializers.ChoiceField(choices=RunState.choices, required=False)
-    method = serializers.ChoiceField(choices=Method.choices, required=False)
-    kind = serializers.ChoiceField(
-        choices=[CheckpointKind.POLICY.value, CheckpointKind.REWARD.value], required=False
-    )
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    tag = serializers.CharField(required=False, max_length=200)
-    text = serializers.CharField(required=False, max_length=200, help_text="Part of the name or the notes.")
+    state = fields.choice(RunState.choices, required=False)
+    method = fields.choice(Method.choices, required=False)
+    kind = fields.choice([CheckpointKind.POLICY.value, CheckpointKind.REWARD.value], required=False)
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    tag = fields.text(required=False, most=200)
+    text = fields.text("Part of the name or the notes.", required=False, most=200)
 
 
 class MetricsFilters(Filters):
     """Which rows."""
 
-    after = serializers.IntegerField(
-        required=False, min_value=0, max_value=2**31 - 1, default=0, help_text="Steps after this one."
-    )
+    after = fields.integer("Steps after this one.", least=0, most=fields.LARGEST_INTEGER, default=0)
 
 
 class MetricsSerializer(serializers.Serializer[Any]):
     """Metrics of a run, step by step."""
 
-    rows = serializers.ListField(
-        child=serializers.DictField(), help_text=f"At most {_MOST_ROWS}; every row has `step`."
-    )
-    next_after = serializers.IntegerField(
-        allow_null=True, help_text="`after` of the next rows; null at the end."
-    )
+    rows = fields.several(serializers.DictField(), f"At most {_MOST_ROWS}; every row has `step`.")
+    next_after = fields.integer("`after` of the next rows; null at the end.", allow_null=True)
 
 
 class RunDescriptionSerializer(serializers.Serializer[Any]):
     """Tags and notes of a run."""
 
-    tags = serializers.ListField(
-        child=serializers.RegexField(rf"^{TAG.pattern}$"), max_length=MOST_TAGS, required=False
-    )
-    notes = serializers.CharField(
-        required=False,
-        allow_blank=True,
-        max_length=LONGEST_NOTE,
-        trim_whitespace=False,
-        help_text="Markdown.",
+    tags = fields.several(serializers.RegexField(rf"^{TAG.pattern}$"), most=MOST_TAGS, required=False)
+    notes = fields.text(
+        "Markdown.", required=False, allow_blank=True, most=LONGEST_NOTE, trim_whitespace=False
     )
 
 
 class LogFilters(Filters):
     """Which lines."""
 
-    text = serializers.CharField(
-        required=False, max_length=200, help_text="Only the last lines that contain this text, in any case."
-    )
+    text = fields.text("Only the last lines that contain this text, in any case.", required=False, most=200)
 
 
 class LogSerializer(serializers.Serializer[Any]):
     """The end of a run's log."""
 
-    lines = serializers.ListField(child=serializers.CharField())
+    lines = fields.several(fields.text())
 
 
 class SamplesFilters(Filters):
     """Of which step."""
 
-    step = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
+    step = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
 
 
 class SamplesSerializer(serializers.Serializer[Any]):
     """Completions of the policy at one step."""
 
-    step = serializers.IntegerField()
-    last_step = serializers.IntegerField()
-    answers = serializers.ListField(child=serializers.DictField())
+    step = fields.integer()
+    last_step = fields.integer()
+    answers = fields.several(serializers.DictField())
 
 
+@model_fields("digest rounds counts created_at", of=Snapshot)
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
     """An immutable export of judgments: all that a run may learn from."""
 
-    rounds = serializers.ListField(child=serializers.IntegerField())
+    rounds = fields.several(fields.integer())
     counts = serializers.DictField()
-
-    class Meta:
-        model = Snapshot
-        fields = ("digest", "rounds", "counts", "created_at")
 
 
 def _run(view: ApiView, pk: int) -> Run:

@@ -8,6 +8,7 @@ from django.shortcuts import get_object_or_404
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Verdict
@@ -33,8 +34,8 @@ from training.services.comparing.voting import Vote
 _VERDICTS = (Verdict.RANKED, Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE)
 
 
-def _text(**more: Any) -> serializers.CharField:
-    return serializers.CharField(max_length=LONGEST_PROMPT, trim_whitespace=False, **more)
+def _text(meaning: str = "", **more: Any) -> serializers.CharField:
+    return fields.text(meaning, most=LONGEST_PROMPT, trim_whitespace=False, **more)
 
 
 def named_checkpoints(
@@ -61,32 +62,31 @@ def named_checkpoints(
 class BesideAnswerSerializer(serializers.Serializer[Any]):
     """One of the answers. Where names are hidden, `checkpoint` and figures are null until the vote."""
 
-    position = serializers.IntegerField()
-    checkpoint = serializers.CharField(allow_null=True)
-    written = serializers.BooleanField()
-    text = serializers.CharField()
-    score = serializers.FloatField(allow_null=True)
-    seconds = serializers.FloatField(allow_null=True)
+    position = fields.integer()
+    checkpoint = fields.text(allow_null=True)
+    written = fields.flag()
+    text = fields.text()
+    score = fields.number(allow_null=True)
+    seconds = fields.number(allow_null=True)
 
 
 class BesideSerializer(serializers.Serializer[Any]):
     """A question and the answers to it beside each other."""
 
-    page = serializers.CharField(help_text="Its part of addresses.")
-    messages = serializers.ListField(child=serializers.DictField())
-    prompt_set = serializers.IntegerField(allow_null=True, help_text="The set whose prompts are asked.")
-    blind = serializers.BooleanField(help_text="Whether names are hidden until the vote.")
-    hidden = serializers.BooleanField(help_text="Whether names are hidden now.")
-    seed = serializers.IntegerField()
+    page = fields.text("Its part of addresses.")
+    messages = fields.several(serializers.DictField())
+    prompt_set = fields.integer("The set whose prompts are asked.", allow_null=True)
+    blind = fields.flag("Whether names are hidden until the vote.")
+    hidden = fields.flag("Whether names are hidden now.")
+    seed = fields.integer()
     sampling = serializers.DictField()
     answers = BesideAnswerSerializer(many=True)
-    judgment = serializers.IntegerField(allow_null=True, help_text="The vote.")
-    comparison = serializers.IntegerField(allow_null=True, help_text="What the vote judges.")
-    counts = serializers.BooleanField(
-        allow_null=True,
-        help_text="Whether the vote was blind: others are left out of training and win rates.",
+    judgment = fields.integer("The vote.", allow_null=True)
+    comparison = fields.integer("What the vote judges.", allow_null=True)
+    counts = fields.flag(
+        "Whether the vote was blind: others are left out of training and win rates.", allow_null=True
     )
-    created_at = serializers.DateTimeField()
+    created_at = fields.time()
 
     def to_representation(self, shown: SideBySide) -> dict[str, Any]:
         """Nothing of a model while names are hidden."""
@@ -120,12 +120,10 @@ class BesideSerializer(serializers.Serializer[Any]):
 class SettingsSerializer(serializers.Serializer[Any]):
     """Settings of a generation."""
 
-    temperature = serializers.FloatField(min_value=0, max_value=2, required=False, default=0.7)
-    top_p = serializers.FloatField(min_value=0.01, max_value=1, required=False, default=DEFAULT_TOP_P)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=1024, required=False, default=256)
-    system = _text(
-        required=False, default="", allow_blank=True, help_text="Replaces the system prompt; empty keeps it."
-    )
+    temperature = fields.number(least=0, most=2, default=0.7)
+    top_p = fields.number(least=0.01, most=1, default=DEFAULT_TOP_P)
+    max_tokens = fields.integer(least=1, most=1024, default=256)
+    system = _text("Replaces the system prompt; empty keeps it.", default="")
 
     @staticmethod
     def sampling(values: Mapping[str, Any]) -> Sampling:
@@ -137,23 +135,17 @@ class SettingsSerializer(serializers.Serializer[Any]):
 class AskSerializer(SettingsSerializer):
     """A prompt of the project, or a text, for two to four checkpoints."""
 
-    checkpoints = serializers.ListField(
-        child=serializers.CharField(max_length=100), min_length=2, max_length=4
-    )
-    prompt = serializers.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
-    text = _text(required=False, help_text="Goes before `prompt`.")
-    scorer = serializers.CharField(required=False, max_length=100, help_text="A reward model.")
-    prompt_set = serializers.IntegerField(
+    checkpoints = fields.several(fields.text(most=100), least=2, most=4)
+    prompt = fields.key(required=False)
+    text = _text("Goes before `prompt`.", required=False)
+    scorer = fields.text("A reward model.", required=False, most=100)
+    prompt_set = fields.key(
+        "A prompt set: the next prompt without a vote on these checkpoints. Goes before `text`.",
         required=False,
-        min_value=1,
-        max_value=2**63 - 1,
-        help_text="A prompt set: the next prompt without a vote on these checkpoints. Goes before `text`.",
     )
-    seed = serializers.IntegerField(min_value=0, max_value=2**31 - 1, required=False, default=0)
-    blind = serializers.BooleanField(
-        required=False,
-        default=True,
-        help_text="False shows names before the vote, which is then left out of training and win rates.",
+    seed = fields.integer(least=0, most=fields.LARGEST_INTEGER, default=0)
+    blind = fields.flag(
+        "False shows names before the vote, which is then left out of training and win rates.", default=True
     )
 
     def validate(self, values: dict[str, Any]) -> dict[str, Any]:
@@ -166,37 +158,31 @@ class AskSerializer(SettingsSerializer):
 class AgainSerializer(SettingsSerializer):
     """Settings of the same chat again."""
 
-    seed = serializers.IntegerField(
-        min_value=0,
-        max_value=2**31 - 1,
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="A new random one when left out.",
+    seed = fields.integer(
+        "A new random one when left out.", least=0, most=fields.LARGEST_INTEGER, allow_null=True, default=None
     )
-    blind = serializers.BooleanField(required=False, default=True)
+    blind = fields.flag(default=True)
 
 
 class ContinueSerializer(serializers.Serializer[Any]):
     """The next turn."""
 
     text = _text()
-    position = serializers.IntegerField(
-        min_value=1,
-        max_value=4,
-        required=False,
+    position = fields.integer(
+        "All go on from this answer; each from its own when left out.",
+        least=1,
+        most=4,
         allow_null=True,
         default=None,
-        help_text="All go on from this answer; each from its own when left out.",
     )
 
 
 class BesideVoteSerializer(serializers.Serializer[Any]):
     """A vote on answers beside each other."""
 
-    verdict = serializers.ChoiceField(choices=[choice.value for choice in _VERDICTS])
+    verdict = fields.choice([choice.value for choice in _VERDICTS])
     ranks = serializers.DictField(
-        child=serializers.IntegerField(min_value=1, max_value=4),
+        child=fields.integer(least=1, most=4),
         required=False,
         default=dict,
         help_text="Position → rank, 1 best, equal numbers tied. For the verdict `ranked`. Of three or more "

@@ -11,7 +11,9 @@ from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import Filters, OldestFirst, ProjectView
+from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
@@ -28,41 +30,38 @@ from training.services.judges.judges import create_judge, set_judge
 class StandingSerializer(serializers.Serializer[Any]):
     """One line of the leaderboard."""
 
-    name = serializers.CharField()
-    checkpoint = serializers.CharField(help_text="Empty for what is no checkpoint.")
-    rated = serializers.BooleanField(
-        help_text="False with too few votes: the interval is wider than 400 points. Such lines come last."
+    name = fields.text()
+    checkpoint = fields.text("Empty for what is no checkpoint.")
+    rated = fields.flag(
+        "False with too few votes: the interval is wider than 400 points. Such lines come last."
     )
-    rank = serializers.IntegerField(allow_null=True, help_text="Null with too few votes.")
-    rating = serializers.FloatField(
-        allow_null=True,
-        help_text="Points of Elo about 1000, by the Bradley-Terry model; null with too few votes.",
+    rank = fields.integer("Null with too few votes.", allow_null=True)
+    rating = fields.number(
+        "Points of Elo about 1000, by the Bradley-Terry model; null with too few votes.", allow_null=True
     )
-    low = serializers.FloatField()
-    high = serializers.FloatField()
-    votes = serializers.IntegerField()
-    win_rate = serializers.FloatField()
-    elo = serializers.FloatField(allow_null=True, help_text="Vote by vote, in their order.")
-    p_next = serializers.FloatField(allow_null=True, help_text="Of no difference from the next one (Holm).")
+    low = fields.number()
+    high = fields.number()
+    votes = fields.integer()
+    win_rate = fields.number()
+    elo = fields.number("Vote by vote, in their order.", allow_null=True)
+    p_next = fields.number("Of no difference from the next one (Holm).", allow_null=True)
 
 
 class BoardSerializer(serializers.Serializer[Any]):
     """The leaderboard, best first."""
 
-    votes = serializers.IntegerField()
-    ties = serializers.IntegerField()
-    both_bad = serializers.IntegerField()
+    votes = fields.integer()
+    ties = fields.integer()
+    both_bad = fields.integer()
     standings = StandingSerializer(many=True)
 
 
 class BoardFilters(Filters):
     """Which votes count."""
 
-    round = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    tag = serializers.CharField(required=False, max_length=200)
-    voters = serializers.ChoiceField(
-        choices=["people", "all", *Voters.values], required=False, default="people"
-    )
+    round = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    tag = fields.text(required=False, most=200)
+    voters = fields.choice(["people", "all", *Voters.values], default="people")
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """One part at a time."""
@@ -71,104 +70,88 @@ class BoardFilters(Filters):
         return attrs
 
 
+@model_fields("round pairs agreeing share low high measured_at", of=DriftFigure)
 class DriftCellSerializer(serializers.ModelSerializer[DriftFigure]):
     """One reward model against the judgments of one round."""
 
-    round = serializers.IntegerField(source="round_number")
-    share = serializers.FloatField(allow_null=True, help_text="Of pairs that it orders as people do.")
-
-    class Meta:
-        model = DriftFigure
-        fields = ("round", "pairs", "agreeing", "share", "low", "high", "measured_at")
+    round = fields.integer(source="round_number")
+    share = fields.number("Of pairs that it orders as people do.", allow_null=True)
 
 
 class DriftRowSerializer(serializers.Serializer[Any]):
     """One reward model against every round."""
 
-    checkpoint = serializers.CharField()
-    trained_in_round = serializers.IntegerField(allow_null=True)
+    checkpoint = fields.text()
+    trained_in_round = fields.integer(allow_null=True)
     cells = DriftCellSerializer(many=True)
 
 
+@model_fields("id state current total message error created_at finished_at", of=DriftMeasurement)
 class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
     """A measurement that a worker does."""
 
-    class Meta:
-        model = DriftMeasurement
-        fields = ("id", "state", "current", "total", "message", "error", "created_at", "finished_at")
 
-
+@model_fields(
+    "id name checkpoint rubric is_active state message error template max_tokens most_judgments",
+    "most_tokens questions prompt_tokens completion_tokens created_at",
+    of=Judge,
+)
 class JudgeSerializer(serializers.ModelSerializer[Judge]):
     """A model that judges beside people."""
 
-    checkpoint = serializers.CharField(source="checkpoint.name")
-    rubric = serializers.IntegerField(
-        source="rubric_id", allow_null=True, help_text="Id of the rubric version that it scores by."
+    checkpoint = fields.text(source="checkpoint.name")
+    rubric = fields.integer(
+        "Id of the rubric version that it scores by.", source="rubric_id", allow_null=True
     )
-
-    class Meta:
-        model = Judge
-        fields = (
-            *("id", "name", "checkpoint", "rubric", "is_active", "state", "message", "error", "template"),
-            *("max_tokens", "most_judgments", "most_tokens", "questions", "prompt_tokens"),
-            *("completion_tokens", "created_at"),
-        )
 
 
 class NewJudgeSerializer(serializers.Serializer[Any]):
     """A judge to be set to work."""
 
-    name = serializers.CharField(max_length=100)
-    checkpoint = serializers.CharField(max_length=100, help_text="What answers for it.")
-    template = serializers.CharField(
-        required=False,
-        max_length=20_000,
-        trim_whitespace=False,
-        help_text="What it is asked; a good one else.",
+    name = fields.text(most=100)
+    checkpoint = fields.text("What answers for it.", most=100)
+    template = fields.text(
+        "What it is asked; a good one else.", required=False, most=20_000, trim_whitespace=False
     )
-    rubric = serializers.CharField(
-        required=False, max_length=80, help_text="Name of a published rubric to score by; else it ranks."
-    )
-    max_tokens = serializers.IntegerField(required=False, min_value=1, max_value=100_000)
-    most_judgments = serializers.IntegerField(required=False, min_value=1, max_value=2**31 - 1)
-    most_tokens = serializers.IntegerField(required=False, min_value=1, max_value=2**62)
+    rubric = fields.text("Name of a published rubric to score by; else it ranks.", required=False, most=80)
+    max_tokens = fields.integer(required=False, least=1, most=100_000)
+    most_judgments = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
+    most_tokens = fields.integer(required=False, least=1, most=2**62)
 
 
 class CriterionAgreementSerializer(serializers.Serializer[Any]):
     """A judge's scores by one criterion against people's ratings."""
 
-    criterion = serializers.CharField(source="criterion.key")
-    name = serializers.CharField(source="criterion.name")
-    alpha = serializers.FloatField(
-        source="alpha.value", allow_null=True, help_text="Krippendorff's α, ordinal; null without data."
+    criterion = fields.text(source="criterion.key")
+    name = fields.text(source="criterion.name")
+    alpha = fields.number(
+        "Krippendorff's α, ordinal; null without data.", source="alpha.value", allow_null=True
     )
-    low = serializers.FloatField(source="alpha.low", allow_null=True, help_text="Of the 95 % interval.")
-    high = serializers.FloatField(source="alpha.high", allow_null=True)
-    comparisons = serializers.IntegerField(source="alpha.items", help_text="That it rests on.")
-    responses = serializers.IntegerField(help_text="Scored by the judge and by a person.")
-    difference = serializers.FloatField(allow_null=True, help_text="Mean score of the judge less people's.")
-    among_people = serializers.FloatField(source="among_people.value", allow_null=True)
+    low = fields.number("Of the 95 % interval.", source="alpha.low", allow_null=True)
+    high = fields.number(source="alpha.high", allow_null=True)
+    comparisons = fields.integer("That it rests on.", source="alpha.items")
+    responses = fields.integer("Scored by the judge and by a person.")
+    difference = fields.number("Mean score of the judge less people's.", allow_null=True)
+    among_people = fields.number(source="among_people.value", allow_null=True)
 
 
 class ScoredAnswerSerializer(serializers.Serializer[Any]):
     """An answer with its rank and its score."""
 
-    completion = serializers.IntegerField()
-    rank = serializers.IntegerField(
-        allow_null=True, help_text="By people; 1 is best. Null where they left it without an order."
-    )
-    score = serializers.FloatField(allow_null=True, help_text="By the reward model; null: not measured.")
+    completion = fields.integer()
+    rank = fields.integer("By people; 1 is best. Null where they left it without an order.", allow_null=True)
+    score = fields.number("By the reward model; null: not measured.", allow_null=True)
 
 
 class DriftItemSerializer(serializers.Serializer[Any]):
     """One judgment beside what a reward model says."""
 
-    judgment = serializers.IntegerField(source="judgment.pk")
-    comparison = serializers.IntegerField(source="judgment.comparison_id")
-    prompt = serializers.IntegerField(source="judgment.comparison.prompt_id")
-    answers = serializers.SerializerMethodField(help_text="Best rank first.")
-    agreeing = serializers.IntegerField(help_text="Pairs that both order alike.")
-    pairs = serializers.IntegerField(help_text="Pairs that people decided and the model scored.")
+    judgment = fields.integer(source="judgment.pk")
+    comparison = fields.integer(source="judgment.comparison_id")
+    prompt = fields.integer(source="judgment.comparison.prompt_id")
+    answers = fields.computed("Best rank first.")
+    agreeing = fields.integer("Pairs that both order alike.")
+    pairs = fields.integer("Pairs that people decided and the model scored.")
 
     @extend_schema_field(ScoredAnswerSerializer(many=True))
     def get_answers(self, item: Item) -> list[dict[str, Any]]:
@@ -182,7 +165,7 @@ class DriftItemSerializer(serializers.Serializer[Any]):
 class ActivitySerializer(serializers.Serializer[Any]):
     """The state of a judge: active or paused."""
 
-    is_active = serializers.BooleanField(required=False)
+    is_active = fields.flag(required=False)
 
 
 leaderboard = Resource(ProjectView, f"{PROJECT}leaderboard/", tag="checkpoints")

@@ -5,6 +5,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.quality import EstimateSerializer
@@ -17,35 +18,33 @@ from training.services.suggestions.suggesting import set_suggestions
 _SETTINGS = ("control_share", "planted_share", "unread_seconds", "tells_planted")
 
 
-def _share(**more: Any) -> serializers.FloatField:
-    return serializers.FloatField(min_value=0, max_value=1, **more)
+def _share(meaning: str) -> serializers.FloatField:
+    return fields.number(meaning, least=0, most=1, required=False)
 
 
 class SuggestionSettingsSerializer(serializers.Serializer[Any]):
     """The settings of suggestions, with the work of their source."""
 
-    is_active = serializers.BooleanField(help_text="Whether suggestions are shown after the first pass.")
-    checkpoint = serializers.CharField(
-        max_length=100, allow_null=True, help_text="A model that writes text, or a reward model."
+    is_active = fields.flag("Whether suggestions are shown after the first pass.")
+    checkpoint = fields.text("A model that writes text, or a reward model.", most=100, allow_null=True)
+    control_share = _share("Share of comparisons of each annotator without help.")
+    planted_share = _share("Share of suggestions that are wrong on purpose.")
+    unread_seconds = fields.number(
+        "What is accepted faster counts as unread.", required=False, least=0, most=60
     )
-    control_share = _share(required=False, help_text="Share of comparisons of each annotator without help.")
-    planted_share = _share(required=False, help_text="Share of suggestions that are wrong on purpose.")
-    unread_seconds = serializers.FloatField(
-        required=False, min_value=0, max_value=60, help_text="What is accepted faster counts as unread."
+    least_confidence = _share("Less sure suggestions are left out.")
+    tells_planted = fields.flag(
+        "Whether annotators are told what was planted, after their final pass.", required=False
     )
-    least_confidence = _share(required=False, help_text="Less sure suggestions are left out.")
-    tells_planted = serializers.BooleanField(
-        required=False, help_text="Whether annotators are told what was planted, after their final pass."
+    template = fields.text(
+        "What an AI annotator is asked.", required=False, most=20_000, trim_whitespace=False
     )
-    template = serializers.CharField(
-        required=False, max_length=20_000, trim_whitespace=False, help_text="What an AI annotator is asked."
-    )
-    state = serializers.CharField(read_only=True, allow_null=True)
-    message = serializers.CharField(read_only=True)
-    error = serializers.CharField(read_only=True)
-    compared = serializers.IntegerField(read_only=True, help_text="Comparisons that have their suggestions.")
-    suggested = serializers.IntegerField(read_only=True)
-    planted = serializers.IntegerField(read_only=True)
+    state = fields.text(read_only=True, allow_null=True)
+    message = fields.text(read_only=True)
+    error = fields.text(read_only=True)
+    compared = fields.integer("Comparisons that have their suggestions.", read_only=True)
+    suggested = fields.integer(read_only=True)
+    planted = fields.integer(read_only=True)
 
 
 class HelpEffectSerializer(serializers.Serializer[Any]):
@@ -59,10 +58,10 @@ class HelpEffectSerializer(serializers.Serializer[Any]):
 class HelpReportSerializer(serializers.Serializer[Any]):
     """The effect of suggestions, by the randomised experiment of the project."""
 
-    helped = serializers.IntegerField(help_text="Annotations drawn to get help.")
-    control = serializers.IntegerField(help_text="Annotations drawn to get none.")
-    unfinished = serializers.IntegerField(help_text="With help, without a final pass so far.")
-    decisions = serializers.IntegerField()
+    helped = fields.integer("Annotations drawn to get help.")
+    control = fields.integer("Annotations drawn to get none.")
+    unfinished = fields.integer("With help, without a final pass so far.")
+    decisions = fields.integer()
     planted_rejected = EstimateSerializer()
     accepted = EstimateSerializer()
     accepted_unread = EstimateSerializer()
@@ -71,9 +70,7 @@ class HelpReportSerializer(serializers.Serializer[Any]):
     gold = HelpEffectSerializer(help_text="Share of gold items that are right.")
     agreement_change = EstimateSerializer(help_text="From the first to the final pass.")
     gold_change = EstimateSerializer(help_text="From the first to the final pass.")
-    lowers = serializers.ListField(
-        child=serializers.CharField(), help_text="Accuracies that help lowers: agreement, gold."
-    )
+    lowers = fields.several(fields.text(), "Accuracies that help lowers: agreement, gold.")
 
 
 suggestions = Resource(ProjectView, f"{PROJECT}suggestions/", tag="quality")

@@ -4,6 +4,7 @@ from typing import Any
 
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.api.base import ApiView
 from annotation.api.operations import Resource, superusers
 from webapp.operations.health import LEVELS
@@ -13,17 +14,17 @@ from webapp.operations.state import State, look
 class FindingSerializer(serializers.Serializer[Any]):
     """The result of one check."""
 
-    subject = serializers.CharField(help_text="As `database`.")
-    level = serializers.ChoiceField(choices=LEVELS, source="level.called")
-    says = serializers.CharField()
-    remedy = serializers.CharField(help_text="What to do; empty where all is well.")
-    link = serializers.CharField(help_text="The page that shows more; empty for none.")
+    subject = fields.text("As `database`.")
+    level = fields.choice(LEVELS, source="level.called")
+    says = fields.text()
+    remedy = fields.text("What to do; empty where all is well.")
+    link = fields.text("The page that shows more; empty for none.")
 
 
 class StatusSerializer(serializers.Serializer[Any]):
     """The results of all checks."""
 
-    worst = serializers.ChoiceField(choices=LEVELS, source="worst.called")
+    worst = fields.choice(LEVELS, source="worst.called")
     findings = FindingSerializer(many=True)
 
 

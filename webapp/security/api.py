@@ -12,23 +12,22 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework import exceptions, serializers
 from rest_framework.request import Request
 
+from annotation.api import fields
 from annotation.api.account import require_session
 from annotation.api.base import ApiView
 from annotation.api.downloads import attachment
+from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.errors import Refusal
 from annotation.selectors.personal_data import personal_data
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
 
+@model_fields("id ip user_agent created_at last_seen_at is_current", of=UserSession)
 class SessionSerializer(serializers.ModelSerializer[UserSession]):
     """A signed-in browser."""
 
-    is_current = serializers.SerializerMethodField(help_text="Whether this request comes from it.")
-
-    class Meta:
-        model = UserSession
-        fields = ("id", "ip", "user_agent", "created_at", "last_seen_at", "is_current")
+    is_current = fields.computed("Whether this request comes from it.")
 
     def get_is_current(self, session: UserSession) -> bool:
         return bool(session.session_key == self.context["current"])
@@ -43,7 +42,7 @@ account = Resource(ApiView, "me/", tag="account")
 class DeletionSerializer(serializers.Serializer[Any]):
     """The account to delete."""
 
-    username = serializers.CharField(max_length=150, help_text="One's own user name, so that it is no slip.")
+    username = fields.text("One's own user name, so that it is no slip.", most=150)
 
 
 def _require_proof(view: ApiView) -> None:
