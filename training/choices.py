@@ -59,7 +59,7 @@ class RoundState(models.TextChoices):
 
 
 class Verdict(models.TextChoices):
-    """Verdicts on a round's new policy; the names of `services.evaluation.decision`."""
+    """Verdicts on a round's new policy; the names of `services.evaluations`."""
 
     PROMOTE = "promote", _("promote")
     REJECT = "reject", _("reject")

@@ -11,15 +11,22 @@ from annotation.api import idempotency
 from annotation.services import webhooks
 from annotation.services.jobs.claims import worker_is_stopping
 from training.choices import JobKind, TaskName
-from training.services import rounds
-from training.services.comparing import arena, leaderboard
-from training.services.conversations import openings
-from training.services.evaluation import drift, scores
-from training.services.feedback import abuse, erasure, selection
-from training.services.judges import drafting, judge_job
-from training.services.registry import base_adding, exports, registry, retention
-from training.services.runs import launch_sweep, summaries
-from training.services.suggestions import suggesting
+from training.services import (
+    arenas,
+    base_models,
+    checkpoint_exports,
+    checkpoint_files,
+    conversations,
+    drift,
+    judges,
+    leaderboard,
+    rounds,
+    rubric_drafts,
+    scores,
+    suggestions,
+)
+from training.services.feedback import abuse, recording, selection
+from training.services.runs import clusters, runs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,15 +42,15 @@ class Work:
 WORK: Final[Mapping[TaskName | JobKind, Work]] = {
     TaskName.ADVANCE_ROUND: Work(do=rounds.advance_round, sweep=rounds.sweep),
     TaskName.SCORE_PROJECT: Work(do=scores.score_project, sweep=scores.sweep_scores),
-    TaskName.PREPARE_ARENA: Work(do=arena.prepare_arena, sweep=arena.sweep_arenas),
-    TaskName.PREPARE_OPENINGS: Work(do=openings.prepare_openings, sweep=openings.sweep_openings),
-    TaskName.JUDGE: Work(do=judge_job.judge_comparisons, sweep=judge_job.sweep_judges),
+    TaskName.PREPARE_ARENA: Work(do=arenas.prepare_arena, sweep=arenas.sweep_arenas),
+    TaskName.PREPARE_OPENINGS: Work(do=conversations.prepare_openings, sweep=conversations.sweep_openings),
+    TaskName.JUDGE: Work(do=judges.judge_comparisons, sweep=judges.sweep_judges),
     TaskName.SELECT_FEEDBACK: Work(do=selection.select_requests, sweep=selection.sweep_selection),
-    JobKind.BASE_MODEL: Work(do=base_adding.do_addition, sweep=base_adding.sweep_additions),
-    JobKind.EXPORT: Work(do=exports.do_export, sweep=exports.sweep_exports),
+    JobKind.BASE_MODEL: Work(do=base_models.do_addition, sweep=base_models.sweep_additions),
+    JobKind.EXPORT: Work(do=checkpoint_exports.do_export, sweep=checkpoint_exports.sweep_exports),
     JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
-    JobKind.RUBRIC_DRAFT: Work(do=drafting.do_draft, sweep=drafting.sweep_drafts),
-    JobKind.SUGGESTIONS: Work(do=suggesting.do_suggestions, sweep=suggesting.sweep_suggestions),
+    JobKind.RUBRIC_DRAFT: Work(do=rubric_drafts.do_draft, sweep=rubric_drafts.sweep_drafts),
+    JobKind.SUGGESTIONS: Work(do=suggestions.do_suggestions, sweep=suggestions.sweep_suggestions),
 }
 """All work whose rows a worker claims; the kinds of a job share the task `do_job`."""
 
@@ -63,9 +70,9 @@ def sweep() -> None:
     """Find work that nobody does."""
     for each in WORK.values():
         each.sweep()
-    registry.sweep_deleted()
-    summaries.sweep_summaries()
-    launch_sweep.sweep_launches()
+    checkpoint_files.sweep_deleted()
+    runs.sweep_summaries()
+    clusters.sweep_launches()
     leaderboard.sweep_votes()
     abuse.sweep_abuse()
 
@@ -73,10 +80,10 @@ def sweep() -> None:
 @shared_task(name=TaskName.RETENTION)
 def apply_retention() -> None:
     """Once a day, delete the files and stored requests that this installation does not keep."""
-    retention.apply_retention()
+    checkpoint_files.apply_retention()
     idempotency.forget_answers()
     webhooks.forget_messages()
-    erasure.erase_expired()
+    recording.erase_expired()
 
 
 @worker_ready.connect

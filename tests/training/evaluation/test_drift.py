@@ -21,12 +21,7 @@ from training.choices import CheckpointKind, RoundState, StepKind
 from training.engine import Engine
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Round, RoundStep
 from training.selectors.drift import items_of, matrix_of
-from training.services.evaluation.drift import (
-    agreement_interval,
-    do_measurement,
-    judged_pairs,
-    request_measurement,
-)
+from training.services.drift import agreement_interval, do_measurement, judged_pairs, request_measurement
 
 SignIn = Callable[[User], Client]
 
@@ -36,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     """Scores an answer by its length."""
     fake = FakeServer()
     monkeypatch.setattr(
-        "training.services.evaluation.drift.engine_for", lambda _: Engine(transport=httpx.MockTransport(fake))
+        "training.services.drift.engine_for", lambda _: Engine(transport=httpx.MockTransport(fake))
     )
     return fake
 

@@ -17,8 +17,8 @@ from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
 from training.models import Launch, Round, RoundStep
 from training.services.rounds import cancel_round, resume_round, start_again
-from training.services.runs import cluster_runs
-from training.services.runs.launch_sweep import sweep_launches
+from training.services.runs import clusters
+from training.services.runs.clusters import sweep_launches
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer", "rings")]
 
@@ -127,7 +127,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
 ):
     scheduler.switch("hold")
     round_ = step.round
-    real = cluster_runs._Watcher._waiting_message
+    real = clusters._Watcher._waiting_message
 
     def cancel_once_it_waits(watcher: Any) -> str:
         words = real(watcher)
@@ -135,7 +135,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
             cancel_round(round_=round_, actor=carol)
         return words
 
-    monkeypatch.setattr(cluster_runs._Watcher, "_waiting_message", cancel_once_it_waits)
+    monkeypatch.setattr(clusters._Watcher, "_waiting_message", cancel_once_it_waits)
     assert not do_step(step)
     step.refresh_from_db()
     assert step.state == StepState.CANCELLED

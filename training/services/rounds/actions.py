@@ -14,10 +14,9 @@ from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, S
 from training.models import Checkpoint, Round
 from training.selectors.rounds import RoundView, material_of, sampling_of
 from training.services import rounds
-from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY
+from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY, IN_PROGRESS
 from training.services.rounds.deciding import rollback_choices
 from training.services.rounds.dry_run import memory_problems
-from training.services.rounds.transitions import IN_PROGRESS
 
 Answers = Mapping[str, str]
 """Fields that the confirmation form sent."""

@@ -12,7 +12,7 @@ from annotation.services import audit
 from training.choices import RoundState, StepKind
 from training.models import BaseModel, Checkpoint, ProjectBase, Round
 from training.selectors.base_models import base_of, trainable_bases
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 
 
 def first_policy(project: Project) -> Checkpoint:
