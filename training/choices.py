@@ -41,7 +41,7 @@ class BaseOrigin(models.TextChoices):
 
 
 class RoundState(models.TextChoices):
-    """Life of a round; which may follow which stands in `services/rounds/transitions.py`."""
+    """Life of a round; which may follow which stands in `services/rounds/controls.py`."""
 
     DRAFT = "draft", _("draft")
     SAMPLING = "sampling", _("sampling")

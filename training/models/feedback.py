@@ -210,7 +210,7 @@ class ApplicationRequest(models.Model):
 class Feedback(models.Model):
     """One end user's feedback of one kind on one completion; given again, it replaces what was given before.
 
-    Written by `services.feedback.giving` alone. It is no judgment, and enters a snapshot only where a recipe
+    Written by `services.feedback.recording` alone. It is no judgment, and enters a snapshot only where a recipe
     says so.
     """
 
