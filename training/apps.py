@@ -8,8 +8,8 @@ class TrainingConfig(AppConfig):
         from annotation.exchange.formats import segments
         from annotation.services.judgments import drafts
         from training.contract.segmentation import segment
-        from training.services.comparing import leaderboard
-        from training.services.sampling.continuing import CheckpointWriter
+        from training.services import leaderboard
+        from training.services.sampling import CheckpointWriter
 
         leaderboard.listen()
         # Exports cut completions into steps as the trainer cuts them into segments.

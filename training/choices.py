@@ -21,6 +21,16 @@ class TaskName(StrEnum):
     RETENTION = "training.tasks.retention"
 
 
+class JobKind(StrEnum):
+    """Kinds of jobs that share the task `do_job`; messages in flight bear them."""
+
+    BASE_MODEL = "base-model"
+    EXPORT = "export"
+    DRIFT = "drift"
+    RUBRIC_DRAFT = "rubric-draft"
+    SUGGESTIONS = "suggestions"
+
+
 class BaseOrigin(models.TextChoices):
     """Sources of base models."""
 
@@ -31,7 +41,7 @@ class BaseOrigin(models.TextChoices):
 
 
 class RoundState(models.TextChoices):
-    """Life of a round; which may follow which stands in `services/rounds/transitions.py`."""
+    """Life of a round; which may follow which stands in `services/rounds/controls.py`."""
 
     DRAFT = "draft", _("draft")
     SAMPLING = "sampling", _("sampling")
@@ -49,7 +59,7 @@ class RoundState(models.TextChoices):
 
 
 class Verdict(models.TextChoices):
-    """Verdicts on a round's new policy; the names of `services.evaluation.decision`."""
+    """Verdicts on a round's new policy; the names of `services.evaluations`."""
 
     PROMOTE = "promote", _("promote")
     REJECT = "reject", _("reject")

@@ -1,6 +1,8 @@
-"""Celery tasks: each takes an id at most and calls one service. A message only says "look"."""
+"""Celery tasks. Each takes an id at most and calls one service: a message only says "look"."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
@@ -8,104 +10,89 @@ from celery.signals import worker_ready, worker_shutting_down
 from annotation.api import idempotency
 from annotation.services import webhooks
 from annotation.services.jobs.claims import worker_is_stopping
-from training.choices import TaskName
-from training.services import rounds
-from training.services.comparing import arena, leaderboard
-from training.services.conversations import openings
-from training.services.evaluation import drift, scores
-from training.services.feedback import abuse, erasure, selection
-from training.services.judges import drafting, judge_job
-from training.services.registry import base_adding, exports, registry, retention
-from training.services.runs import launch_sweep, summaries
-from training.services.suggestions import suggesting
+from training.choices import JobKind, TaskName
+from training.services import (
+    arenas,
+    base_models,
+    checkpoint_exports,
+    checkpoint_files,
+    conversations,
+    drift,
+    judges,
+    leaderboard,
+    rounds,
+    rubric_drafts,
+    scores,
+    suggestions,
+)
+from training.services.feedback import abuse, recording, selection
+from training.services.runs import clusters, runs
 
 
-@shared_task(name=TaskName.ADVANCE_ROUND)
-def advance_round(round_id: int) -> None:
-    """Do what of a round can be done now."""
-    rounds.advance_round(round_id)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """One kind of background work."""
+
+    do: Callable[[int], object]
+    """Claims a row by its id and does its work."""
+    sweep: Callable[[], None]
+    """Sends a message for each row that nobody works on: a message was lost, or a worker died."""
 
 
-@shared_task(name=TaskName.SWEEP)
-def sweep() -> None:
-    """Look for work that nobody does."""
-    rounds.sweep()
-    scores.sweep_scores()
-    base_adding.sweep_additions()
-    exports.sweep_exports()
-    drift.sweep_measurements()
-    registry.sweep_deleted()
-    summaries.sweep_summaries()
-    launch_sweep.sweep_launches()
-    leaderboard.sweep_votes()
-    arena.sweep_arenas()
-    openings.sweep_openings()
-    judge_job.sweep_judges()
-    abuse.sweep_abuse()
-    selection.sweep_selection()
-    drafting.sweep_drafts()
-    suggesting.sweep_suggestions()
+WORK: Final[Mapping[TaskName | JobKind, Work]] = {
+    TaskName.ADVANCE_ROUND: Work(do=rounds.advance_round, sweep=rounds.sweep),
+    TaskName.SCORE_PROJECT: Work(do=scores.score_project, sweep=scores.sweep_scores),
+    TaskName.PREPARE_ARENA: Work(do=arenas.prepare_arena, sweep=arenas.sweep_arenas),
+    TaskName.PREPARE_OPENINGS: Work(do=conversations.prepare_openings, sweep=conversations.sweep_openings),
+    TaskName.JUDGE: Work(do=judges.judge_comparisons, sweep=judges.sweep_judges),
+    TaskName.SELECT_FEEDBACK: Work(do=selection.select_requests, sweep=selection.sweep_selection),
+    JobKind.BASE_MODEL: Work(do=base_models.do_addition, sweep=base_models.sweep_additions),
+    JobKind.EXPORT: Work(do=checkpoint_exports.do_export, sweep=checkpoint_exports.sweep_exports),
+    JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
+    JobKind.RUBRIC_DRAFT: Work(do=rubric_drafts.do_draft, sweep=rubric_drafts.sweep_drafts),
+    JobKind.SUGGESTIONS: Work(do=suggestions.do_suggestions, sweep=suggestions.sweep_suggestions),
+}
+"""All work whose rows a worker claims; the kinds of a job share the task `do_job`."""
 
-
-@shared_task(name=TaskName.SCORE_PROJECT)
-def score_project(project_id: int) -> None:
-    """Have reward models score what is not scored of a project's newest round."""
-    scores.score_project(project_id)
-
-
-@shared_task(name=TaskName.PREPARE_ARENA)
-def prepare_arena(arena_id: int) -> None:
-    """Have checkpoints answer an arena's prompts."""
-    arena.prepare_arena(arena_id)
-
-
-@shared_task(name=TaskName.PREPARE_OPENINGS)
-def prepare_openings(project_id: int) -> None:
-    """Have checkpoints respond to the opening messages of a project's tasks."""
-    openings.prepare_openings(project_id)
+for name, work in WORK.items():
+    if isinstance(name, TaskName):
+        shared_task(name=name)(work.do)
 
 
 @shared_task(name=TaskName.DO_JOB)
 def do_job(kind: str, job_id: int) -> None:
-    """Do a background job: adding a base model, an export of a checkpoint, a measurement of drift,
-    suggestions ahead, a draft of a rubric."""
-    kinds = {
-        "base-model": base_adding.do_addition,
-        "export": exports.do_export,
-        "drift": drift.do_measurement,
-        "rubric-draft": drafting.do_draft,
-        "suggestions": suggesting.do_suggestions,
-    }
-    kinds[kind](job_id)
+    """Do a background job of a kind."""
+    WORK[JobKind(kind)].do(job_id)
 
 
-@shared_task(name=TaskName.JUDGE)
-def judge(judge_id: int) -> None:
-    """Have a judge judge what is left to it."""
-    judge_job.judge_comparisons(judge_id)
-
-
-@shared_task(name=TaskName.SELECT_FEEDBACK)
-def select_feedback(settings_id: int) -> None:
-    """Put stored requests before annotators, as a project's rules say."""
-    selection.select_requests(settings_id)
+@shared_task(name=TaskName.SWEEP)
+def sweep() -> None:
+    """Find work that nobody does."""
+    for each in WORK.values():
+        each.sweep()
+    checkpoint_files.sweep_deleted()
+    runs.sweep_summaries()
+    clusters.sweep_launches()
+    leaderboard.sweep_votes()
+    abuse.sweep_abuse()
 
 
 @shared_task(name=TaskName.RETENTION)
-def keep_what_is_kept() -> None:
+def apply_retention() -> None:
     """Once a day, delete the files and stored requests that this installation does not keep."""
-    retention.apply_retention()
+    checkpoint_files.apply_retention()
     idempotency.forget_answers()
     webhooks.forget_messages()
-    erasure.erase_expired()
+    recording.erase_expired()
 
 
 @worker_ready.connect
-def _go(**_: Any) -> None:
+def clear_stop_flag(**_: Any) -> None:
+    """Let this worker take up work."""
     worker_is_stopping.clear()
 
 
 @worker_shutting_down.connect
-def _stop(**_: Any) -> None:
+def request_stop(**_: Any) -> None:
     """Let go of the steps that this worker holds: training saves its state and ends."""
     worker_is_stopping.set()

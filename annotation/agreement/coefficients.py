@@ -159,15 +159,16 @@ def cohen_kappa(
         for left, right in item:
             rows[number, domain[left] * size + domain[right]] += 1
 
-    def kappa(sums: Floats) -> Floats:
-        table = sums.reshape(-1, size, size)
-        total = table.sum(axis=(1, 2))
-        agreed = np.trace(table, axis1=1, axis2=2) / total
-        by_chance = (table.sum(axis=1) * table.sum(axis=2)).sum(axis=1) / total**2
-        result: Floats = (agreed - by_chance) / (1 - by_chance)
-        return result
+    return estimate_of(rows, lambda sums: kappa_of_tables(sums.reshape(-1, size, size)), resamples=resamples)
 
-    return estimate_of(rows, kappa, resamples=resamples)
+
+def kappa_of_tables(tables: Floats) -> Floats:
+    """Return Cohen's κ of tables of counts, (B, C, C) to (B,): rows by the first, columns by the second."""
+    total = tables.sum(axis=(1, 2))
+    agreed = np.trace(tables, axis1=1, axis2=2) / total
+    by_chance = (tables.sum(axis=1) * tables.sum(axis=2)).sum(axis=1) / total**2
+    result: Floats = (agreed - by_chance) / (1 - by_chance)
+    return result
 
 
 def _rows(items: Sequence[Sequence[Labels]]) -> Floats | None:

@@ -12,8 +12,11 @@ _NORMAL_97_5 = 1.959963984540054
 """Quantile of the standard normal distribution."""
 
 
-def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """Return the 95 % score interval of a share of independent trials. Wilson 1927."""
+def wilson_interval(hits: float, total: float) -> tuple[float, float]:
+    """Return the 95 % score interval of a share of independent trials (Wilson 1927).
+
+    hits: in [0, total], not necessarily whole: a tie is half a hit.
+    """
     square = _NORMAL_97_5**2
     centre = hits + square / 2
     width = _NORMAL_97_5 * sqrt(hits * (total - hits) / total + square / 4)

@@ -13,8 +13,8 @@ from django.db.models.fields.reverse_related import ForeignObjectRel
 from django.db.models.functions import Greatest
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, ImportState, Role, SourceKind, TaskName
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import AssignmentState, ImportState, SourceKind, TaskName
+from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
     Category,
@@ -37,8 +37,7 @@ _BATCH = 500
 
 def request_undo(*, record: FileImport, user: User) -> None:
     """Have a worker undo an import. Refuses one that is not in, and one that people build on."""
-    if not access.may(user, record.project, Role.MANAGER):
-        raise NotAllowed("manager_imports", _("Only a manager of the project imports files."))
+    access.refuse_unless_manager(user, record.project, "manager_imports")
     with transaction.atomic():
         record = FileImport.objects.select_for_update().select_related("project").get(pk=record.pk)
         require_undoable(record)

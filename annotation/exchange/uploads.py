@@ -14,8 +14,8 @@ from django.utils.formats import number_format
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
 
-from annotation.choices import ImportState, Role, TaskName
-from annotation.errors import ImportErrors, NotAllowed, Refusal
+from annotation.choices import ImportState, TaskName
+from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.file_imports import import_rows, plan_of, plan_values, record_for
 from annotation.exchange.formats.plans import Plan, Stated, require_answers
 from annotation.exchange.formats.rows import read_rows
@@ -94,7 +94,7 @@ def receive_upload(*, project: Project, upload: "UploadedFile[Any]", user: User)
     that is being imported, and more than one person may upload or a project may keep.
     Neither the name nor the content type that the browser gives is trusted with anything.
     """
-    _require_manager(user, project)
+    access.refuse_unless_manager(user, project, "manager_imports")
     refuse_without_room()
     most = settings.RONDO_IMPORT_MAX_MB
     if upload.size is None or upload.size > most * 1024**2:
@@ -148,7 +148,7 @@ def correct_plan(
     meanings: Mapping[str, str] | None = None,
 ) -> Plan:
     """Read an uploaded file as a person says. Refuses a format and columns that do not fit it."""
-    _require_manager(user, record.project)
+    access.refuse_unless_manager(user, record.project, "manager_imports")
     path = path_of(record)
     plan = plan_of(
         path,
@@ -177,7 +177,7 @@ def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
 
     Refuses one that is on its way already, and one with a column that may be a verdict and has no role.
     """
-    _require_manager(user, record.project)
+    access.refuse_unless_manager(user, record.project, "manager_imports")
     require_answers(column for column in accounts_of(record.account) if column.kind == "question")
     with transaction.atomic():
         started = (
@@ -210,7 +210,7 @@ def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
 
 def discard_upload(*, record: FileImport, user: User) -> None:
     """Delete an uploaded file. What was imported of it stays. Refuses one that is being imported."""
-    _require_manager(user, record.project)
+    access.refuse_unless_manager(user, record.project, "manager_imports")
     path = _folder() / record.stored_as if record.stored_as else None
     with transaction.atomic():
         if not FileImport.objects.filter(pk=record.pk).exclude(state__in=BUSY).update(stored_as=""):
@@ -281,11 +281,6 @@ def _require_few_rows(record: FileImport) -> None:
                 field="file",
                 most=number_format(most),
             )
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed("manager_imports", _("Only a manager of the project imports files."))
 
 
 def _folder() -> Path:

@@ -5,9 +5,11 @@ from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
 from annotation.choices import AssignmentState, Purpose, Role
+from annotation.errors import NotAllowed
 from annotation.models import (
     Assignment,
     Candidate,
@@ -44,6 +46,12 @@ def may(user: User | AnonymousUser, project: Project, role: Role) -> bool:
     if user.is_superuser:
         return True
     return allows(user, membership_of(user, project), role)
+
+
+def refuse_unless_manager(user: User | AnonymousUser, project: Project, code: str) -> None:
+    """Raise `NotAllowed` with this code unless `user` manages the project."""
+    if not may(user, project, Role.MANAGER):
+        raise NotAllowed(code, _("Only a manager of the project may do this."))
 
 
 def allows(user: User, membership: Membership | None, role: Role) -> bool:

@@ -47,7 +47,7 @@ def save_task(
     Conversations keep the task that they began with. Refuses who does not manage the project and a name
     that another task has.
     """
-    _require_manager(project, actor)
+    access.refuse_unless_manager(actor, project, "manager_changes_conversations")
     named = ConversationTask.objects.filter(project=project, name=fields["name"]).first()
     if named is not None and named != task:
         raise Refusal("task_name_in_use", _("Another task has this name. Choose another."), field="name")
@@ -68,7 +68,7 @@ def save_task(
 @transaction.atomic
 def archive_task(*, task: ConversationTask, actor: User) -> None:
     """Offer a task no more. Open conversations about it go on. Refuses who does not manage the project."""
-    _require_manager(task.project, actor)
+    access.refuse_unless_manager(actor, task.project, "manager_changes_conversations")
     ConversationTask.objects.filter(pk=task.pk, archived_at__isnull=True).update(archived_at=timezone.now())
 
 
@@ -235,10 +235,3 @@ def end_conversation(
 def _give_back(assignment: Assignment) -> None:
     if close(assignment.pk, AssignmentState.RELEASED, timezone.now()):
         give_back([assignment])
-
-
-def _require_manager(project: Project, actor: User) -> None:
-    if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_conversations", _("Only a manager of the project changes its conversations.")
-        )

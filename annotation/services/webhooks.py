@@ -29,8 +29,8 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import DeliveryState, Role, TaskName, WebhookEvent, WhyDisabled
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import DeliveryState, TaskName, WebhookEvent, WhyDisabled
+from annotation.errors import Refusal
 from annotation.models import (
     Comparison,
     Judgment,
@@ -308,10 +308,7 @@ def resend(*, delivery: WebhookDelivery, sent_by: User) -> None:
     Refuses one that waits already, and a webhook that is switched off.
     """
     endpoint = delivery.endpoint
-    if not access.may(sent_by, endpoint.project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_webhooks", _("Only a manager of the project has to do with its webhooks.")
-        )
+    access.refuse_unless_manager(sent_by, endpoint.project, "manager_changes_webhooks")
     with transaction.atomic():
         # Locked, so that it is not switched off between the look and the write.
         held = WebhookEndpoint.objects.select_for_update(of=("self",)).get(pk=endpoint.pk)
@@ -474,7 +471,7 @@ def create_webhook(
 
     Refuses an address that Rondo does not ask, no event or an unknown one, and the twenty-first.
     """
-    _require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_changes_webhooks")
     values = _checked(url, events, description)
     secret = draw_secret()
     with transaction.atomic():
@@ -507,7 +504,7 @@ def change_webhook(
 
     Switched on again it begins afresh: what failed before counts no more. Refuses as `create_webhook` does.
     """
-    _require_manager(changed_by, endpoint.project)
+    access.refuse_unless_manager(changed_by, endpoint.project, "manager_changes_webhooks")
     values = _checked(url, events, description)
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=endpoint.project_id)
@@ -529,7 +526,7 @@ def change_webhook(
 
 def rotate_secret(*, endpoint: WebhookEndpoint, rotated_by: User) -> NewSecret:
     """Draw a new secret, told once, here. For a day the one before signs beside it."""
-    _require_manager(rotated_by, endpoint.project)
+    access.refuse_unless_manager(rotated_by, endpoint.project, "manager_changes_webhooks")
     secret = draw_secret()
     with transaction.atomic():
         held = WebhookEndpoint.objects.select_for_update(of=("self",)).get(pk=endpoint.pk)
@@ -543,7 +540,7 @@ def rotate_secret(*, endpoint: WebhookEndpoint, rotated_by: User) -> NewSecret:
 
 def delete_webhook(*, endpoint: WebhookEndpoint, deleted_by: User) -> None:
     """Forget an address, with what was sent to it and what was to be."""
-    _require_manager(deleted_by, endpoint.project)
+    access.refuse_unless_manager(deleted_by, endpoint.project, "manager_changes_webhooks")
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=endpoint.project_id)
         _write_down("webhook.delete", endpoint, deleted_by)
@@ -556,7 +553,7 @@ def send_test(*, endpoint: WebhookEndpoint, sent_by: User) -> WebhookDelivery:
 
     Refuses a webhook that is switched off: nothing is sent to it.
     """
-    _require_manager(sent_by, endpoint.project)
+    access.refuse_unless_manager(sent_by, endpoint.project, "manager_changes_webhooks")
     _require_enabled(endpoint)
     data = {"project": endpoint.project.slug, "path": f"/api/v1/projects/{endpoint.project.slug}/"}
     with transaction.atomic():
@@ -574,13 +571,6 @@ def disable_failing(*, endpoint: WebhookEndpoint, why: WhyDisabled) -> None:
     _give_up(endpoint)
     _note_on_project(endpoint.project)
     _write_down("webhook.disable", endpoint, None, why=str(why))
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_webhooks", _("Only a manager of the project has to do with its webhooks.")
-        )
 
 
 def _require_enabled(endpoint: WebhookEndpoint) -> None:

@@ -58,7 +58,7 @@ from training.models import (
 )
 from training.recipe import Recipe, default_recipe
 from training.services.feedback.settings import create_key, opt_in
-from training.services.judges.judges import create_judge
+from training.services.judges import create_judge
 from training.services.rounds import open_first_round
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot

@@ -12,8 +12,8 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_trained
 from training.engine import Engine, Engines
 from training.models import ArenaLink, Checkpoint
-from training.services.comparing import side_by_side
-from training.services.comparing.arena import prepare_arena
+from training.services import side_by_side
+from training.services.arenas import prepare_arena
 
 
 @pytest.fixture

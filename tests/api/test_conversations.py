@@ -17,7 +17,7 @@ BELOW = "/projects/tea/"
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
-    monkeypatch.setattr("training.services.conversations.generating.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.conversations.engine_for", fake_server.engine)
     return fake_server
 
 

@@ -105,7 +105,7 @@ def measure(judgments: int, times: int) -> dict[str, object]:
     call_command("migrate", verbosity=0)
     from annotation.models import User
     from training.models import VoteCount
-    from training.services.comparing.leaderboard import count_votes
+    from training.services.leaderboard import count_votes
 
     figures: dict[str, object] = {"judgments": judgments, "models": SOURCES, "rounds": ROUNDS, "tags": TAGS}
     began = time.monotonic()

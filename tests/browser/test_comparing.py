@@ -16,8 +16,8 @@ from tests.records import judgment_record
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import ArenaBallot, ArenaLink, Checkpoint, SideBySide
-from training.services.comparing.arena import create_arena, prepare_arena
-from training.services.comparing.leaderboard import count_votes
+from training.services.arenas import create_arena, prepare_arena
+from training.services.leaderboard import count_votes
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -34,7 +34,7 @@ TEXTS = {
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: TEXTS[body["model"]]
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.side_by_side.engine_for", fake_server.engine)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 

@@ -23,7 +23,7 @@ GOAL = "You bought a kettle and want your money back.\n\nTry to get a *wrong ref
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: TEXTS[body["model"]]
-    monkeypatch.setattr("training.services.conversations.generating.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.conversations.engine_for", fake_server.engine)
     return fake_server
 
 

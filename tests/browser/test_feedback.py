@@ -16,9 +16,9 @@ from annotation.services.people.tokens import create_token
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from training.models import ApplicationRequest, Feedback, FeedbackIncident, FeedbackKey, FeedbackSettings
-from training.services.feedback.giving import NewFeedback, give_feedback
+from training.services.checkpoints import register_starter
+from training.services.feedback.recording import NewFeedback, give_feedback
 from training.services.feedback.settings import change_settings, create_key, opt_in
-from training.services.registry.checkpoints import register_starter
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 

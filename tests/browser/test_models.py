@@ -13,8 +13,8 @@ from tests.browser.test_run_page import policy, write_steps
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import Checkpoint, Run, SideBySide
-from training.services.comparing.prompt_sets import create_prompt_set
-from training.services.runs.summaries import sweep_summaries
+from training.services.prompt_sets import create_prompt_set
+from training.services.runs.runs import sweep_summaries
 
 __all__ = ["policy"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,7 +44,7 @@ def runs(policy: Checkpoint) -> list[Run]:
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"Steep it for {len(body['model'])} minutes."
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.side_by_side.engine_for", fake_server.engine)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 

@@ -16,8 +16,8 @@ from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.training.judges.judge_scene import install, make_pairs, work
 from training.models import RubricDraft
-from training.services.judges.judges import create_judge
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
+from training.services.judges import create_judge
 
 
 def saved(project: Project, carol: User) -> Rubric:

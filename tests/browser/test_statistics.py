@@ -19,7 +19,7 @@ from tests.annotation.statistics.statistics_scene import busy_project
 from tests.browser.conftest import Axe, Open, until, until_loaded
 from training.choices import RoundState
 from training.models import Checkpoint, Round
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

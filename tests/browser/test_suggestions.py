@@ -22,8 +22,8 @@ from tests.annotation.suggestions.help_scene import (
     switch_on,
 )
 from tests.browser.conftest import Axe, Open, until
-from training.services.registry.checkpoints import register_starter
-from training.services.suggestions.suggesting import set_suggestions
+from training.services.checkpoints import register_starter
+from training.services.suggestions import set_suggestions
 
 LABEL = "/projects/tea/label/"
 # Emoji of several code points, right to left, combining marks, Markdown around what is quoted.

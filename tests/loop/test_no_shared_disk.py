@@ -21,7 +21,7 @@ from tests.training.jobs.machines import Machines, machines_in
 from training.choices import StepKind
 from training.contract import read_metrics
 from training.models import Checkpoint, Round, RoundStep
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.jobs import StepHeartbeat
 from training.services.rounds import (
     advance_round,
     executor,

@@ -11,14 +11,8 @@ from django.utils import timezone
 
 from tests.operations.conftest import MakeWorker
 from training.models import Worker
-from training.services.jobs.gpus import gpus
-from training.services.jobs.workers import (
-    WorkerHeartbeat,
-    clock_ahead,
-    forget_worker,
-    machine_use,
-    note_worker,
-)
+from training.services.jobs import gpus
+from training.services.workers import WorkerHeartbeat, clock_ahead, forget_worker, machine_use, note_worker
 
 
 def note(name: str = "box:1:abc", **fields: Any) -> None:
@@ -62,7 +56,7 @@ def test_a_heartbeat_is_written_until_it_is_stopped_and_its_row_goes(
         if len(beats) == 3:
             often_enough.set()
 
-    monkeypatch.setattr("training.services.jobs.workers.note_worker", counted)
+    monkeypatch.setattr("training.services.workers.note_worker", counted)
     heartbeat = WorkerHeartbeat(queues=["gpu", "celery"], concurrency=2)
     heartbeat.start()
     assert often_enough.wait(60)

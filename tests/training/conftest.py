@@ -22,7 +22,7 @@ from training.choices import RoundState, TaskName
 from training.contract import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
-from training.services.rounds import advance_round, open_first_round, start_round, steps
+from training.services.rounds import advance_round, executor, open_first_round, start_round
 from training.services.runs import launcher
 
 
@@ -76,7 +76,7 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     """A model server that answers at once, wherever the code under test makes a client."""
     server = FakeServer()
     engine: Callable[[], Engine] = lambda: Engine(transport=httpx.MockTransport(server))  # noqa: E731
-    monkeypatch.setattr(steps, "Engine", engine)
+    monkeypatch.setattr(executor, "Engine", engine)
     return server
 
 

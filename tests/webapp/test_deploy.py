@@ -14,7 +14,7 @@ from django.core.management import get_commands
 from django.urls import resolve
 from pytest_django import Settings
 
-from training.services.jobs.workers import ALIVE_FILE
+from training.services.workers import ALIVE_FILE
 from webapp.environment.table import TABLE
 from webapp.supervision import programs
 

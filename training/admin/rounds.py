@@ -18,7 +18,13 @@ from training.models import Checkpoint, GpuLease, Launch, Round, RoundStep, Run,
 from training.recipe import Recipe
 from training.selectors.rounds import audit_of, round_view
 from training.services.rounds import draft_first_round
-from training.services.rounds.actions import ACTIONS, can_retry_steps, facts_of, offered_actions
+from training.services.rounds.actions import (
+    ACTIONS,
+    can_retry_steps,
+    facts_of,
+    offered_actions,
+    perform_action,
+)
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
 
 
@@ -196,7 +202,7 @@ class RoundAdmin(BoundedAdmin):
         if request.method == "POST":
             user: Any = request.user
             try:
-                round_action.perform(round_, user, request.POST)
+                perform_action(action, round_=round_, actor=user, answers=request.POST)
             except Refusal as refusal:
                 messages.error(request, refusal.message)
             return redirect(self._address("change", round_))

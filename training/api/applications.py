@@ -25,12 +25,13 @@ from training.models import (
 )
 from training.selectors.feedback import incidents_of, stored_requests, thumbs_by_day, with_exclusion
 from training.services.feedback.abuse import decide_incident
-from training.services.feedback.erasure import Erased, erase_user
-from training.services.feedback.pseudonyms import pseudonyms
-from training.services.feedback.redaction import Redactor, TooSlowError, checked_patterns
+from training.services.feedback.recording import Erased, erase_user, pseudonyms
 from training.services.feedback.settings import (
     SETTINGS,
+    Redactor,
+    TooSlowError,
     change_settings,
+    checked_patterns,
     create_key,
     opt_in,
     opt_out,

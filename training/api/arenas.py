@@ -15,7 +15,7 @@ from annotation.models import Completion
 from annotation.selectors import access
 from training.api.side_by_side import named_checkpoints
 from training.models import ArenaBallot, ArenaLink
-from training.services.comparing.arena import (
+from training.services.arenas import (
     MOST_CHECKPOINTS,
     MOST_PROMPTS,
     TooFast,
@@ -24,7 +24,7 @@ from training.services.comparing.arena import (
     next_ballot,
     vote_in_arena,
 )
-from training.services.comparing.voting import VOTES
+from training.services.voting import VOTES
 
 _PLACES = ("first", "second")
 

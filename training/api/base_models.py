@@ -19,10 +19,10 @@ from training.files.hub import HubModel
 from training.models import BaseModel, BaseModelAddition
 from training.selectors.access import require_manager
 from training.selectors.base_models import base_of, bases_for
-from training.services.registry.base_estimates import estimates_of
-from training.services.registry.base_models import (
+from training.services.base_models import (
     NewBaseModel,
     cancel_addition,
+    estimates_of,
     inspect_again,
     look_up_on_hub,
     remove_base_model,

@@ -25,12 +25,16 @@ from training.selectors.access import require_manager
 from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
 from training.selectors.evaluation_report import report_file, report_of
 from training.selectors.projects import checkpoints_for
-from training.services.registry.descriptions import LONGEST_NOTE, MOST_TAGS, TAG, describe_checkpoint
-from training.services.registry.exports import archive_name, request_export
-from training.services.registry.registry import delete_files
-from training.services.registry.served_models import register_served_model
-from training.services.registry.verification import check_files
-from training.services.runs.archives import zip_of_folder
+from training.services.checkpoint_exports import archive_name, request_export
+from training.services.checkpoint_files import check_files, delete_files
+from training.services.checkpoints import (
+    LONGEST_NOTE,
+    MOST_TAGS,
+    TAG,
+    describe_checkpoint,
+    register_served_model,
+)
+from training.services.runs.files import zip_of_folder
 
 
 @fields.of(

@@ -18,11 +18,11 @@ from training.api.side_by_side import named_checkpoints
 from training.forms.comparing import LONGEST_PROMPT
 from training.models import ContinuesWith, ConversationSettings
 from training.selectors.conversations import settings_of
-from training.services.conversations import save_conversation_settings
-from training.services.conversations.settings import (
+from training.services.conversations import (
     FEWEST_RESPONSES,
     MOST_CHECKPOINTS,
     MOST_RESPONSES,
+    save_conversation_settings,
 )
 
 

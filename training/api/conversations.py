@@ -31,8 +31,8 @@ from training.services.conversations import (
     generate_turn,
     say,
     take_up_turn,
+    trouble_in_words,
 )
-from training.services.conversations.generating import trouble_in_words
 
 _LARGEST_ID = 2**63 - 1
 

@@ -25,13 +25,14 @@ from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.models import ApiToken
 from training.choices import FeedbackKind
 from training.models import KEY_PREFIX, Feedback, FeedbackKey, FeedbackSettings
-from training.services.feedback.giving import (
+from training.services.feedback.recording import (
+    LONGEST_KEY,
+    LONGEST_USER,
     NewFeedback,
     TooMuchFeedback,
     UnknownCompletionError,
     give_feedback,
 )
-from training.services.feedback.recording import LONGEST_KEY, LONGEST_USER
 
 LONGEST_REWRITE = 100_000
 REQUESTS_PER_MINUTE = 120

@@ -10,7 +10,7 @@ from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of
-from training.services.comparing.prompt_sets import (
+from training.services.prompt_sets import (
     LONGEST_NAME,
     MOST_PROMPTS,
     add_prompts,

@@ -18,7 +18,7 @@ from training.selectors.evaluation_words import summary_of
 from training.selectors.evaluations import evaluation_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
-from training.services.rounds.actions import ACTIONS, offered_actions
+from training.services.rounds.actions import ACTIONS, offered_actions, perform_action
 from training.services.rounds.base_choice import reward_base_of
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
@@ -265,5 +265,5 @@ def rounds_act(view: ProjectView, round_: Round, values: Values, action: str) ->
             field="action",
             names=", ".join(ACTIONS),
         )
-    round_action.perform(round_, view.user, values)
+    perform_action(round_action.name, round_=round_, actor=view.user, answers=values)
     return Round.objects.select_related("project", "policy", "snapshot", "started_by").get(pk=round_.pk)

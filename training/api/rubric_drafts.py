@@ -10,7 +10,7 @@ from annotation.api.operations import PROJECT, Resource, Values
 from training.api.checkpoints import named_checkpoint
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
-from training.services.judges.drafting import LEAST_PAIRS, MOST_PAIRS, request_draft
+from training.services.rubric_drafts import LEAST_PAIRS, MOST_PAIRS, request_draft
 
 
 class DraftedCriterionSerializer(serializers.Serializer[Any]):

@@ -30,8 +30,8 @@ from training.selectors.access import require_manager
 from training.selectors.lists import run_evaluation
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
 from training.selectors.validation import run_baselines, run_people
-from training.services.registry.descriptions import describe_run
-from training.services.runs.run_downloads import archive_of, events_of
+from training.services.checkpoints import describe_run
+from training.services.runs.files import archive_of, events_of
 
 _MOST_ROWS = 1000
 

@@ -19,17 +19,18 @@ from training.forms.comparing import DEFAULT_TOP_P, LONGEST_PROMPT
 from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.projects import checkpoints_of, comparable_checkpoints
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.next_pages import next_of_set, regenerate_side_by_side
-from training.services.comparing.side_by_side import (
+from training.services.side_by_side import (
     Sampling,
     ask_side_by_side,
     continue_side_by_side,
+    next_of_set,
+    regenerate_side_by_side,
     reveal_names,
     trouble_of,
     vote_side_by_side,
     write_answers,
 )
-from training.services.comparing.voting import Vote
+from training.services.voting import Vote
 
 _VERDICTS = (Verdict.RANKED, Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE)
 

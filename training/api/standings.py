@@ -23,8 +23,8 @@ from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
 from training.selectors.drift import Item, items_behind, items_of, matrix_of
 from training.selectors.leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
 from training.selectors.projects import checkpoints_for
-from training.services.evaluation.drift import request_measurement
-from training.services.judges.judges import create_judge, set_judge
+from training.services.drift import request_measurement
+from training.services.judges import create_judge, set_judge
 
 
 class StandingSerializer(serializers.Serializer[Any]):

@@ -12,8 +12,7 @@ from annotation.models import HelpSettings
 from training.api.checkpoints import named_checkpoint
 from training.forms.suggestions import sources_for
 from training.models import SuggestionSource
-from training.services.suggestions.asking import DEFAULT_TEMPLATE
-from training.services.suggestions.suggesting import set_suggestions
+from training.services.suggestions import DEFAULT_TEMPLATE, set_suggestions
 
 _SETTINGS = ("control_share", "planted_share", "unread_seconds", "tells_planted")
 

@@ -14,10 +14,10 @@ from training.choices import CheckpointKind
 from training.models import Checkpoint, PromptSet
 from training.selectors.projects import checkpoints_of, comparable_checkpoints, responding_checkpoints
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.arena import MOST_PROMPTS
-from training.services.comparing.prompt_sets import LONGEST_NAME
-from training.services.comparing.side_by_side import Sampling
-from training.services.comparing.voting import VOTES, Vote
+from training.services.arenas import MOST_PROMPTS
+from training.services.prompt_sets import LONGEST_NAME
+from training.services.side_by_side import Sampling
+from training.services.voting import VOTES, Vote
 
 LONGEST_PROMPT = 8000
 DEFAULT_TOP_P = 0.95

@@ -10,7 +10,7 @@ from annotation.models.conversations import MOST_TURNS
 from training.forms.comparing import LONGEST_PROMPT, SamplingForm
 from training.models import Checkpoint, ContinuesWith, ConversationSettings
 from training.selectors.projects import responding_checkpoints
-from training.services.conversations.settings import FEWEST_RESPONSES, MOST_RESPONSES
+from training.services.conversations import FEWEST_RESPONSES, MOST_RESPONSES
 
 LONGEST_TEXT = 20_000
 RATINGS = [(str(value), str(value)) for value in range(1, 6)]

@@ -11,7 +11,7 @@ from annotation.choices import TokenScope
 from annotation.models import ApiToken, Project, User
 from training.choices import FeedbackKind, SelectionReason
 from training.models import ApplicationRequest, Feedback, FeedbackSettings
-from training.services.feedback.pseudonyms import pseudonyms
+from training.services.feedback.recording import pseudonyms
 
 _LINES = {"rows": 4, "spellcheck": "false", "autocapitalize": "off"}
 _TOKEN = TokenScope.GENERATE

@@ -8,8 +8,7 @@ from annotation.models import Project, RubricVersion
 from annotation.selectors.rubrics import published_versions
 from training.choices import WRITES_TEXT
 from training.models import Checkpoint
-from training.services.judges.judges import rounds_to_judge
-from training.services.judges.judging import DEFAULT_TEMPLATE
+from training.services.judges import DEFAULT_TEMPLATE, rounds_to_judge
 
 
 class JudgeForm(forms.Form):

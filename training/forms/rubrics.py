@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 from annotation.models import Project
 from training.choices import WRITES_TEXT
 from training.models import Checkpoint
-from training.services.judges.drafting import LEAST_PAIRS, MOST_PAIRS
+from training.services.rubric_drafts import LEAST_PAIRS, MOST_PAIRS
 
 
 class RubricDraftForm(forms.Form):

@@ -10,8 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from annotation.models import HelpSettings, Project
 from training.choices import CheckpointKind
 from training.models import Checkpoint, SuggestionSource
-from training.services.suggestions.asking import DEFAULT_TEMPLATE
-from training.services.suggestions.suggesting import SOURCES
+from training.services.suggestions import DEFAULT_TEMPLATE, SOURCES
 
 
 def _share(label: Any, help_text: Any) -> forms.FloatField:

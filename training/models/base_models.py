@@ -17,7 +17,7 @@ from training.models.jobs import BackgroundJob
 class BaseModel(models.Model):
     """A base model that was added whole: its files are in `RONDO_HOME/models`, or another server has it.
 
-    Written by `services.registry.base_models`. Its checkpoint of kind starter bears the same name.
+    Written by `services.base_models`. Its checkpoint of kind starter bears the same name.
     """
 
     name = models.CharField(

@@ -133,7 +133,7 @@ class EloPoints(models.Model):
 class SideBySide(models.Model):
     """One chat answered by two to four checkpoints side by side, at a permanent address.
 
-    Written by `training.services.comparing.side_by_side`. The answers are stored, so opening it runs no
+    Written by `training.services.side_by_side`. The answers are stored, so opening it runs no
     model.
     """
 
@@ -230,7 +230,7 @@ class SideBySideAnswer(models.Model):
 class ArenaLink(Claimable):
     """A secret address for blind votes between checkpoints on held-out prompts.
 
-    Created and closed by `training.services.comparing.arena`; a worker generates its answers in advance.
+    Created and closed by `training.services.arenas`; a worker generates its answers in advance.
     """
 
     PAGE = "arenas"

@@ -210,8 +210,8 @@ class ApplicationRequest(models.Model):
 class Feedback(models.Model):
     """One end user's feedback of one kind on one completion; given again, it replaces what was given before.
 
-    Written by `services.feedback.giving` alone. It is no judgment, and enters a snapshot only where a recipe
-    says so.
+    Written by `services.feedback.recording` alone. It is no judgment, and enters a snapshot only where a
+    recipe says so.
     """
 
     project = models.ForeignKey(

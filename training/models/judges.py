@@ -85,7 +85,7 @@ class Judge(BackgroundJob):
 
 
 class RubricDraft(BackgroundJob):
-    """Criteria that a model drafts from decided preference pairs. Written by `services.judges.drafting`.
+    """Criteria that a model drafts from decided preference pairs. Written by `services.rubric_drafts`.
 
     Each criterion is checked on held-out pairs. Nothing uses a draft: a manager saves it as a rubric, edited.
     """

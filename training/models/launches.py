@@ -10,7 +10,7 @@ from training.models.checkpoints import Run
 class Launch(models.Model):
     """One submission of a run to Ray or by a command.
 
-    Written by `services.runs.cluster_runs`, by the worker that holds the claim on the run's step. The row is
+    Written by `services.runs.clusters`, by the worker that holds the claim on the run's step. The row is
     there before the job is: a worker that dies in between leaves a name by which the next one finds the job.
     """
 
@@ -44,7 +44,7 @@ class Launch(models.Model):
 class GpuLease(models.Model):
     """A GPU of a worker's host that a run trains on. Deleted at the end, or once its worker is silent.
 
-    Written by `services.runs.leases`. Two runs share a GPU only where `RONDO_JOBS_PER_GPU` allows: each has
+    Written by `services.runs.launcher`. Two runs share a GPU only where `RONDO_JOBS_PER_GPU` allows: each has
     a slot of its own.
     """
 

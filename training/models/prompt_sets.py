@@ -7,7 +7,7 @@ from django.urls import reverse
 
 
 class PromptSet(models.Model):
-    """A named choice of a project's prompts. Written by `training.services.comparing.prompt_sets`."""
+    """A named choice of a project's prompts. Written by `training.services.prompt_sets`."""
 
     project = models.ForeignKey("annotation.Project", on_delete=models.CASCADE, related_name="prompt_sets")
     name = models.CharField(max_length=100)

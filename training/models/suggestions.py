@@ -14,7 +14,7 @@ class SuggestionSource(BackgroundJob):
 
     A checkpoint that writes text is asked as an AI annotator; a reward model scores segments and responses.
     The state is that of its work: finished means that every comparison has its suggestions for now. Written
-    by `services.suggestions.suggesting` alone.
+    by `services.suggestions` alone.
     """
 
     PAGE = "suggestions"

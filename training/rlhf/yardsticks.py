@@ -26,8 +26,8 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from annotation.agreement.shares import wilson_interval
 from training.contract import ContractError, Message, manifest_digest
-from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.from_settings import learned_reward, reward_settings
 from training.rlhf.rewards.protocol import Reward
@@ -213,7 +213,7 @@ class Figure:
 def share_of(hits: Sequence[float]) -> Figure:
     """Return the mean of hits between 0 and 1; an equal score counts as a miss."""
     value = sum(hits) / len(hits)
-    low, high = wilson_interval(value, len(hits))
+    low, high = wilson_interval(sum(hits), len(hits))
     return Figure(value=value, items=len(hits), low=low, high=high)
 
 

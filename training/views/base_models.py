@@ -21,11 +21,11 @@ from training.models import BaseModel, BaseModelAddition
 from training.selectors.access import require_manager
 from training.selectors.base_models import additions_shown, base_of, bases_for, uses_of_base
 from training.selectors.projects import managed_projects
-from training.services.registry.base_estimates import estimates_of
-from training.services.registry.base_models import (
+from training.services.base_models import (
     NewBaseModel,
     allowed_roots,
     cancel_addition,
+    estimates_of,
     inspect_again,
     look_up_on_hub,
     remove_base_model,

@@ -38,11 +38,10 @@ from training.selectors.checkpoints import (
     with_evaluations,
 )
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects
-from training.services.registry.descriptions import describe_checkpoint
-from training.services.registry.exports import archive_name, hub_is_set, request_export
-from training.services.registry.registry import delete_files
-from training.services.registry.verification import check_files
-from training.services.runs.archives import zip_of_folder
+from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
+from training.services.checkpoint_files import check_files, delete_files
+from training.services.checkpoints import describe_checkpoint
+from training.services.runs.files import zip_of_folder
 
 _ROWS_ON_A_PAGE = 50
 _EXPORTS_SHOWN = 5

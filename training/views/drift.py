@@ -13,7 +13,7 @@ from annotation.views.access import Request, project_page
 from training.choices import CheckpointKind
 from training.models import Checkpoint, DriftFigure, DriftMeasurement
 from training.selectors.drift import drift_page, items_behind, items_of
-from training.services.evaluation.drift import request_measurement
+from training.services.drift import request_measurement
 
 _ITEMS_ON_A_PAGE = 25
 

@@ -33,10 +33,12 @@ from training.selectors.feedback import (
     with_exclusion,
 )
 from training.services.feedback.abuse import decide_incident
-from training.services.feedback.erasure import erase_user
-from training.services.feedback.redaction import Redactor, TooSlowError, checked_patterns
+from training.services.feedback.recording import erase_user
 from training.services.feedback.settings import (
+    Redactor,
+    TooSlowError,
     change_settings,
+    checked_patterns,
     create_key,
     opt_in,
     opt_out,

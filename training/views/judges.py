@@ -13,8 +13,8 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.forms.judges import JudgeForm, ServedModelForm
 from training.models import Judge
-from training.services.judges.judges import create_judge, set_judge
-from training.services.registry.served_models import register_served_model
+from training.services.checkpoints import register_served_model
+from training.services.judges import create_judge, set_judge
 
 _RELATED = ("checkpoint", "project", "user", "rubric__rubric__project")
 

@@ -28,7 +28,7 @@ from training.selectors.leaderboard import (
     names_of,
     values_of,
 )
-from training.services.comparing.leaderboard import waiting
+from training.services.leaderboard import waiting
 
 _ON_A_PAGE = 50
 _MOST_PAGES = 200

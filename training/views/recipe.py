@@ -21,7 +21,7 @@ from training.recipe.presets import PRESETS
 from training.selectors.base_models import trainable_bases
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import round_view
-from training.services.rounds.actions import ACTIONS, RoundAction, facts_of, offered_actions
+from training.services.rounds.actions import ACTIONS, RoundAction, facts_of, offered_actions, perform_action
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
 from training.views.rounds import address_of
@@ -82,7 +82,7 @@ def _begin(request: Request, round_: Round, sent_recipe: Recipe, action: RoundAc
                 _("The changed recipe is saved; nothing has started. Check its estimate, then press again."),
             )
             return redirect(address_of(action, round_))
-        action.perform(round_, request.user, request.POST)
+        perform_action(action.name, round_=round_, actor=request.user, answers=request.POST)
     except Refusal as refusal:
         messages.error(request, refusal.message)
         return None

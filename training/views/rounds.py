@@ -27,6 +27,7 @@ from training.services.rounds.actions import (
     can_retry_steps,
     facts_of,
     offered_actions,
+    perform_action,
 )
 from training.services.rounds.base_choice import reward_base_of
 
@@ -79,7 +80,7 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
     round_action = ACTIONS[action]
     if request.method == "POST":
         try:
-            round_action.perform(round_, request.user, request.POST)
+            perform_action(action, round_=round_, actor=request.user, answers=request.POST)
         except Refusal as refusal:
             messages.error(request, refusal.message)
         return redirect(round_)

@@ -14,7 +14,7 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.forms.rubrics import RubricDraftForm
 from training.models import RubricDraft
-from training.services.judges.drafting import request_draft, save_draft
+from training.services.rubric_drafts import request_draft, save_draft
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -42,8 +42,8 @@ from training.selectors.runs import (
     watch_warnings_of,
 )
 from training.selectors.validation import run_baselines, run_people, run_validation
-from training.services.registry.descriptions import describe_run
-from training.services.runs.run_downloads import archive_of, events_of
+from training.services.checkpoints import describe_run
+from training.services.runs.files import archive_of, events_of
 
 _LONGEST_SEARCH = 200
 

@@ -12,7 +12,7 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.forms.suggestions import SuggestionsForm
 from training.models import SuggestionSource
-from training.services.suggestions.suggesting import set_suggestions
+from training.services.suggestions import set_suggestions
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -40,18 +40,12 @@ from annotation.text.traces import Step, written
 from training.choices import FeedbackKind
 from training.models import ApplicationRequest, Checkpoint, SuggestionSource, TurnResponse
 from training.selectors.conversations import standing_of
-from training.services.comparing.side_by_side import (
-    Sampling,
-    ask_side_by_side,
-    vote_side_by_side,
-    write_answers,
-)
-from training.services.comparing.voting import VOTES
-from training.services.conversations import begin, save_conversation_settings, say
-from training.services.conversations.generating import complete_turn
-from training.services.feedback.giving import NewFeedback, give_feedback
+from training.services.conversations import begin, complete_turn, save_conversation_settings, say
+from training.services.feedback.recording import NewFeedback, give_feedback
 from training.services.feedback.settings import change_settings, create_key
-from training.services.suggestions.asking import DEFAULT_TEMPLATE
+from training.services.side_by_side import Sampling, ask_side_by_side, vote_side_by_side, write_answers
+from training.services.suggestions import DEFAULT_TEMPLATE
+from training.services.voting import VOTES
 from webapp.demo.annotators import Annotator
 from webapp.demo.clock import Clock
 from webapp.demo.model_server import ScriptedModels

@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _APPS = ("annotation", "training", "webapp")
+_MANAGER_CHECK = "refuse_unless_manager"
 _TRANSLATED = frozenset({"_", "gettext", "gettext_lazy", "ngettext", "ngettext_lazy"})
 
 
@@ -57,7 +58,7 @@ def refusal_classes() -> frozenset[str]:
 
 def refusal_calls(module: ast.AST) -> Iterator[RefusalCall]:
     """Yield the calls in a module that make a refusal, by a function of the module that takes a code, too."""
-    starts = {
+    starts = {_MANAGER_CHECK: 2} | {
         function.name: names.index("code")
         for function in ast.walk(module)
         if isinstance(function, ast.FunctionDef)
@@ -73,10 +74,23 @@ def refusal_calls(module: ast.AST) -> Iterator[RefusalCall]:
             yield RefusalCall(
                 callee=name,
                 code=_at(call, start),
-                message=_at(call, start + 1),
+                message=_manager_sentence() if name == _MANAGER_CHECK else _at(call, start + 1),
                 params=[keyword for keyword in call.keywords if keyword.arg != "field"],
                 function=function,
             )
+
+
+@cache
+def _manager_sentence() -> ast.expr:
+    """Return the sentence that `access.refuse_unless_manager` says, whatever the code."""
+    access = modules()[ROOT / "annotation" / "selectors" / "access.py"]
+    return next(
+        node
+        for function in ast.walk(access)
+        if isinstance(function, ast.FunctionDef) and function.name == _MANAGER_CHECK
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and is_translated(node)
+    )
 
 
 def _at(call: ast.Call, index: int) -> ast.expr | None:

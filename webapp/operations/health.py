@@ -22,8 +22,8 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from training.services.jobs.workers import clock_ahead
 from training.services.runs.runs import version_of_rondo
+from training.services.workers import clock_ahead
 from webapp import __version__
 from webapp.operations import queues, work
 from webapp.operations.deadlines import OverdueError, within

@@ -14,7 +14,7 @@ from celery.signals import before_task_publish, task_postrun, task_prerun, worke
 from training.contract import log_lines
 
 if TYPE_CHECKING:
-    from training.services.jobs.workers import WorkerHeartbeat
+    from training.services.workers import WorkerHeartbeat
 
 REQUEST_ID = "rondo_request_id"
 _NAMED_AFTER = {
@@ -63,7 +63,7 @@ _heartbeats: list[WorkerHeartbeat] = []
 @worker_ready.connect
 def _begin_to_say_so(sender: Any, **_: Any) -> None:
     # Imported here because the web process, which loads this module too, does not need it.
-    from training.services.jobs.workers import WorkerHeartbeat
+    from training.services.workers import WorkerHeartbeat
 
     queues = list(sender.app.amqp.queues.consume_from)
     heartbeat = WorkerHeartbeat(queues=queues, concurrency=sender.controller.concurrency)

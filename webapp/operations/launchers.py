@@ -15,7 +15,7 @@ from annotation.errors import Refusal
 from training.choices import LIVE_LAUNCH, LaunchState
 from training.launchers import LauncherError
 from training.models import GpuLease, Launch, RoundStep
-from training.services.runs.launchers import LOCAL, allowed_launchers, cluster
+from training.services.runs.clusters import LOCAL, allowed_launchers, cluster
 from webapp.operations import work
 from webapp.operations.deadlines import OverdueError, within
 from webapp.operations.health import Finding, attention, fine, wrong

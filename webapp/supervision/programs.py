@@ -10,7 +10,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from training.services.registry.base_models import STARTER_PACKAGE
+from training.services.base_models import STARTER_PACKAGE
 
 
 @dataclass(frozen=True)

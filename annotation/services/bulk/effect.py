@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors import access
 
@@ -30,8 +29,7 @@ class Effect:
 
 def check(*, project: Project, actor: User, rows: int) -> None:
     """Raise `NotAllowed` unless `actor` manages the project, `Refusal` for too many rows."""
-    if not access.may(actor, project, Role.MANAGER):
-        raise NotAllowed("manager_changes_data", _("Only a manager of the project changes its data."))
+    access.refuse_unless_manager(actor, project, "manager_changes_data")
     if rows > MOST_ROWS:
         raise Refusal(
             "too_many_selected_rows",

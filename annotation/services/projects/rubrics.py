@@ -8,8 +8,8 @@ from django.db import transaction
 from django.utils.text import slugify
 from django.utils.translation import gettext as _
 
-from annotation.choices import RatingScale, Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import RatingScale
+from annotation.errors import Refusal
 from annotation.models import Criterion, Project, Rubric, RubricCriterion, RubricVersion, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -48,7 +48,7 @@ def save_rubric(
     rubric: the one to edit; None makes one. An edit without a difference returns the newest version. Refuses
     who does not manage the project, a name that is in use, and criteria that break a limit.
     """
-    _require_manager(saved_by, project)
+    access.refuse_unless_manager(saved_by, project, "manager_writes_rubrics")
     name = _plain(name)
     if not name or len(name) > _LONGEST_NAME:
         raise Refusal(
@@ -93,7 +93,7 @@ def save_rubric(
 def publish_rubric(*, version: RubricVersion, published_by: User) -> Rubric:
     """Put a version into use: judges and rewards may be set to it, and annotators rate by it where asked."""
     rubric = version.rubric
-    _require_manager(published_by, rubric.project)
+    access.refuse_unless_manager(published_by, rubric.project, "manager_writes_rubrics")
     with transaction.atomic():
         rubric = Rubric.objects.select_for_update(no_key=True).select_related("project").get(pk=rubric.pk)
         if rubric.published_id == version.pk:
@@ -119,7 +119,7 @@ def ask_rubric(*, rubric: Rubric, is_asked: bool, by: User) -> Rubric:
 
     One rubric of a project is asked: another one gives way. Refuses one without a published version.
     """
-    _require_manager(by, rubric.project)
+    access.refuse_unless_manager(by, rubric.project, "manager_writes_rubrics")
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=rubric.project_id)
         rubric = Rubric.objects.select_related("project", "published").get(pk=rubric.pk)
@@ -268,8 +268,3 @@ def _archive(version: RubricVersion, *, but: RubricVersion | None = None) -> Non
     ):
         row.is_archived = True
         row.save(update_fields=["is_archived"])
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed("manager_writes_rubrics", _("Only a manager of the project writes its rubrics."))

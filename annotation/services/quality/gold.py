@@ -7,8 +7,8 @@ from django.db.models import Exists, OuterRef
 from django.utils.translation import gettext as _
 
 from annotation.agreement.records import decides_a_pair
-from annotation.choices import AssignmentState, Purpose, Role, Verdict
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import AssignmentState, Purpose, Verdict
+from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
     Comparison,
@@ -47,8 +47,7 @@ def create_gold_item(
     completions a second time for the same purpose. `round_number` is the newest when left out.
     """
     project = prompt.project
-    if not access.may(created_by, project, Role.MANAGER):
-        raise NotAllowed("manager_sets_known_answers", _("Only a manager of the project sets known answers."))
+    access.refuse_unless_manager(created_by, project, "manager_sets_known_answers")
     if purpose == Purpose.WORK:
         raise Refusal(
             "invalid_gold_purpose",

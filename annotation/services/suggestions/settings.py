@@ -4,10 +4,8 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import HelpSettings, Project, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -20,10 +18,7 @@ def set_help(*, project: Project, is_active: bool, by: User, **values: Any) -> H
     `values` are fields of `HelpSettings`. Refuses who does not manage the project, and a value that a field
     does not accept, naming the field.
     """
-    if not access.may(by, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_changes_suggestions", _("Only a manager of the project decides about its suggestions.")
-        )
+    access.refuse_unless_manager(by, project, "manager_changes_suggestions")
     settings = HelpSettings.objects.filter(project=project).first() or HelpSettings(project=project)
     for name, value in values.items():
         setattr(settings, name, value)

@@ -8,8 +8,8 @@ from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role, WithholdingState
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import WithholdingState
+from annotation.errors import Refusal
 from annotation.models import Assignment, Comparison, Completion, CompletionSource, Prompt, User, Withholding
 from annotation.models.work import HOLDS_A_SLOT
 from annotation.selectors import access
@@ -57,10 +57,7 @@ def decide_withholding(*, withholding: Withholding, decided_by: User, release: b
     manage the project.
     """
     comparison = withholding.comparison
-    if not access.may(decided_by, comparison.project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_releases_completions", _("Only a manager of the project decides what annotators see.")
-        )
+    access.refuse_unless_manager(decided_by, comparison.project, "manager_releases_completions")
     state = WithholdingState.RELEASED if release else WithholdingState.DISCARDED
     with transaction.atomic():
         decided = Withholding.objects.filter(pk=withholding.pk, state=WithholdingState.PENDING).update(

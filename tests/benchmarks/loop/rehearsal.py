@@ -25,13 +25,13 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from annotation.agreement.shares import wilson_interval
 from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.preferences import SCENES
 from tests.benchmarks.loop.truth import accuracy, decision_agrees, win_rate
 from training.rlhf.advantages import group_relative
 from training.rlhf.kl import estimate
 from training.rlhf.losses import dpo, policy_gradient
-from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.frozen_features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import FrozenHead, fit_frozen_head
@@ -282,8 +282,11 @@ class Course:
         right = float(np.mean(better > worse))
         old, new = (self._scores(head, self.held_out, texts) for texts in (before, after))
         rate = win_rate(list(new), list(old))["value"]
-        low, high = wilson_interval(rate, float(np.sum(new != old)))
-        checked = len(better) >= _LEAST_JUDGMENTS and wilson_interval(right, len(better))[0] > 0.5
+        differ = float(np.sum(new != old))
+        low, high = wilson_interval(rate * differ, differ)
+        checked = (
+            len(better) >= _LEAST_JUDGMENTS and wilson_interval(right * len(better), len(better))[0] > 0.5
+        )
         verdict = "not_enough_evidence"
         if checked and np.sum(new != old) >= _LEAST_PROMPTS:
             verdict = "promote" if low > 0.5 else "reject" if high < 0.5 else verdict

@@ -160,10 +160,10 @@ class _Project:
 
     def _work(self, number: int) -> None:
         """Do what a worker would do now. Raises with the error of a step that failed."""
-        from training import tasks
         from training.models import Round
+        from training.services import rounds
 
-        tasks.advance_round(Round.objects.get(project__slug=self.slug, number=number).pk)
+        rounds.advance_round(Round.objects.get(project__slug=self.slug, number=number).pk)
         round_ = self._round(number)
         failed = [f"{step['kind']}: {step['error']}" for step in round_["steps"] if step["error"]]
         if failed or round_["state"] == "failed":

@@ -32,7 +32,6 @@ from training.contract import (
     read_manifest,
     read_metrics,
 )
-from training.rlhf.measures.calibration import wilson_interval
 
 
 @pytest.fixture(scope="module", params=["reward", "preference"])
@@ -108,12 +107,6 @@ def test_a_run_ends_early_when_nothing_gets_better(base: Path, tmp_path: Path) -
     for end in range(3, len(losses)):
         assert min(losses[end - 2 : end]) < min(losses[: end - 2], default=math.inf)
     assert status_of(folder).state == "finished"
-
-
-def test_an_accuracy_has_wilsons_interval() -> None:
-    # All of n right: the lower end is n / (n + 1.96²). Half of 10 right: 0.5 ± 0.2634 by the formula.
-    assert wilson_interval(1.0, 2) == pytest.approx((2 / 5.8415, 1.0), abs=1e-4)
-    assert wilson_interval(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
 
 
 def test_training_learns_what_the_judgments_say(finished: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from annotation.agreement.shares import wilson_interval as wilson_of_annotation
+from annotation.agreement.shares import wilson_interval
 from training.rlhf.measures.calibration import (
     cluster_bootstrap,
     expected_calibration_error,
@@ -18,7 +18,6 @@ from training.rlhf.measures.calibration import (
     length_bias,
     pair_probabilities,
     reliability_diagram,
-    wilson_interval,
 )
 
 margin_lists = st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=1, max_size=12)
@@ -108,7 +107,7 @@ def test_a_reliability_diagram_by_hand() -> None:
     assert (high.low, high.high, high.count) == (0.5, 1, 3)
     assert high.mean_probability == pytest.approx(2.3 / 3)
     assert high.observed == pytest.approx(2 / 3)
-    assert (high.observed_low, high.observed_high) == pytest.approx(wilson_of_annotation(2, 3))
+    assert (high.observed_low, high.observed_high) == pytest.approx(wilson_interval(2, 3))
     # 2/5 · |.5 − .2| + 3/5 · |2/3 − 2.3/3| = 0.12 + 0.06
     error = expected_calibration_error([0.1, 0.3, 0.5, 0.8, 1.0], [0, 1, 0, 1, 1], bins=2)
     assert error == pytest.approx(0.18)
@@ -148,12 +147,6 @@ def test_a_diagram_counts_every_prediction_once(predictions, bins) -> None:
 def test_predictions_that_are_none_are_refused(probabilities, outcomes, bins, message) -> None:
     with pytest.raises(ValueError, match=message):
         reliability_diagram(probabilities, outcomes, bins)
-
-
-@given(st.integers(0, 30), st.integers(1, 30))
-def test_wilsons_interval_is_that_of_the_annotators_statistics(hits, more) -> None:
-    total = hits + more
-    assert wilson_interval(hits / total, total) == pytest.approx(wilson_of_annotation(hits, total), abs=1e-12)
 
 
 def test_length_bias_by_hand() -> None:

@@ -11,7 +11,7 @@ from tests.training.engine.fake_server import FakeServer
 from training.choices import CheckpointKind
 from training.engine import Engine, Engines
 from training.models import ArenaLink, Checkpoint
-from training.services.comparing.arena import create_arena, prepare_arena
+from training.services.arenas import create_arena, prepare_arena
 
 
 def make_checkpoints(project: Project, names: Sequence[str] = ("north", "south")) -> list[Checkpoint]:

@@ -18,7 +18,7 @@ from tests.training.comparing.arena_scene import engines_of, make_checkpoints, r
 from tests.training.engine.fake_server import FakeServer
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Slice, VoteCount
 from training.selectors.judgments import decided_judgments
-from training.services.comparing.arena import (
+from training.services.arenas import (
     BALLOTS_A_MINUTE,
     TooFast,
     close_arena,
@@ -27,8 +27,8 @@ from training.services.comparing.arena import (
     prepare_arena,
     vote_in_arena,
 )
-from training.services.comparing.leaderboard import count_votes
-from training.services.comparing.voting import VOTES
+from training.services.leaderboard import count_votes
+from training.services.voting import VOTES
 
 pytestmark = pytest.mark.django_db
 

@@ -15,9 +15,9 @@ from tests.training.comparing.arena_scene import ready_arena
 from tests.training.engine.fake_server import FakeServer
 from training.models import ArenaBallot, ArenaLink, Checkpoint, VoteCount, Voters
 from training.selectors.evaluations import people_say
-from training.services.comparing import arena as arenas
-from training.services.comparing.leaderboard import count_votes
-from training.services.comparing.voting import VOTES
+from training.services import arenas
+from training.services.leaderboard import count_votes
+from training.services.voting import VOTES
 
 pytestmark = pytest.mark.django_db
 

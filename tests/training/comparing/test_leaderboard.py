@@ -25,7 +25,7 @@ from training.ratings import (
 )
 from training.selectors.leaderboard import Choice, board_of
 from training.selectors.standings import WIDEST_INTERVAL, board, groups, is_narrow
-from training.services.comparing.leaderboard import count_votes
+from training.services.leaderboard import count_votes
 
 SignIn = Callable[[User], Client]
 

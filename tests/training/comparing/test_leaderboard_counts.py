@@ -20,8 +20,8 @@ from tests import factories
 from tests.records import judgment_record
 from training.models import EloPoints, Slice, VoteCount, VoteLedger, Voters
 from training.selectors import votes
-from training.services.comparing import leaderboard
-from training.services.comparing.leaderboard import count_votes, rebuild_votes, waiting
+from training.services import leaderboard
+from training.services.leaderboard import count_votes, rebuild_votes, waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -58,7 +58,7 @@ def test_what_waits_is_counted_up_to_one_beyond_a_bound(project, alice, sources,
     for _ in range(3):
         factories.make_judgment(compared(project, sources), alice, (2, 1))
     assert waiting(project) == 3
-    monkeypatch.setattr("training.services.comparing.leaderboard.MOST_WAITING", 1)
+    monkeypatch.setattr("training.services.leaderboard.MOST_WAITING", 1)
     assert waiting(project) == 2
 
 

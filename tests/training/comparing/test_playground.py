@@ -19,14 +19,14 @@ from training.engine import EngineUnavailableError
 from training.forms.comparing import CompareForm
 from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.prompt_sets import progress_on
-from training.services.comparing.prompt_sets import (
+from training.services.prompt_sets import (
     add_prompts,
     create_prompt_set,
     delete_prompt_set,
     remove_prompts,
     rename_prompt_set,
 )
-from training.services.comparing.side_by_side import trouble_of
+from training.services.side_by_side import trouble_of
 
 pytestmark = pytest.mark.django_db
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"{body['model']} says so."
-    monkeypatch.setattr("training.services.comparing.side_by_side.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.side_by_side.engine_for", fake_server.engine)
     monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
     return fake_server
 
@@ -352,11 +352,11 @@ def test_prompts_of_another_project_and_too_many_are_refused(
     foreign = factories.make_prompt(factories.make_project(slug="coffee"), "How strong?")
     with refused("unknown_prompt"):
         add_prompts(prompt_set=tea, prompts=[foreign.pk], changed_by=carol)
-    monkeypatch.setattr("training.services.comparing.prompt_sets.MOST_PROMPTS", 3)
+    monkeypatch.setattr("training.services.prompt_sets.MOST_PROMPTS", 3)
     more = factories.make_prompt(tea.project, "More?")
     with refused("too_many_prompts", most=3):
         add_prompts(prompt_set=tea, prompts=[more.pk], changed_by=carol)
-    monkeypatch.setattr("training.services.comparing.prompt_sets.MOST_SETS", 1)
+    monkeypatch.setattr("training.services.prompt_sets.MOST_SETS", 1)
     with refused("too_many_prompt_sets", most=1):
         create_prompt_set(project=tea.project, name="Second", created_by=carol)
 

@@ -10,5 +10,5 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     """It answers with the model's name turned round, the seed and the number of messages."""
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"{body['model'][::-1]} {body['seed']} after {len(body['messages'])}"
-    monkeypatch.setattr("training.services.conversations.generating.engine_for", fake_server.engine)
+    monkeypatch.setattr("training.services.conversations.engine_for", fake_server.engine)
     return fake_server

@@ -13,9 +13,9 @@ from annotation.services.assignments.next import assign_next
 from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import ArenaLink, TurnResponse, VoteCount, Voters
-from training.services.comparing.arena import close_arena, create_arena
-from training.services.comparing.leaderboard import count_votes
-from training.services.conversations import talking
+from training.services import conversations
+from training.services.arenas import close_arena, create_arena
+from training.services.leaderboard import count_votes
 
 pytestmark = pytest.mark.django_db
 SCRIPT = {"HX-Request": "true"}
@@ -131,7 +131,7 @@ def test_a_visitor_has_one_open_conversation(arena: ArenaLink, guest: Client):
 def test_more_turns_than_a_person_reads_are_refused(
     arena: ArenaLink, guest: Client, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(talking, "TURNS_A_MINUTE", 1)
+    monkeypatch.setattr(conversations, "TURNS_A_MINUTE", 1)
     vote(guest, arena, turn(guest, arena, "How much?"))
     refused = guest.post(at("arena-talk-say", arena), {"text": "And tea?"}, headers=SCRIPT)
     assert (refused.status_code, refused["Retry-After"]) == (422, "60")

@@ -11,8 +11,7 @@ from tests.training.engine.streaming_server import StreamingServer
 from training.choices import TaskName
 from training.models import PreparedOpening
 from training.selectors.conversations import completions_shown, standing_of
-from training.services.conversations import begin
-from training.services.conversations.openings import READY, prepare_openings, sweep_openings
+from training.services.conversations import READY, begin, prepare_openings, sweep_openings
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.django_db
 def task(
     project: Project, carol: User, server: StreamingServer, monkeypatch: pytest.MonkeyPatch
 ) -> ConversationTask:
-    monkeypatch.setattr("training.services.conversations.openings.engine_for", server.engine)
+    monkeypatch.setattr("training.services.conversations.engine_for", server.engine)
     open_conversations(project, carol)
     return save_task(
         project=project, actor=carol, name="Refund", opening="My tea is cold.", system="Be kind."

@@ -24,7 +24,7 @@ from training.engine.addresses import GuardedTransport, is_public
 from training.engine.dialect import OPENAI
 from training.models import Checkpoint
 from training.recipe import SamplingSettings
-from training.services.sampling.asking import _completion
+from training.services.sampling import _completion
 
 CHAT = [{"role": "user", "content": "Why?"}]
 

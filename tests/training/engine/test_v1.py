@@ -19,7 +19,7 @@ from annotation.services.people.tokens import create_token
 from training.engine.addresses import AsyncGuardedTransport
 from training.engine.relay import ClientGoneError, Relay
 from training.models import Checkpoint
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 from training.views import openai
 
 pytestmark = pytest.mark.django_db

@@ -26,7 +26,7 @@ LONG = 1500
 _SET_UP = """
 from annotation.models import User
 from annotation.services.people.tokens import create_token
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 admin = User.objects.create_superuser("admin", password="x")
 from annotation.services.projects.projects import create_project
 create_project(name="Tea", slug="tea", guideline="Be right.")

@@ -11,9 +11,9 @@ from tests.training.engine.fake_server import FakeServer
 from training.choices import RoundState, StepKind
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.evaluation.evaluations import evaluate_round
-from training.services.jobs.step_heartbeat import StepHeartbeat
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
+from training.services.evaluations import evaluate_round
+from training.services.jobs import StepHeartbeat
 
 VALIDATED = {
     "held_out_decided": 100.0,

@@ -21,7 +21,7 @@ from training.choices import CheckpointKind, RoundState, StepKind
 from training.engine import Engine
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Round, RoundStep
 from training.selectors.drift import items_of, matrix_of
-from training.services.evaluation.drift import do_measurement, interval_of, judged_pairs, request_measurement
+from training.services.drift import agreement_interval, do_measurement, judged_pairs, request_measurement
 
 SignIn = Callable[[User], Client]
 
@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     """Scores an answer by its length."""
     fake = FakeServer()
     monkeypatch.setattr(
-        "training.services.evaluation.drift.engine_for", lambda _: Engine(transport=httpx.MockTransport(fake))
+        "training.services.drift.engine_for", lambda _: Engine(transport=httpx.MockTransport(fake))
     )
     return fake
 
@@ -305,14 +305,16 @@ def test_the_page_asks_the_database_as_often_for_many_models_as_for_one(
 def test_pairs_of_one_prompt_hang_together():
     # Ten prompts of ten pairs each, all right or all wrong: as uncertain as ten pairs, not as a hundred.
     together = {n: [10.0 * (n % 2), 10.0] for n in range(10)}
-    low, high = interval_of(together)
+    low, high = agreement_interval(together)
     assert high - low > 0.5
-    assert interval_of({}) == (None, None)
+    assert agreement_interval({}) == (None, None)
 
 
 def test_where_all_agree_the_interval_is_not_a_point():
     # Wilson, 4 of 4: 1 / (1 + z²/4) = 0.5101, not 1.
-    assert list(interval_of({n: [2.0, 2.0] for n in range(4)})) == pytest.approx([0.5101, 1.0], abs=1e-4)
+    assert list(agreement_interval({n: [2.0, 2.0] for n in range(4)})) == pytest.approx(
+        [0.5101, 1.0], abs=1e-4
+    )
 
 
 def test_a_plot_reaches_over_its_intervals():

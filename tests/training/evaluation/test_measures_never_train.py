@@ -17,7 +17,7 @@ from training.contract import read_snapshot
 from training.models import Round
 from training.selectors.judgments import decided_judgments
 from training.selectors.rounds import material_of
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
 
 pytestmark = pytest.mark.django_db

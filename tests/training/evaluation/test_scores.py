@@ -20,9 +20,9 @@ from tests.training.engine.fake_server import FakeServer
 from training.choices import RoundState
 from training.engine import Engine
 from training.models import Checkpoint, Round, Run, Snapshot
-from training.services.evaluation import scores
-from training.services.evaluation.scores import score_newest_round, score_project, sweep_scores, unscored
+from training.services import scores
 from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.scores import score_newest_round, score_project, sweep_scores, unscored
 
 pytestmark = pytest.mark.django_db
 

@@ -12,10 +12,10 @@ from training.contract import ContractError, part_of_prompt
 from training.models import Round
 from training.recipe import Recipe
 from training.selectors.evaluations import evaluation_of, evaluator_of
-from training.services.evaluation import evaluators
-from training.services.evaluation.scores import reward_models_of
+from training.services import evaluations
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.dry_run import dry_run
+from training.services.scores import reward_models_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
 def in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put every other of the four prompts on the evaluator's part, whatever their hashes are."""
     halves = ["policy", "evaluator"]
-    monkeypatch.setattr(evaluators, "part_of_prompt", lambda prompt: halves[int(prompt) % 2])
+    monkeypatch.setattr(evaluations, "part_of_prompt", lambda prompt: halves[int(prompt) % 2])
 
 
 def labelled_with(project: Project, alice: User, evaluator: str) -> Round:
@@ -128,8 +128,8 @@ def test_from_enough_judgments_on_a_second_one_is_trained_by_default(
 ):
     round_ = labelled_with(project, alice, "auto")
 
-    monkeypatch.setattr(evaluators, "ENOUGH_JUDGMENTS", 4)
-    assert evaluators.trains_evaluator(round_)
+    monkeypatch.setattr(evaluations, "ENOUGH_JUDGMENTS", 4)
+    assert evaluations.trains_evaluator(round_)
     assert [run.title for run in dry_run(round_=round_).runs] == [
         "reward model",
         "second reward model",
@@ -138,8 +138,8 @@ def test_from_enough_judgments_on_a_second_one_is_trained_by_default(
     # Four judgments, two for each.
     assert dry_run(round_=round_).runs[1].examples == 2
 
-    monkeypatch.setattr(evaluators, "ENOUGH_JUDGMENTS", 5)
-    assert not evaluators.trains_evaluator(round_)
+    monkeypatch.setattr(evaluations, "ENOUGH_JUDGMENTS", 5)
+    assert not evaluations.trains_evaluator(round_)
     assert len(dry_run(round_=round_).runs) == 2
 
 
@@ -152,9 +152,9 @@ def test_no_second_one_is_trained_where_it_is_not_wanted_or_would_learn_nothing(
     monkeypatch: pytest.MonkeyPatch,
     setting: str,
 ):
-    monkeypatch.setattr(evaluators, "part_of_prompt", lambda prompt: "policy")
+    monkeypatch.setattr(evaluations, "part_of_prompt", lambda prompt: "policy")
 
-    assert not evaluators.trains_evaluator(labelled_with(project, alice, setting))
+    assert not evaluations.trains_evaluator(labelled_with(project, alice, setting))
 
 
 def test_about_half_of_all_prompts_are_on_each_part_and_stay_there():

@@ -12,9 +12,9 @@ from annotation.models import Project, User
 from tests.refusals import refused
 from tests.training.evaluation.test_scores import reward_model
 from training.models import Checkpoint, Snapshot, YardstickResult
-from training.services.evaluation import yardsticks
-from training.services.registry.checkpoints import register_starter
-from training.services.registry.processes import Ended
+from training.services import evaluations
+from training.services.checkpoints import register_starter
+from training.services.runs.launcher import Ended
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +46,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         Path(command[command.index("--out") + 1]).write_text(json.dumps(RESULT))
         return Ended(code=0, output="", last_line="")
 
-    monkeypatch.setattr(yardsticks, "run_process", run)
+    monkeypatch.setattr(evaluations, "run_process", run)
     return commands
 
 

@@ -14,7 +14,7 @@ from annotation.services.people.tokens import create_token
 from tests import factories
 from tests.training.feedback.conftest import ORIGIN, Application
 from training.models import Feedback, FeedbackKey, FeedbackSettings
-from training.services.feedback import giving
+from training.services.feedback import recording
 from training.services.feedback.settings import revoke_key
 
 pytestmark = pytest.mark.django_db
@@ -53,9 +53,9 @@ def test_a_thousand_votes_of_one_user_on_one_completion_are_one_and_changes_are_
     statuses = [
         application.give("a", thumb=("down", "up")[n % 2], user="anna").status_code for n in range(24)
     ]
-    assert statuses == [200] * giving.MOST_CHANGES + [422, 200, 422, 200]
+    assert statuses == [200] * recording.MOST_CHANGES + [422, 200, 422, 200]
     row = Feedback.objects.get()
-    assert row.changes == giving.MOST_CHANGES
+    assert row.changes == recording.MOST_CHANGES
 
 
 def test_the_same_request_with_an_idempotency_key_is_stored_once(application: Application):
@@ -186,7 +186,7 @@ def test_one_user_one_address_and_one_source_are_bounded(
     statuses = [application.give(name, thumb="up", user="ben").status_code for name in "abc"]
     assert statuses == [201, 201, 429]
     # A key of its own, from one address: two a minute.
-    monkeypatch.setattr(giving, "ADDRESS_PER_MINUTE", 2)
+    monkeypatch.setattr(recording, "ADDRESS_PER_MINUTE", 2)
     answers = [application.give("a", by_key=True, thumb="up", user=user) for user in ("x", "y", "z")]
     assert [answer.status_code for answer in answers] == [201, 201, 429]
     assert int(answers[-1]["Retry-After"]) == 60

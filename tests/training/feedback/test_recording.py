@@ -18,10 +18,8 @@ from tests.training.engine.test_v1 import outsource
 from tests.training.feedback.conftest import Application
 from training.models import ApplicationRequest, Feedback, FeedbackSettings, RequestOptIn
 from training.services.feedback import recording
-from training.services.feedback.erasure import Erased, erase_expired, erase_user
-from training.services.feedback.pseudonyms import pseudonym
-from training.services.feedback.redaction import Redactor
-from training.services.feedback.settings import change_settings, opt_in, opt_out
+from training.services.feedback.recording import Erased, erase_expired, erase_user, pseudonym
+from training.services.feedback.settings import Redactor, change_settings, opt_in, opt_out
 
 pytestmark = pytest.mark.django_db
 

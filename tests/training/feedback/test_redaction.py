@@ -5,7 +5,7 @@ import time
 import pytest
 
 from annotation.errors import Refusal
-from training.services.feedback.redaction import SUGGESTED, Redactor, TooSlowError, checked_patterns
+from training.services.feedback.settings import SUGGESTED, Redactor, TooSlowError, checked_patterns
 
 
 @pytest.mark.parametrize(

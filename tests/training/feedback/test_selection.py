@@ -20,8 +20,7 @@ from training.models import (
 )
 from training.services.feedback import selection
 from training.services.feedback.abuse import check_project
-from training.services.feedback.erasure import Erased, erase_user
-from training.services.feedback.pseudonyms import pseudonym
+from training.services.feedback.recording import Erased, erase_user, pseudonym
 from training.services.feedback.selection import select_requests, sweep_selection
 from training.services.feedback.settings import set_rule
 

@@ -17,7 +17,7 @@ from annotation.services.judgments.programs import create_machine
 from tests import factories
 from training.choices import StepKind, TaskName
 from training.models import DriftMeasurement, FeedbackSettings, Judge, Round, RoundStep
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 from webapp.supervision import programs
 
 pytestmark = pytest.mark.django_db

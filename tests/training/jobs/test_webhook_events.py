@@ -13,7 +13,7 @@ from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import behave
 from training.choices import RoundState
 from training.models import Round
-from training.services.registry.registry import delete_files
+from training.services.checkpoint_files import delete_files
 from training.services.rounds import (
     advance_round,
     cancel_round,

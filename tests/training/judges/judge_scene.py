@@ -12,7 +12,7 @@ from annotation.models import Comparison, Project
 from tests import factories
 from training.engine import Engine
 from training.models import Judge
-from training.services.judges import judge_job
+from training.services import judges
 
 Says = Callable[[list[str], dict[str, Any]], str]
 
@@ -60,7 +60,7 @@ def prompt(project: Project, text: str) -> Any:
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeJudge:
     """A judge's server for the code under test."""
     fake_judge = FakeJudge()
-    monkeypatch.setattr(judge_job, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_judge)))
+    monkeypatch.setattr(judges, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_judge)))
     return fake_judge
 
 
@@ -77,6 +77,6 @@ def make_pairs(project: Project, count: int = 2) -> list[Comparison]:
 
 def work(judge: Judge) -> Judge:
     """Have a worker judge what is left."""
-    judge_job.judge_comparisons(judge.pk)
+    judges.judge_comparisons(judge.pk)
     judge.refresh_from_db()
     return judge

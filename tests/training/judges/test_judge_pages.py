@@ -18,10 +18,8 @@ from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work
 from training.models import Checkpoint, Judge
 from training.selectors.judges import report_of
-from training.services.judges.judges import create_judge
-from training.services.judges.judging import DEFAULT_TEMPLATE
-from training.services.registry.checkpoints import register_starter
-from training.services.registry.served_models import register_served_model
+from training.services.checkpoints import register_served_model, register_starter
+from training.services.judges import DEFAULT_TEMPLATE, create_judge
 
 pytestmark = pytest.mark.django_db
 

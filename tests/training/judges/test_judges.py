@@ -30,11 +30,16 @@ from tests.training.judges.judge_scene import (
 )
 from training.contract import read_snapshot, read_snapshot_header
 from training.models import Judge, JudgeVerdict
-from training.services.judges import judge_job
-from training.services.judges.judge_job import sweep_judges
-from training.services.judges.judges import create_judge, set_judge
-from training.services.judges.judging import DEFAULT_TEMPLATE, read_reply, template_digest
-from training.services.registry.checkpoints import register_starter
+from training.services import judges
+from training.services.checkpoints import register_starter
+from training.services.judges import (
+    DEFAULT_TEMPLATE,
+    create_judge,
+    read_reply,
+    set_judge,
+    sweep_judges,
+    template_digest,
+)
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
@@ -187,7 +192,7 @@ def test_a_paused_judge_stops_before_its_next_question(
         set_judge(judge=machine, active=False, by=carol)
         return read_reply(text, order)
 
-    monkeypatch.setattr(judge_job, "read_reply", read_and_pause)
+    monkeypatch.setattr(judges, "read_reply", read_and_pause)
     work(machine)
     assert len(server.asked) == 1
     assert not Judgment.objects.filter(annotator=machine.user).exists()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.services.judges.judging import (
+from training.services.judges import (
     DEFAULT_TEMPLATE,
     Reply,
     UnreadableError,

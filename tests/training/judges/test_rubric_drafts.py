@@ -20,24 +20,22 @@ from training.contract.rubric import LONGEST_REPLY, RubricReplyError
 from training.engine import Engine
 from training.models import RubricDraft
 from training.selectors.rubric_drafts import checked_criteria
-from training.services.judges import drafting
-from training.services.judges.drafting import (
-    decided_pairs,
-    do_draft,
-    request_draft,
-    split_by_prompt,
-    sweep_drafts,
-)
-from training.services.judges.proposals import (
+from training.services import rubric_drafts
+from training.services.checkpoints import register_starter
+from training.services.rubric_drafts import (
     MOST_MERGED,
     MOST_OF_A_REPLY,
     Pair,
     Proposal,
+    decided_pairs,
+    do_draft,
     merged,
     proposal_question,
     read_proposals,
+    request_draft,
+    split_by_prompt,
+    sweep_drafts,
 )
-from training.services.registry.checkpoints import register_starter
 
 # ── Proposals ─────────────────────────────────────────────────────────────────────────
 
@@ -148,7 +146,9 @@ class FakeModel:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     fake_model = FakeModel()
-    monkeypatch.setattr(drafting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model)))
+    monkeypatch.setattr(
+        rubric_drafts, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model))
+    )
     return fake_model
 
 

@@ -28,9 +28,8 @@ from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, install, make_pairs, work
 from training.models import Judge
 from training.selectors.judges import report_of
-from training.services.judges.judges import create_judge
-from training.services.judges.judging import RUBRIC_TEMPLATE
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
+from training.services.judges import RUBRIC_TEMPLATE, create_judge
 
 pytestmark = pytest.mark.django_db
 

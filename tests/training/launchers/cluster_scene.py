@@ -121,4 +121,4 @@ def pause_at_step(patch: pytest.MonkeyPatch, round_: Round, actor: User, *, step
             pause_round(round_=round_, actor=actor)
         return job_files.read_beat(folder, job)
 
-    patch.setattr("training.services.runs.cluster_runs.read_beat", read_beat)
+    patch.setattr("training.services.runs.clusters.read_beat", read_beat)

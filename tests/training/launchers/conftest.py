@@ -20,7 +20,7 @@ from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind
 from training.models import Round, RoundStep, Run
 from training.services.rounds import start_round
-from training.services.runs import cluster_runs
+from training.services.runs import clusters
 
 SCHEDULER = Path(__file__).with_name("fake_scheduler.py")
 
@@ -66,8 +66,8 @@ def scheduler(
     settings.RONDO_COMMAND_LOGS = f"{command} logs {{handle}} {{lines}}"
     settings.RONDO_CLUSTER_HOME = str(rondo_home)
     settings.RONDO_LAUNCHER_POLL_SECONDS = 0.1
-    monkeypatch.setattr(cluster_runs, "_PAUSE_SECONDS", 0.1)
-    monkeypatch.setattr(cluster_runs, "_SETTLE_SECONDS", 2.0)
+    monkeypatch.setattr(clusters, "_PAUSE_SECONDS", 0.1)
+    monkeypatch.setattr(clusters, "_SETTLE_SECONDS", 2.0)
     monkeypatch.setattr("annotation.services.jobs.running._POLL_SECONDS", 0.05)
     fake_scheduler = Scheduler(folder)
     yield fake_scheduler

@@ -21,8 +21,8 @@ from training.launchers.node.files import Files
 from training.launchers.node.run import NodeRun
 from training.models import Launch, Round, RoundStep
 from training.services.rounds import cancel_round, resume_round, start_again
-from training.services.runs import cluster_runs
-from training.services.runs.launch_sweep import sweep_launches
+from training.services.runs import clusters
+from training.services.runs.clusters import sweep_launches
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer", "rings")]
 
@@ -148,7 +148,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
 ):
     scheduler.switch("hold")
     round_ = step.round
-    real = cluster_runs._Watcher._waiting_message
+    real = clusters._Watcher._waiting_message
 
     def cancel_once_it_waits(watcher: Any) -> str:
         words = real(watcher)
@@ -156,7 +156,7 @@ def test_a_job_that_waits_in_the_queue_is_taken_out_when_the_round_is_cancelled(
             cancel_round(round_=round_, actor=carol)
         return words
 
-    monkeypatch.setattr(cluster_runs._Watcher, "_waiting_message", cancel_once_it_waits)
+    monkeypatch.setattr(clusters._Watcher, "_waiting_message", cancel_once_it_waits)
     assert not do_step(step)
     step.refresh_from_db()
     assert step.state == StepState.CANCELLED

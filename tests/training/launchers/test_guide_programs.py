@@ -28,7 +28,7 @@ from training.launchers import Job, JobReport, LauncherError, LauncherUnreachabl
 from training.launchers.command import CommandTemplate
 from training.models import Launch, RoundStep
 from training.services.rounds import cancel_round
-from training.services.runs.launch_sweep import sweep_launches
+from training.services.runs.clusters import sweep_launches
 
 PAGE = "how-to/train-on-a-cluster.md"
 FAKE = Path(__file__).with_name("fake_programs.py")

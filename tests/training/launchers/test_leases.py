@@ -16,7 +16,8 @@ from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind, StepState
 from training.models import GpuLease, Round, RoundStep, Run, Snapshot, Worker
 from training.services.rounds import start_round
-from training.services.runs import launcher, leases
+from training.services.runs import launcher
+from training.services.runs import launcher as leases
 
 pytestmark = pytest.mark.django_db
 

@@ -15,8 +15,8 @@ from tests.refusals import refused
 from training.models import Launch, Round, Run, Snapshot, Worker
 from training.recipe import Recipe
 from training.services.rounds import start_round
-from training.services.rounds.launch_plan import launch_plan
-from training.services.runs.launchers import resources_of
+from training.services.rounds.dry_run import launch_plan
+from training.services.runs.clusters import resources_of
 
 pytestmark = pytest.mark.django_db
 

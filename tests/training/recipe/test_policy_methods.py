@@ -14,7 +14,7 @@ from training.contract import RunSpec, read_spec
 from training.models import Checkpoint, Round, Run
 from training.recipe import Recipe
 from training.services.rounds import advance_round, open_first_round, start_round
-from training.services.rounds.reward_models import with_reward_models
+from training.services.rounds.recipes import with_reward_models
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 

@@ -13,7 +13,7 @@ from training.contract import PolicyGradientSettings
 from training.models import Round, RoundStep
 from training.recipe import Recipe
 from training.recipe.form import flattened, with_policy
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 
 pytestmark = pytest.mark.django_db
 

@@ -13,8 +13,8 @@ from tests.refusals import refused
 from training.contract import ContractError
 from training.models import Checkpoint, Round
 from training.recipe import Recipe, Sampler, SamplingSettings
-from training.services.registry.checkpoints import register_starter
-from training.services.sampling.answers import prompts_of, questions_of
+from training.services.checkpoints import register_starter
+from training.services.sampling import prompts_of, questions_of
 
 pytestmark = pytest.mark.django_db
 

@@ -13,11 +13,10 @@ from training.contract import RewardPart, RunSpec, canonical_json
 from training.models import Checkpoint
 from training.recipe import Recipe
 from training.rlhf.rewards.from_settings import build_rewards
-from training.services.judges.judges import create_judge
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
+from training.services.judges import create_judge
 from training.services.rounds import open_first_round
-from training.services.rounds.reward_models import with_reward_models
-from training.services.rounds.rubric_rewards import unknown_rubric, with_rubric
+from training.services.rounds.recipes import unknown_rubric, with_reward_models, with_rubric
 
 pytestmark = pytest.mark.django_db
 

@@ -8,8 +8,7 @@ from pytest_django import Settings
 from annotation.models import User
 from training.choices import BaseOrigin
 from training.models import BaseModelAddition
-from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import NewBaseModel, request_base_model
+from training.services.base_models import NewBaseModel, do_addition, request_base_model
 
 
 def added(request: NewBaseModel, user: User) -> BaseModelAddition:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.tiny import tiny_model_folder
-from training.services.registry import base_adding, processes
+from training.services import base_models
+from training.services.runs import launcher
 
 
 @pytest.fixture
@@ -20,18 +21,18 @@ def forked_inspections(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         environment: Mapping[str, str],
         beat: Callable[[], object],
         seconds: float | None = None,
-    ) -> processes.Ended:
-        if tuple(command[:3]) != base_adding.INSPECT_COMMAND:
-            return processes.run_process(command, environment=environment, beat=beat, seconds=seconds)
+    ) -> launcher.Ended:
+        if tuple(command[:3]) != base_models.INSPECT_COMMAND:
+            return launcher.run_process(command, environment=environment, beat=beat, seconds=seconds)
         beat()
         output, errors = tmp_path / "inspection-output", tmp_path / "inspection-errors"
         for file in (output, errors):
             file.write_text("")
         code = Forked(command[2], command[3:], environment, output, errors).wait()
         lines = errors.read_text().strip().splitlines() or [""]
-        return processes.Ended(code=code, output=output.read_text(), last_line=lines[-1].strip())
+        return launcher.Ended(code=code, output=output.read_text(), last_line=lines[-1].strip())
 
-    monkeypatch.setattr(base_adding, "run_process", run)
+    monkeypatch.setattr(base_models, "run_process", run)
 
 
 @pytest.fixture(scope="module")

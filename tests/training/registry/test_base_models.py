@@ -18,17 +18,20 @@ from tests.rlhf.model.families import family_folder
 from tests.training.registry.base_model_scene import added, change_json, leftovers, of_folder
 from training.choices import BaseOrigin, CheckpointKind
 from training.models import BaseModel, BaseModelAddition, Checkpoint, ProjectBase
-from training.services.registry import base_adding, processes
-from training.services.registry.base_adding import do_addition, sweep_additions
-from training.services.registry.base_estimates import CACHE_TOKENS, estimates_of
-from training.services.registry.base_models import (
+from training.services import base_models
+from training.services.base_models import (
+    CACHE_TOKENS,
     STARTER_PACKAGE,
     NewBaseModel,
+    do_addition,
+    estimates_of,
     inspect_again,
     remove_base_model,
     request_base_model,
+    sweep_additions,
 )
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
+from training.services.runs import launcher
 from training.services.runs.memory import PROCESS_BYTES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("forked_inspections")]
@@ -54,7 +57,7 @@ def test_a_folder_becomes_a_base_model_with_its_facts_and_the_digest_of_every_fi
     server_folder: Path, admin: User, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
     # The command itself, as workers run it.
-    monkeypatch.setattr(base_adding, "run_process", processes.run_process)
+    monkeypatch.setattr(base_models, "run_process", launcher.run_process)
     addition = added(of_folder(server_folder), admin)
     assert (addition.state, addition.error) == (JobState.FINISHED, "")
     base = BaseModel.objects.get(name="tiny-llama")

@@ -22,12 +22,18 @@ from training.contract import KtoSettings, PolicyGradientSettings, PreferenceSet
 from training.models import ArenaLink, Checkpoint, CheckpointExport, Judge, Round, Run
 from training.selectors.checkpoints import uses_of
 from training.selectors.projects import checkpoints_of
-from training.services.registry.descriptions import describe_checkpoint
-from training.services.registry.registry import delete_files, sweep_deleted
-from training.services.registry.retention import apply_retention, expired_files
-from training.services.registry.verification import check_files, require_intact, require_registered
+from training.services.checkpoint_files import (
+    apply_retention,
+    check_files,
+    delete_files,
+    expired_files,
+    require_intact,
+    require_registered,
+    sweep_deleted,
+)
+from training.services.checkpoints import describe_checkpoint
 from training.services.rounds.dry_run import refuse_unless_fits
-from training.services.rounds.reward_models import with_reward_models
+from training.services.rounds.recipes import with_reward_models
 
 SignIn = Callable[[User], Client]
 pytestmark = pytest.mark.django_db

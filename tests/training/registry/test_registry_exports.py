@@ -24,8 +24,8 @@ from training.figures.lineage import BOX_HEIGHT, BOX_WIDTH, Node, picture_of
 from training.figures.model_card import model_card
 from training.models import Checkpoint, CheckpointExport, Evaluation, Round
 from training.selectors.checkpoints import card_of, lineage_picture
-from training.services.registry import exports
-from training.services.registry.exports import do_export, request_export
+from training.services import checkpoint_exports
+from training.services.checkpoint_exports import do_export, request_export
 
 SignIn = Callable[[User], Client]
 TOKEN = "hf_a_very_secret_token"
@@ -52,7 +52,7 @@ shutil.copyfile(told.card, told.out / "README.md")
 def fake_export(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "export.py"
     script.write_text(textwrap.dedent(_FAKE_EXPORT))
-    monkeypatch.setattr(exports, "EXPORT_COMMAND", (sys.executable, str(script)))
+    monkeypatch.setattr(checkpoint_exports, "EXPORT_COMMAND", (sys.executable, str(script)))
 
 
 @pytest.fixture

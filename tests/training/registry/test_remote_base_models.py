@@ -19,11 +19,11 @@ from training.choices import BaseOrigin
 from training.engine import Engine
 from training.files.hub.__main__ import download
 from training.models import BaseModel, BaseModelAddition, Checkpoint
-from training.services.registry import base_adding
-from training.services.registry.base_adding import do_addition
-from training.services.registry.base_models import (
+from training.services import base_models
+from training.services.base_models import (
     NewBaseModel,
     cancel_addition,
+    do_addition,
     look_up_on_hub,
     request_base_model,
 )
@@ -171,7 +171,7 @@ def _served(monkeypatch: pytest.MonkeyPatch, settings: Settings, answer: httpx.R
         options["transport"] = httpx.MockTransport(lambda request: answer)
         return Engine(**options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(base_adding, "Engine", engine)
+    monkeypatch.setattr(base_models, "Engine", engine)
 
 
 def test_a_model_of_another_server_is_added_when_that_server_knows_it(

@@ -10,7 +10,7 @@ from annotation.services.jobs import claims
 from training.choices import StepKind, Verdict
 from training.models import Round, RoundStep
 from training.services.rounds import deciding, executor
-from training.services.rounds.promotion import Decision
+from training.services.rounds.deciding import Decision
 
 BY_HAND = {"promotion": {"by_hand": True}}
 

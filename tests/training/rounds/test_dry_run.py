@@ -22,11 +22,9 @@ from training.contract import MachineUse, OptimiserSettings, RewardSettings, app
 from training.models import Checkpoint, Round, RoundStep, Run
 from training.selectors.dashboard import next_step_of
 from training.selectors.training_time import Pace, steps_of
-from training.services.registry.checkpoints import register_starter
-from training.services.registry.served_models import register_served_model
-from training.services.rounds.dry_run import dry_run, refuse_unless_fits
-from training.services.rounds.memory_gate import UNKNOWN, PlannedRun
-from training.services.rounds.opening import open_round
+from training.services.checkpoints import register_served_model, register_starter
+from training.services.rounds.controls import open_round
+from training.services.rounds.dry_run import UNKNOWN, PlannedRun, dry_run, refuse_unless_fits
 from training.services.runs.memory import Shape
 
 pytestmark = pytest.mark.django_db

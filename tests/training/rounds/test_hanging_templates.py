@@ -12,12 +12,12 @@ from annotation.models import Project
 from tests import factories
 from training.choices import RoundState
 from training.models import Round
-from training.services.registry import chat_templates
-from training.services.registry.base_adding import _inspect_folder
-from training.services.registry.checkpoints import register_starter
-from training.services.registry.processes import TIMED_OUT, run_process
+from training.services import chat_templates
+from training.services.base_models import _inspect_folder
+from training.services.checkpoints import register_starter
+from training.services.rounds.controls import open_first_round, open_round
 from training.services.rounds.dry_run import dry_run
-from training.services.rounds.opening import open_first_round, open_round
+from training.services.runs.launcher import TIMED_OUT, run_process
 
 pytestmark = pytest.mark.django_db
 

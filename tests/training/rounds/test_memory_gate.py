@@ -20,11 +20,10 @@ from tests.training.jobs.machines_report import report
 from tests.training.rounds.test_dry_run import SMALL
 from training.choices import RoundState
 from training.models import Round, Worker
-from training.services.jobs.workers import machine_use, model_server_bytes
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 from training.services.rounds import start_round
-from training.services.rounds.dry_run import dry_run, refuse_unless_fits
-from training.services.rounds.memory_gate import training_machine
+from training.services.rounds.dry_run import dry_run, refuse_unless_fits, training_machine
+from training.services.workers import machine_use, model_server_bytes
 
 pytestmark = pytest.mark.django_db
 
@@ -106,9 +105,9 @@ def test_a_worker_reports_device_precision_and_what_the_model_server_holds(monke
     monkeypatch.setattr(psutil, "process_iter", lambda attrs: processes)
     assert model_server_bytes(on_gpu=False) == 3 * GIB
     listed = "1, 2048\n2, 4096\n7, [N/A]\nnonsense\n"
-    monkeypatch.setattr("training.services.jobs.gpus.shutil.which", lambda name: name)
+    monkeypatch.setattr("training.services.jobs.shutil.which", lambda name: name)
     monkeypatch.setattr(
-        "training.services.jobs.gpus.subprocess.run",
+        "training.services.jobs.subprocess.run",
         lambda *arguments, **more: SimpleNamespace(stdout=listed),
     )
     assert model_server_bytes(on_gpu=True) == 2 * GIB

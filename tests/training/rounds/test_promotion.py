@@ -10,7 +10,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import VALIDATED, evaluate, trained_round
 from training.choices import Verdict
 from training.models import Round
-from training.services.rounds.promotion import Decision, decision_of
+from training.services.rounds.deciding import Decision, decision_of
 
 pytestmark = pytest.mark.django_db
 

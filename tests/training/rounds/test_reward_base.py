@@ -26,13 +26,12 @@ from training.contract import (
 )
 from training.models import BaseModel, Checkpoint, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, Recipe, default_recipe
-from training.services.registry.base_models import register_base_model
-from training.services.registry.checkpoints import register_starter
+from training.services.base_models import register_base_model
+from training.services.checkpoints import register_starter
 from training.services.rounds import draft_first_round, start_round
 from training.services.rounds.dry_run import dry_run
-from training.services.rounds.recipes import change_recipe
-from training.services.rounds.reward_models import with_reward_models
-from training.services.runs.run_files import checkpoints_of_run
+from training.services.rounds.recipes import change_recipe, with_reward_models
+from training.services.runs.files import checkpoints_of_run
 
 pytestmark = pytest.mark.django_db
 

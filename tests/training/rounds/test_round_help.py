@@ -18,7 +18,7 @@ from training.selectors.evaluation_words import summary_of
 from training.selectors.evaluations import digest_of, evaluation_of, evaluation_settings
 from training.selectors.outlook import outlook_of
 from training.selectors.round_help import help_of
-from training.services.rounds.promotion import decision_of
+from training.services.rounds.deciding import decision_of
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, decide, do_steps_before, states
 from training.choices import RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.jobs import StepHeartbeat
 from training.services.rounds import (
     advance_round,
     cancel_round,

@@ -14,11 +14,10 @@ from tests.training.conftest import judge_all
 from tests.training.rounds.round_scenes import behave, do_steps_before
 from training.choices import RoundState, RunState, StepKind
 from training.models import EvaluatedPrompt, Round, RoundStep, Run
-from training.services.evaluation import evaluations
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services import evaluations
+from training.services.jobs import StepHeartbeat
 from training.services.rounds import advance_round, start_round
-from training.services.rounds.executor import claim_step
-from training.services.rounds.steps import do_step
+from training.services.rounds.executor import claim_step, do_step
 from training.services.runs import launcher
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer", "rings")]

@@ -15,7 +15,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, deeds, do_steps_before
 from training.choices import STATE_OF_STEP, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services.jobs import StepHeartbeat
 from training.services.rounds import (
     advance_round,
     cancel_round,
@@ -29,8 +29,8 @@ from training.services.rounds import (
     start_round,
     sweep,
 )
-from training.services.rounds.steps import do_step
-from training.services.rounds.transitions import IN_PROGRESS, MAY_FOLLOW, enter, move
+from training.services.rounds.controls import IN_PROGRESS, MAY_FOLLOW, enter, move
+from training.services.rounds.executor import do_step
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
 

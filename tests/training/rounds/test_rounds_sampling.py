@@ -16,9 +16,9 @@ from tests.training.rounds.round_scenes import states
 from training.choices import RoundState, StepState
 from training.models import Round, RoundStep
 from training.recipe import default_recipe
-from training.services.jobs.step_heartbeat import StepHeartbeat
+from training.services import sampling
+from training.services.jobs import StepHeartbeat
 from training.services.rounds import advance_round, cancel_round, open_first_round, start_again
-from training.services.sampling import answers
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
 
@@ -38,7 +38,7 @@ def test_a_round_is_in_labelling_when_the_first_prompts_are_answered(
         seen.append((Round.objects.get().state, Comparison.objects.count()))
         return created
 
-    monkeypatch.setattr(answers, "create_comparison", create)
+    monkeypatch.setattr(sampling, "create_comparison", create)
     advance_round(round_.pk)
     # Three are there before people are told that they may label; the rest comes while they do.
     assert list(dict.fromkeys(seen)) == [
@@ -73,7 +73,7 @@ def test_answers_carry_how_they_came_to_be(labelled: Round):
 def test_a_server_that_still_loads_is_waited_for(
     project: Project, prompts: list[Prompt], fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("training.services.sampling.patience._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("training.services.sampling._FIRST_PAUSE_SECONDS", 0.01)
     refusals = iter([503, 503, 502])
     messages = []
 
@@ -215,14 +215,14 @@ def test_about_eight_answers_are_in_flight_and_at_least_two_requests(
     def slowly(request: httpx.Request) -> None:
         nonlocal flying
         if request.method == "POST":
-            answers = json.loads(request.content)["n"]
+            sampling = json.loads(request.content)["n"]
             with lock:
-                flying += answers
+                flying += sampling
                 seen.append(flying)
             # Long enough for every other request to begin.
             time.sleep(0.1)
             with lock:
-                flying -= answers
+                flying -= sampling
 
     fake_server.trouble = slowly
     samplers = [{"checkpoint": "policy", "completions": size}]

@@ -17,8 +17,7 @@ from tests import factories
 from training.contract import MachineUse, append_machine_use, read_machine_use
 from training.models import Run
 from training.recipe import Recipe, default_recipe
-from training.services.runs.archives import secrets_in, zip_of_folder
-from training.services.runs.event_files import crc32c, event_file
+from training.services.runs.files import crc32c, event_file, secrets_in, zip_of_folder
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 

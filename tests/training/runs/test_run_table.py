@@ -19,7 +19,7 @@ from tests.training.registry.registry_rows import make_snapshot
 from training.models import Run
 from training.selectors.run_columns import best_values, offered_columns
 from training.selectors.run_comparison import comparison_of
-from training.services.runs.summaries import MOST_METRICS, summarise, sweep_summaries
+from training.services.runs.runs import MOST_METRICS, summarise, sweep_summaries
 
 pytestmark = pytest.mark.django_db
 SignIn = Callable[[User], Client]

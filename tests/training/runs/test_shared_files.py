@@ -27,11 +27,10 @@ from training.files import run_folders
 from training.files import shared as shared_files
 from training.files.run_folders import folder_of
 from training.models import Checkpoint, CheckpointExport, Round, Run, Snapshot
-from training.services.registry.checkpoints import register_checkpoint
-from training.services.registry.registry import delete_files
-from training.services.registry.retention import apply_retention, expired_files
+from training.services.checkpoint_files import apply_retention, delete_files, expired_files
+from training.services.checkpoints import register_checkpoint
 from training.services.rounds import advance_round, start_round
-from training.services.runs import run_files
+from training.services.runs import files
 from training.store import Store, StoreUnreachableError
 
 pytestmark = pytest.mark.django_db
@@ -91,7 +90,7 @@ def test_the_trainer_is_told_where_base_and_parent_lie_on_its_own_machine(
     parent = Checkpoint.objects.get(run=run)
     Run.objects.filter(pk=run.pk).update(parent=parent)
     two = machine("worker two")
-    spec = run_files.spec_here(Run.objects.get(pk=run.pk))
+    spec = files.spec_here(Run.objects.get(pk=run.pk))
     assert spec.base_model == str(two / "models" / Path(run.spec["base_model"]).name)
     assert spec.parent == str(two / "checkpoints" / parent.name)
     assert spec.snapshot == run.spec["snapshot"]
@@ -104,7 +103,7 @@ def test_a_registered_checkpoint_comes_from_the_run_that_another_machine_trained
     advance_round(labelled.pk)
     run = Run.objects.get(method="reward")
     two = machine("worker two")
-    assert run_files.of_finished(run) == two / "runs" / run.name / CHECKPOINT_FOLDER
+    assert files.of_finished(run) == two / "runs" / run.name / CHECKPOINT_FOLDER
     assert f"{run.name}/{CHECKPOINT_FOLDER}/manifest.json" in files_in(two / "runs")
     # Nobody needs an optimiser's state to copy a checkpoint.
     assert not [name for name in files_in(two / "runs") if STATE_FOLDER in name.split("/")]
@@ -114,7 +113,7 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
     labelled: Round, carol: User, machine: Machines, quick_trainer: None, monkeypatch: pytest.MonkeyPatch
 ):
     home_one = begun(labelled, carol, machine)
-    real = run_files.Sender.finish
+    real = files.Sender.finish
     cut = pytest.MonkeyPatch()
 
     def finish_while_away(sender: Any, heartbeat: Any) -> None:
@@ -124,8 +123,8 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
         cut.setattr("training.store.objects.Objects.write", nobody)
         real(sender, heartbeat)
 
-    monkeypatch.setattr(run_files, "_WAITS", ())
-    monkeypatch.setattr(run_files.Sender, "finish", finish_while_away)
+    monkeypatch.setattr(files, "_WAITS", ())
+    monkeypatch.setattr(files.Sender, "finish", finish_while_away)
     advance_round(labelled.pk)
     step = labelled.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
     assert (step.state, step.message, step.error) == ("waiting", "The cable is cut.", "")
@@ -134,7 +133,7 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
     assert (home_one / "runs" / run.name / CHECKPOINT_FOLDER / "manifest.json").is_file()
 
     cut.undo()
-    monkeypatch.setattr(run_files.Sender, "finish", real)
+    monkeypatch.setattr(files.Sender, "finish", real)
     advance_round(labelled.pk)
     run.refresh_from_db()
     assert run.state == "finished"
@@ -380,7 +379,7 @@ def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):
-    monkeypatch.setattr(run_files, "_SEND_EVERY_SECONDS", 0)
+    monkeypatch.setattr(files, "_SEND_EVERY_SECONDS", 0)
     home_one = begun(labelled, carol, machine)
     behave(home_one, steps=3, interrupted_at=1)
     advance_round(labelled.pk)
@@ -394,7 +393,7 @@ def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_
         sender._going.exception()
         return store.read(key, f"{STATE_FOLDER}/step")
 
-    with run_files.Sender(run) as sender:
+    with files.Sender(run) as sender:
         assert sent("2") == b"2"
         # A store that is away for a moment is told in the log, and holds nobody up.
         with monkeypatch.context() as patch:
@@ -411,7 +410,7 @@ def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_
     with pytest.raises(shared_files.StoreAway, match="no longer holds it"):
         sender._send()
     two = machine("worker two")
-    run_files.gather(run, lambda **_: True)  # type: ignore[arg-type]
+    files.gather(run, lambda **_: True)  # type: ignore[arg-type]
     assert (two / "runs" / run.name / STATE_FOLDER / "step").read_text() == "4"
 
 

@@ -21,7 +21,7 @@ from training.engine import Engine
 from training.models import Checkpoint
 from training.rlhf.data import build_examples
 from training.rlhf.tokens.example import UsedLabels
-from training.services.sampling import continuing
+from training.services import sampling
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +37,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     server = FakeServer()
     server.text = lambda body: REST
     monkeypatch.setattr(
-        continuing,
+        sampling,
         "engine_for",
         lambda checkpoint, **_: Engine(url="http://own", key="", transport=httpx.MockTransport(server)),
     )

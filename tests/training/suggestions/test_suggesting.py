@@ -23,15 +23,16 @@ from tests.training.registry.registry_rows import make_trained
 from training.choices import CheckpointKind
 from training.engine import Engine, Scores, SegmentScore
 from training.models import SuggestionSource
-from training.services.judges.judging import UnreadableError
-from training.services.registry.checkpoints import register_starter
-from training.services.suggestions import asking, suggesting
-from training.services.suggestions.asking import Question, read_suggestions
-from training.services.suggestions.planting import plant
-from training.services.suggestions.scoring import suggestions_of
-from training.services.suggestions.suggesting import (
+from training.services import suggestions
+from training.services.checkpoints import register_starter
+from training.services.judges import UnreadableError
+from training.services.suggestions import (
+    Question,
     do_suggestions,
+    plant,
+    read_suggestions,
     set_suggestions,
+    suggestions_of,
     sweep_suggestions,
     without_suggestions,
 )
@@ -207,7 +208,9 @@ class FakeModel:
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> FakeModel:
     fake_model = FakeModel()
-    monkeypatch.setattr(suggesting, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model)))
+    monkeypatch.setattr(
+        suggestions, "engine_for", lambda _: Engine(transport=httpx.MockTransport(fake_model))
+    )
     return fake_model
 
 
@@ -353,7 +356,7 @@ def test_a_suggestion_whose_quote_is_not_at_its_place_fails_the_work(
         end=4,
         quote="Two",
     )
-    monkeypatch.setattr(asking, "read_suggestions", lambda text, _question: [wrong])
+    monkeypatch.setattr(suggestions, "read_suggestions", lambda text, _question: [wrong])
     source = work(switched_on(project, carol))
     assert source.state == JobState.FAILED
     assert "does not stand on its quote" in source.error

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand
 
 from annotation.management.projects import project_named
 from annotation.models import Project
-from training.services.comparing.leaderboard import count_votes, rebuild_votes
+from training.services.leaderboard import count_votes, rebuild_votes
 
 
 class Command(BaseCommand):

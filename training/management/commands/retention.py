@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 from django.template.defaultfilters import filesizeformat
 
-from training.services.registry.retention import apply_retention, expired_files
+from training.services.checkpoint_files import apply_retention, expired_files
 
 
 class Command(BaseCommand):

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from annotation.errors import Refusal
 from training.choices import CheckpointKind
 from training.models import Checkpoint
-from training.services.registry.verification import FileState, check_files
+from training.services.checkpoint_files import FileState, check_files
 
 
 class Command(BaseCommand):

@@ -26,12 +26,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from annotation.agreement.shares import wilson_interval
 from training.contract import OptimiserSettings, RunSpec
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import Outcome, TrainingMethod
 from training.rlhf.loop.state import VALIDATION_LOSS
 from training.rlhf.loop.stepping import SteppingLoop, StepResult, examples_of_step, steps_in_all
-from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.runtime.config import seed_step
@@ -174,7 +174,7 @@ def evaluate(
     figures["held_out_judgments"] = float(len(examples))
     if "held_out_accuracy" in figures and "held_out_accuracy_low" not in figures:
         judged = sum(bool(example.pairs) for example in examples)
-        low, high = wilson_interval(min(1.0, max(0.0, figures["held_out_accuracy"])), judged)
+        low, high = wilson_interval(min(1.0, max(0.0, figures["held_out_accuracy"])) * judged, judged)
         figures |= {"held_out_accuracy_low": low, "held_out_accuracy_high": high}
     return Evaluation(figures, total.details)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
+from annotation.agreement.bootstrap import SEED, percentile_interval, ratio
+from annotation.agreement.shares import wilson_interval
+
 Floats = NDArray[np.float64]
 Values = Tensor | NDArray[np.floating] | NDArray[np.integer] | NDArray[np.bool_] | Sequence[float]
 
-_Z_95 = NormalDist().inv_cdf(0.975)
-"""Two-sided 95 % point of the standard normal distribution."""
 _BISECTIONS = 200
-_RESAMPLES_AT_ONCE = 100
 
 
 def doubles(values: Values, name: str) -> Floats:
@@ -49,17 +48,6 @@ def alike(*named: tuple[str, Values]) -> list[Floats]:
     if not len(arrays[0]):
         raise ValueError(f"{named[0][0]} is empty: there is nothing to measure")
     return arrays
-
-
-def wilson_interval(share: float, count: float) -> tuple[float, float]:
-    """Return the 95 % score interval of a share in `count` trials (Wilson 1927).
-
-    Written out because SciPy takes whole successes only, and a share of ties and weights is not one.
-    """
-    denominator = 1 + _Z_95**2 / count
-    centre = (share + _Z_95**2 / (2 * count)) / denominator
-    half = _Z_95 / denominator * math.sqrt(share * (1 - share) / count + _Z_95**2 / (4 * count**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 def fit_temperature(margins: Values, weight: Values | None = None) -> float:
@@ -170,7 +158,7 @@ def reliability_diagram(probabilities: Values, outcomes: Values, bins: int = 10)
                 count,
                 float(predicted[inside].mean()),
                 observed,
-                *wilson_interval(observed, count),
+                *wilson_interval(observed * count, count),
             )
         )
     return diagram
@@ -245,15 +233,12 @@ def cluster_bootstrap(
     clusters: Sequence[Hashable],
     *,
     weight: Values | None = None,
-    resamples: int = 2000,
-    seed: int = 20131,
+    seed: int = SEED,
 ) -> ClusteredMean:
     """Return the mean Σ w·v / Σ w of values that hang together in clusters, such as all pairs on one prompt.
 
-    values, weight: (N,); clusters: N names of the cluster of each. Whole clusters are drawn with
-    replacement, as many as there are, and the interval runs from the 2.5 % to the 97.5 % point of the
-    resamples' means (Efron & Tibshirani 1993, chapter 13). It depends on the seed alone. With few clusters
-    (under about 20) it is too narrow.
+    values, weight: (N,); clusters: N names of the cluster of each. The interval is that of
+    `percentile_interval` over clusters. With few of them (under about 20) it is too narrow.
     """
     array, weights = alike(("values", values), ("weight", np.ones(len(values)) if weight is None else weight))
     if len(clusters) != len(array):
@@ -267,17 +252,8 @@ def cluster_bootstrap(
     # A cluster without weight is none.
     weighted, totals = weighted[totals > 0], totals[totals > 0]
     mean = float(weighted.sum() / totals.sum())
-    if len(totals) < 2:
-        return ClusteredMean(mean, None, None, len(totals))
-    generator = np.random.default_rng(seed)
-    means = []
-    for start in range(0, resamples, _RESAMPLES_AT_ONCE):
-        drawn = generator.integers(
-            len(totals), size=(min(_RESAMPLES_AT_ONCE, resamples - start), len(totals))
-        )
-        means.append(weighted[drawn].sum(1) / totals[drawn].sum(1))
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return ClusteredMean(mean, float(low), float(high), len(totals))
+    low, high = percentile_interval(np.stack((weighted, totals), axis=1), ratio, seed=seed)
+    return ClusteredMean(mean, low, high, len(totals))
 
 
 def cosine(left: Floats, right: Floats) -> float:

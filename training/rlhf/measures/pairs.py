@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from annotation.agreement.shares import wilson_interval
 from training.rlhf.measures.calibration import (
     ClusteredMean,
     cluster_bootstrap,
@@ -23,7 +24,6 @@ from training.rlhf.measures.calibration import (
     length_bias,
     pair_probabilities,
     reliability_diagram,
-    wilson_interval,
 )
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
@@ -204,7 +204,8 @@ def accuracy_interval(accuracy: ClusteredMean, decided: float) -> tuple[float, f
     few = accuracy.clusters < FEW_PROMPTS
     # Rounding may put a mean of ones above 1.
     share = min(1.0, max(0.0, accuracy.mean))
-    low, high = wilson_interval(share, accuracy.clusters if few else decided)
+    trials = accuracy.clusters if few else decided
+    low, high = wilson_interval(share * trials, trials)
     if accuracy.low is None or accuracy.high is None:
         return low, high
     return min(low, accuracy.low), max(high, accuracy.high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
+from annotation.agreement.coefficients import kappa_of_tables
 from training.rlhf.measures.calibration import Floats, Values, alike, doubles
 
 # ── Figures for a head that says of each segment or answer whether it has an error of one category ──
@@ -74,7 +74,7 @@ def roc_auc(scores: Values, labels: Values) -> float | None:
 
 
 def cohen_kappa(first: Sequence[Hashable] | Tensor, second: Sequence[Hashable] | Tensor) -> float | None:
-    """κ = (p_o − p_e) / (1 − p_e), p_e = Σ_c p_first(c) p_second(c): agreement beyond chance. Cohen 1960.
+    """Return Cohen's κ of two lists of categories.
 
     first, second: (N,) categories of the same examples, such as what a head marks and what people marked.
     None where both name one and the same category throughout: chance alone would agree.
@@ -86,12 +86,12 @@ def cohen_kappa(first: Sequence[Hashable] | Tensor, second: Sequence[Hashable] |
         )
     if not left:
         raise ValueError("there is nothing to agree on")
-    count = len(left)
-    agreed = sum(label == other for label, other in zip(left, right, strict=True))
-    totals = Counter(right)
-    by_chance = sum(times * totals[category] for category, times in Counter(left).items())
-    # In whole numbers, times N²: 1 − p_e is exactly 0 where it should be.
-    return (agreed * count - by_chance) / (count**2 - by_chance) if by_chance < count**2 else None
+    place = {category: number for number, category in enumerate({*left, *right})}
+    if len(place) < 2:
+        return None
+    table = np.zeros((1, len(place), len(place)))
+    np.add.at(table[0], ([place[label] for label in left], [place[label] for label in right]), 1)
+    return float(kappa_of_tables(table)[0])
 
 
 def _scored(scores: Values, labels: Values) -> tuple[Floats, Floats]:

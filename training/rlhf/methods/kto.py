@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from annotation.agreement.shares import wilson_interval
 from training.contract import CheckpointKind, KtoSettings, RunSpec
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.losses import NOT_ORDERED, kto
-from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.pairs import key_of
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
@@ -183,7 +183,8 @@ class KahnemanTversky(TrainingMethod):
         if good.any() and not good.all():
             figures["margin"] = figures["reward_good"] - figures["reward_bad"]
         if held_out:
-            low, high = wilson_interval(accuracy, len(set(observed["prompt"].tolist())))
+            prompts = len(set(observed["prompt"].tolist()))
+            low, high = wilson_interval(accuracy * prompts, prompts)
             figures |= {"accuracy_low": low, "accuracy_high": high}
         return figures | ratio_figures(observed)
 

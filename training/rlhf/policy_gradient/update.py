@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,14 @@ from training.rlhf.losses import aggregated, importance_weights, policy_gradient
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.runtime.processes import Processes, Share
+
+T = TypeVar("T", float, Tensor | float)
+
+
+def _add(totals: dict[str, T], parts: Mapping[str, T]) -> None:
+    """Add each of `parts` to the total of its name."""
+    for name, part in parts.items():
+        totals[name] = totals[name] + part if name in totals else part
 
 
 class Tally:
@@ -38,9 +46,8 @@ class Tally:
 
     def join(self, other: Tally) -> None:
         """Take in what another has gathered."""
-        for name, total in other._sums.items():
-            self._sums[name] = self._sums.get(name, 0.0) + total
-            self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
+        _add(self._sums, other._sums)
+        _add(self._weights, other._weights)
         for name, values in other._extremes.items():
             self._extremes.setdefault(name, []).extend(values)
 
@@ -389,8 +396,7 @@ def join_tallies(
     whole, totals = Tally(), dict[str, float]()
     for other, partial in processes.gather_objects((tally.plain(), sums)):
         whole.join(other)
-        for name, total in partial.items():
-            totals[name] = totals.get(name, 0.0) + total
+        _add(totals, partial)
     return whole, totals
 
 

@@ -9,10 +9,7 @@ from django.db import transaction
 from django.db.models import Count, Max
 from django.db.models.functions import TruncDate
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed
 from annotation.models import Project, User
 from annotation.selectors import access
 from annotation.services import audit
@@ -112,8 +109,7 @@ def sweep_abuse() -> None:
 @transaction.atomic
 def decide_incident(*, incident: FeedbackIncident, included: bool, decided_by: User) -> None:
     """Include the feedback of an incident, or exclude it again."""
-    if not access.may(decided_by, incident.project, Role.MANAGER):
-        raise NotAllowed("manager_decides_feedback", _("Only a manager of the project decides on feedback."))
+    access.refuse_unless_manager(decided_by, incident.project, "manager_decides_feedback")
     changed = FeedbackIncident.objects.filter(pk=incident.pk).exclude(is_included=included)
     if changed.update(is_included=included, decided_by=decided_by, decided_at=timezone.now()):
         audit.record(

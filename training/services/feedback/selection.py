@@ -38,8 +38,8 @@ from training.models import (
 )
 from training.selectors.chats import chat_of
 from training.selectors.feedback import negative_feedback
-from training.services.evaluation.scores import reward_models_of
 from training.services.feedback.rows import split_of
+from training.services.scores import reward_models_of
 
 TAG = "application"
 """Tag of the prompts that come from applications."""

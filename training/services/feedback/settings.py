@@ -1,21 +1,104 @@
-"""A project's settings for requests and feedback of applications: opt-in, limits, rules, keys."""
+"""A project's settings for requests and feedback of applications: opt-in, limits, rules, keys, redaction."""
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import regex
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import JobState, Role, TokenScope
-from annotation.errors import NotAllowed, Refusal
+from annotation.choices import JobState, TokenScope
+from annotation.errors import Refusal
 from annotation.models import ApiToken, Project, User
 from annotation.selectors import access
 from annotation.services import audit
 from training.choices import SelectionReason
 from training.models import FeedbackKey, FeedbackRule, FeedbackSettings, RequestOptIn
-from training.services.feedback.redaction import SUGGESTED, checked_patterns
+
+# ── Redaction ──
+
+
+REPLACEMENT = "[redacted]"
+SECONDS = 1.0
+"""For all texts of one request. What takes longer is not stored."""
+MOST_PATTERNS = 50
+LONGEST_PATTERN = 500
+SUGGESTED = (r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+", r"\+?\d[\d ()/-]{6,}\d")
+"""E-mail addresses, and telephone or account numbers."""
+
+_PROBE_SECONDS = 0.2
+_PROBES = (*(character * 3_000 + "\n!" for character in "a0 .-@"), "a1 @." * 1_000)
+"""Texts on which patterns with nested or overlapping repetition take exponential time."""
+
+
+class TooSlowError(Exception):
+    """The patterns took longer than a request may."""
+
+
+class Redactor:
+    """The patterns of a project, for the texts of one request. `count` is how often they matched."""
+
+    def __init__(self, patterns: Sequence[str], *, seconds: float = SECONDS) -> None:
+        self._patterns = [regex.compile(pattern) for pattern in patterns]
+        self._until = time.monotonic() + seconds
+        self.count = 0
+
+    def __call__(self, text: str) -> str:
+        """Return the text with every match replaced. Raises `TooSlowError` when time is up."""
+        for pattern in self._patterns:
+            left = self._until - time.monotonic()
+            if left <= 0:
+                raise TooSlowError
+            try:
+                # Other threads answer requests meanwhile.
+                text, matches = pattern.subn(REPLACEMENT, text, timeout=left, concurrent=True)
+            except TimeoutError as error:
+                raise TooSlowError from error
+            self.count += matches
+        return text
+
+
+def checked_patterns(lines: Sequence[str]) -> list[str]:
+    """Return patterns without blank lines. Refuses what does not compile, matches nothing, or is slow."""
+    patterns = [line.strip() for line in lines if line.strip()]
+    if len(patterns) > MOST_PATTERNS:
+        raise Refusal(
+            "too_many_patterns", _("Enter at most %(most)d patterns."), field="patterns", most=MOST_PATTERNS
+        )
+    for number, pattern in enumerate(patterns, start=1):
+        if fault := _fault(pattern):
+            raise Refusal(
+                "invalid_pattern",
+                _("Pattern %(number)d: %(fault)s"),
+                field="patterns",
+                number=number,
+                fault=fault,
+            )
+    return patterns
+
+
+def _fault(pattern: str) -> str:
+    if len(pattern) > LONGEST_PATTERN or "\x00" in pattern:
+        return _("it has more than %(most)d characters.") % {"most": LONGEST_PATTERN}
+    try:
+        compiled = regex.compile(pattern)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        return _("it is no regular expression (%(why)s).") % {"why": error}
+    try:
+        if compiled.search("", timeout=_PROBE_SECONDS):
+            return _("it matches an empty text, so it would match everywhere.")
+        for probe in _PROBES:
+            compiled.subn(REPLACEMENT, probe, timeout=_PROBE_SECONDS)
+    except TimeoutError:
+        return _("it takes too long on some texts. Avoid repetition within repetition.")
+    return ""
+
+
+# ── Settings, keys and opt-in ──
+
 
 SETTINGS = (
     *("stores_requests", "retention_days", "patterns", "origins"),
@@ -46,7 +129,7 @@ def rules_of(project: Project) -> list[FeedbackRule]:
 @transaction.atomic
 def change_settings(*, project: Project, changes: Mapping[str, Any], changed_by: User) -> FeedbackSettings:
     """Store settings, those of `SETTINGS` that are in `changes`. Refuses wrong values, naming the field."""
-    _require_manager(changed_by, project)
+    access.refuse_unless_manager(changed_by, project, "manager_changes_feedback")
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
     settings = settings_of(project)
     checked = dict(changes)
@@ -83,7 +166,7 @@ def set_rule(
     *, project: Project, reason: str, is_on: bool, share: float, most_per_day: int, changed_by: User
 ) -> FeedbackRule:
     """Store the rule of one reason. Refuses a share outside 0 to 1 and an unknown reason."""
-    _require_manager(changed_by, project)
+    access.refuse_unless_manager(changed_by, project, "manager_changes_feedback")
     if reason not in SelectionReason.values:
         raise Refusal("unknown_rule", _("Choose one of the rules."), field="reason")
     if not 0 <= share <= 1:
@@ -108,7 +191,7 @@ def set_rule(
 def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn:
     """Have the requests of a token stored in a project. Refuses another person's token, one that generates
     nothing, and one whose requests another project stores."""
-    _require_manager(opted_by, project)
+    access.refuse_unless_manager(opted_by, project, "manager_changes_feedback")
     if token.user_id != opted_by.pk or not token.is_good(timezone.now()):
         raise Refusal("unknown_token", _("Choose one of your tokens."), field="token")
     if TokenScope.GENERATE not in token.scopes:
@@ -128,14 +211,14 @@ def opt_in(*, project: Project, token: ApiToken, opted_by: User) -> RequestOptIn
 @transaction.atomic
 def opt_out(*, row: RequestOptIn, opted_by: User) -> None:
     """Store no more requests of a token. Those that are stored stay until their retention ends."""
-    _require_manager(opted_by, row.project)
+    access.refuse_unless_manager(opted_by, row.project, "manager_changes_feedback")
     audit.record(action="feedback.opt_out", subject=row.token, actor=opted_by, project=row.project)
     row.delete()
 
 
 def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
     """Create a publishable key. Refuses an empty or taken name, and the twenty-first key."""
-    _require_manager(created_by, project)
+    access.refuse_unless_manager(created_by, project, "manager_changes_feedback")
     name = name.replace("\x00", "").strip()[:100]
     if not name:
         raise Refusal("application_name_missing", _("Enter the name of the application."), field="name")
@@ -158,7 +241,7 @@ def create_key(*, project: Project, name: str, created_by: User) -> FeedbackKey:
 @transaction.atomic
 def revoke_key(*, key: FeedbackKey, revoked_by: User) -> None:
     """Make a key worthless, for good. Its feedback stays."""
-    _require_manager(revoked_by, key.project)
+    access.refuse_unless_manager(revoked_by, key.project, "manager_changes_feedback")
     if FeedbackKey.objects.filter(pk=key.pk, revoked_at__isnull=True).update(revoked_at=timezone.now()):
         audit.record(action="feedback.key_revoke", subject=key, actor=revoked_by, project=key.project)
 
@@ -178,8 +261,3 @@ def _checked_origins(lines: Sequence[str]) -> list[str]:
                 origin=origin[:100],
             )
     return list(dict.fromkeys(origins))
-
-
-def _require_manager(user: User, project: Project) -> None:
-    if not access.may(user, project, Role.MANAGER):
-        raise NotAllowed("manager_changes_feedback", _("Only a manager of the project changes this."))

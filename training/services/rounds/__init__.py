@@ -7,11 +7,15 @@ stops it and lets it go on, `deciding` promotes, rejects and rolls back; `execut
 
 from training.services.rounds.controls import (
     cancel_round,
+    draft_first_round,
+    open_first_round,
+    open_round,
     pause_round,
     reopen_round,
     resume_round,
     retry_step,
     start_again,
+    start_round,
 )
 from training.services.rounds.deciding import (
     candidate_of,
@@ -21,7 +25,6 @@ from training.services.rounds.deciding import (
     settle_decision,
 )
 from training.services.rounds.executor import advance_round, rounds_with_work, sweep
-from training.services.rounds.opening import draft_first_round, open_first_round, open_round, start_round
 
 __all__ = [
     "advance_round",

@@ -14,10 +14,9 @@ from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, S
 from training.models import Checkpoint, Round
 from training.selectors.rounds import RoundView, material_of, sampling_of
 from training.services import rounds
-from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY
+from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY, IN_PROGRESS
 from training.services.rounds.deciding import rollback_choices
 from training.services.rounds.dry_run import memory_problems
-from training.services.rounds.transitions import IN_PROGRESS
 
 Answers = Mapping[str, str]
 """Fields that the confirmation form sent."""
@@ -34,8 +33,6 @@ class RoundAction:
     explanation: str | Promise
     """Effect of the action."""
     is_offered: Callable[[RoundView], bool]
-    perform: Callable[[Round, User, Answers], None]
-    """Calls one service, which refuses what cannot be done."""
     look: str = ""
     """`primary` or `danger`, as the button's class says."""
     on_recipe_page: bool = False
@@ -73,20 +70,41 @@ def can_retry_steps(view: RoundView) -> bool:
     return view.round.state in CAN_RETRY and not any(step.state == StepState.RUNNING for step in view.steps)
 
 
-def _start(round_: Round, user: User, answers: Answers) -> None:
-    despite_memory = bool(answers.get("despite_memory"))
-    rounds.start_round(round_=round_, started_by=user, despite_memory=despite_memory)
-
-
-def _retry(round_: Round, user: User, answers: Answers) -> None:
-    rounds.retry_step(round_=round_, kind=step_named(answers.get("step", "")), actor=user)
-
-
-def _roll_back(round_: Round, user: User, answers: Answers) -> None:
-    checkpoint = Checkpoint.objects.filter(name=answers.get("checkpoint", "")).first()
-    if checkpoint is None:
-        raise Refusal("checkpoint_not_chosen", _("Choose the checkpoint that the round goes back to."))
-    rounds.roll_back(round_=round_, checkpoint=checkpoint, actor=user)
+def perform_action(  # noqa: C901 - one case for each action
+    name: str, *, round_: Round, actor: User, answers: Answers
+) -> None:
+    """Call the service of an action, which refuses what the round's state does not allow."""
+    match name:
+        case "open":
+            rounds.open_round(round_=round_, opened_by=actor)
+        case "rollback":
+            checkpoint = Checkpoint.objects.filter(name=answers.get("checkpoint", "")).first()
+            if checkpoint is None:
+                raise Refusal(
+                    "checkpoint_not_chosen", _("Choose the checkpoint that the round goes back to.")
+                )
+            rounds.roll_back(round_=round_, checkpoint=checkpoint, actor=actor)
+        case "cancel":
+            rounds.cancel_round(round_=round_, actor=actor)
+        case "pause":
+            rounds.pause_round(round_=round_, actor=actor)
+        case "reopen":
+            rounds.reopen_round(round_=round_, actor=actor)
+        case "again":
+            rounds.start_again(round_=round_, actor=actor)
+        case "resume":
+            rounds.resume_round(round_=round_, actor=actor)
+        case "start":
+            despite_memory = bool(answers.get("despite_memory"))
+            rounds.start_round(round_=round_, started_by=actor, despite_memory=despite_memory)
+        case "retry":
+            rounds.retry_step(round_=round_, kind=step_named(answers.get("step", "")), actor=actor)
+        case "reject":
+            rounds.reject_round(round_=round_, actor=actor, note=answers.get("reason", ""))
+        case "promote":
+            rounds.promote_round(round_=round_, actor=actor, note=answers.get("reason", ""))
+        case _:
+            raise KeyError(name)
 
 
 def step_named(name: str) -> StepKind:
@@ -110,7 +128,6 @@ _LIST = (
             "first responses."
         ),
         is_offered=_in(RoundState.DRAFT),
-        perform=lambda round_, user, answers: rounds.open_round(round_=round_, opened_by=user),
         look="primary",
         on_recipe_page=True,
     ),
@@ -123,7 +140,6 @@ _LIST = (
             "the new responses."
         ),
         is_offered=_in(RoundState.DRAFT, *CAN_START),
-        perform=_roll_back,
     ),
     RoundAction(
         name="cancel",
@@ -132,7 +148,6 @@ _LIST = (
             "Running jobs are saved and stopped. Finished steps are kept, and the round can be started again."
         ),
         is_offered=lambda view: view.round.state in CAN_CANCEL and not view.round.cancel_requested,
-        perform=lambda round_, user, answers: rounds.cancel_round(round_=round_, actor=user),
         look="danger",
     ),
     RoundAction(
@@ -146,7 +161,6 @@ _LIST = (
             view.round.state in IN_PROGRESS
             and not (view.round.pause_requested or view.round.cancel_requested)
         ),
-        perform=lambda round_, user, answers: rounds.pause_round(round_=round_, actor=user),
     ),
     RoundAction(
         name="reopen",
@@ -156,14 +170,12 @@ _LIST = (
             "snapshots, runs and checkpoints stay in the records."
         ),
         is_offered=_in(*CAN_START_AGAIN),
-        perform=lambda round_, user, answers: rounds.reopen_round(round_=round_, actor=user),
     ),
     RoundAction(
         name="again",
         label=gettext_lazy("Start again"),
         explanation=gettext_lazy("The round resumes where it ended. Finished steps are not repeated."),
         is_offered=lambda view: view.round.state in CAN_START_AGAIN or view.can_answer_again,
-        perform=lambda round_, user, answers: rounds.start_again(round_=round_, actor=user),
         look="primary",
     ),
     RoundAction(
@@ -171,7 +183,6 @@ _LIST = (
         label=gettext_lazy("Resume"),
         explanation=gettext_lazy("The round resumes exactly where it was paused."),
         is_offered=_in(RoundState.PAUSED),
-        perform=lambda round_, user, answers: rounds.resume_round(round_=round_, actor=user),
         look="primary",
     ),
     RoundAction(
@@ -179,7 +190,6 @@ _LIST = (
         label=gettext_lazy("Start training round"),
         explanation="",
         is_offered=_in(*CAN_START),
-        perform=_start,
         look="primary",
         on_recipe_page=True,
     ),
@@ -192,7 +202,6 @@ _LIST = (
         ),
         # Offered beside each step, not above them all.
         is_offered=lambda view: False,
-        perform=_retry,
     ),
     RoundAction(
         name="reject",
@@ -201,9 +210,6 @@ _LIST = (
             "The next round starts from the parent of this one. The new checkpoint stays in the registry."
         ),
         is_offered=lambda view: view.can_decide,
-        perform=lambda round_, user, answers: rounds.reject_round(
-            round_=round_, actor=user, note=answers.get("reason", "")
-        ),
         look="danger",
     ),
     RoundAction(
@@ -214,9 +220,6 @@ _LIST = (
             "next to its parent. A next round that is already open keeps its responses."
         ),
         is_offered=lambda view: view.can_decide,
-        perform=lambda round_, user, answers: rounds.promote_round(
-            round_=round_, actor=user, note=answers.get("reason", "")
-        ),
         look="primary",
     ),
 )

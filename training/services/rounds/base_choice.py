@@ -5,15 +5,14 @@ from collections.abc import Iterator
 from django.db import transaction
 from django.utils.translation import gettext as _
 
-from annotation.choices import Role
-from annotation.errors import NotAllowed, Refusal
+from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors import access
 from annotation.services import audit
 from training.choices import RoundState, StepKind
 from training.models import BaseModel, Checkpoint, ProjectBase, Round
 from training.selectors.base_models import base_of, trainable_bases
-from training.services.registry.checkpoints import register_starter
+from training.services.checkpoints import register_starter
 
 
 def first_policy(project: Project) -> Checkpoint:
@@ -40,10 +39,7 @@ def choose_base(*, project: Project, base: BaseModel, chosen_by: User) -> None:
     Rounds that are open already go on as they are. Refuses a base model without files here, from which
     nothing can be trained.
     """
-    if not access.may(chosen_by, project, Role.MANAGER):
-        raise NotAllowed(
-            "manager_chooses_base_model", _("Only a manager of the project chooses its base model.")
-        )
+    access.refuse_unless_manager(chosen_by, project, "manager_chooses_base_model")
     if not base.has_files:
         raise Refusal(
             "base_model_not_trainable",

@@ -1,25 +1,279 @@
-"""A round is stopped, goes on, and does a step anew. Every deed is in the audit log."""
+"""States of a round: opened, started, paused, cancelled, resumed, repeated. Every call is audited."""
 
-from django.db import transaction
-from django.db.models import Q
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
-from annotation.models import User
+from annotation.models import Project, User
+from annotation.selectors.access import judgments_current
 from annotation.services import audit
 from annotation.services.jobs.messages import send_after_commit
-from training.choices import CAN_START_AGAIN, STATE_OF_STEP, RoundState, StepKind, StepState, TaskName
-from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
-from training.selectors.round_states import place_of
-from training.services.rounds.transitions import (
-    FROM_THE_BEGINNING,
-    IN_PROGRESS,
-    alone_in_training,
-    is_being_done,
-    move,
-    unfinished,
+from training.choices import (
+    CAN_START,
+    CAN_START_AGAIN,
+    STATE_OF_STEP,
+    TRAINS,
+    RoundState,
+    StepKind,
+    StepState,
+    TaskName,
 )
+from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
+from training.recipe import default_recipe
+from training.selectors.round_states import place_of
+from training.services.chat_templates import untrainable_template
+from training.services.evaluations import trains_evaluator
+from training.services.jobs import tell_of_round
+from training.services.rounds.base_choice import first_policy
+from training.services.rounds.dry_run import refuse_unless_fits
+from training.services.snapshots import refuse_unless_learnable
+
+# ── Transitions between the states of a round ──
+
+
+_ENDS_EARLY = frozenset({RoundState.PAUSED, RoundState.FAILED, RoundState.CANCELLED})
+_GOES_ON = frozenset({RoundState.DRAFT, RoundState.SAMPLING, RoundState.LABELLING, *TRAINS})
+
+MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
+    RoundState.DRAFT: frozenset({RoundState.SAMPLING, RoundState.CANCELLED}),
+    RoundState.SAMPLING: frozenset({RoundState.LABELLING, RoundState.TRAINING_REWARD_MODELS}) | _ENDS_EARLY,
+    RoundState.LABELLING: frozenset({RoundState.SAMPLING, RoundState.TRAINING_REWARD_MODELS}) | _ENDS_EARLY,
+    RoundState.TRAINING_REWARD_MODELS: frozenset({RoundState.TRAINING_POLICY}) | _ENDS_EARLY,
+    RoundState.TRAINING_POLICY: frozenset({RoundState.EVALUATING}) | _ENDS_EARLY,
+    RoundState.EVALUATING: frozenset({RoundState.DECIDING}) | _ENDS_EARLY,
+    # A step may be done anew while the decision waits.
+    RoundState.DECIDING: frozenset(
+        {RoundState.PROMOTED, RoundState.REJECTED, RoundState.NOT_ENOUGH_EVIDENCE, RoundState.SAMPLING}
+    )
+    | frozenset(TRAINS) - {RoundState.DECIDING}
+    | _ENDS_EARLY,
+    # Evidence may still come in, or a person decides.
+    RoundState.NOT_ENOUGH_EVIDENCE: frozenset({RoundState.PROMOTED, RoundState.REJECTED}),
+    RoundState.PAUSED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
+    RoundState.FAILED: _GOES_ON - {RoundState.DRAFT} | {RoundState.CANCELLED},
+    RoundState.CANCELLED: _GOES_ON,
+    RoundState.PROMOTED: frozenset(),
+    RoundState.REJECTED: frozenset(),
+}
+"""From each state, those that may come next. Where a round stands still it may go on from any step."""
+
+IN_PROGRESS = (RoundState.SAMPLING, RoundState.LABELLING, *TRAINS)
+"""States in which workers look for steps to do."""
+
+TRAINING_STEPS = (
+    StepKind.FREEZE_SNAPSHOT,
+    StepKind.TRAIN_REWARD_MODEL,
+    StepKind.TRAIN_EVALUATOR,
+    StepKind.TRAIN_POLICY,
+    StepKind.REGISTER_CHECKPOINTS,
+    StepKind.EVALUATE,
+    StepKind.DECIDE,
+)
+"""In this order; the evaluator's only in rounds that train one (`trains_evaluator`)."""
+
+
+FROM_THE_BEGINNING: Mapping[str, Any] = {
+    "state": StepState.WAITING,
+    "current": 0,
+    "total": 0,
+    "message": "",
+    "error": "",
+    "worker": "",
+    "heartbeat_at": None,
+    "finished_at": None,
+}
+"""Columns of a step that is done again."""
+
+
+def move(
+    round_: Round, to: RoundState, *, sources: Collection[RoundState] = tuple(RoundState), **values: object
+) -> bool:
+    """Take a round to another state in one guarded UPDATE, `values` with it; whether it was moved.
+
+    It is moved only from a state of `sources` after which `to` may come: of any that try at once, one does.
+    """
+    may_precede = [state for state, following in MAY_FOLLOW.items() if to in following and state in sources]
+    with transaction.atomic():
+        moved = Round.objects.filter(pk=round_.pk, state__in=may_precede).update(state=to, **values)
+        if moved:
+            tell_of_round(round_, to)
+    return bool(moved)
+
+
+def enter(step: RoundStep) -> bool:
+    """Note that a round does this step now. False where it was stopped in the meantime.
+
+    Answering goes on in labelling, so that a round in labelling is not taken back to sampling by it.
+    """
+    to = STATE_OF_STEP[StepKind(step.kind)]
+    here = (RoundState.SAMPLING, RoundState.LABELLING) if to == RoundState.SAMPLING else (to,)
+    # An UPDATE even where nothing changes: whoever stops the round at this moment holds its row.
+    if Round.objects.filter(pk=step.round_id, state__in=here).update(cancel_requested=F("cancel_requested")):
+        return True
+    return to in TRAINS and move(step.round, to, sources=TRAINS)
+
+
+@contextmanager
+def alone_in_training(round_: Round) -> Iterator[None]:
+    """Open a transaction that may take a round into training. Refuses while another round trains."""
+    try:
+        with transaction.atomic():
+            yield
+    except IntegrityError as error:
+        raise Refusal(
+            "another_round_trains",
+            _("Another round of %(project)s is training: wait for it, or cancel it."),
+            project=round_.project,
+        ) from error
+
+
+def unfinished(round_: Round) -> QuerySet[RoundStep]:
+    """Steps that somebody does, or is to do."""
+    return RoundStep.objects.filter(round=round_, state__in=[StepState.WAITING, StepState.RUNNING])
+
+
+def is_being_done(round_: Round) -> bool:
+    """Return whether a worker has a step of the round."""
+    return RoundStep.objects.filter(round=round_, state=StepState.RUNNING).exists()
+
+
+# ── Drafted, opened for sampling, started to train ──
+
+
+def draft_first_round(
+    *, project: Project, created_by: User | None, recipe: Mapping[str, Any] | None = None
+) -> Round:
+    """Write down a project's first round, whose recipe may still change; nothing is sampled yet.
+
+    Idempotent: a project that has its first round keeps it as it is.
+    """
+    with transaction.atomic():
+        round_, created = Round.objects.get_or_create(
+            project=project,
+            number=1,
+            defaults={
+                "policy": first_policy(project),
+                "recipe": recipe or default_recipe(),
+                "created_by": created_by,
+            },
+        )
+        if created:
+            tell_of_round(round_, RoundState.DRAFT)
+            audit.record(action="round.draft", subject=round_, actor=created_by, project=project)
+    return round_
+
+
+def open_round(*, round_: Round, opened_by: User | None) -> None:
+    """Let a draft's policy answer its prompts. A worker is told after the commit.
+
+    Comparisons appear as answers come. Refuses a round that is no draft any more, and one whose responses
+    could be judged and not trained on.
+    """
+    for problem in untrainable_template(round_.policy):
+        raise Refusal("recipe_invalid", problem, field="recipe")
+    with transaction.atomic():
+        if not move(round_, RoundState.SAMPLING, sources=(RoundState.DRAFT,)):
+            raise Refusal(
+                "round_not_draft", _("%(round)s is no draft any more: it was opened already."), round=round_
+            )
+        RoundStep.objects.get_or_create(round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
+        audit.record(action="round.open", subject=round_, actor=opened_by, project=round_.project)
+        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+    round_.refresh_from_db()
+
+
+def open_first_round(
+    *, project: Project, started_by: User | None = None, recipe: Mapping[str, Any] | None = None
+) -> Round:
+    """Draft and open a project's first round at once: the starter model is to answer its prompts.
+
+    Idempotent.
+    """
+    # Checked here once, so that no transaction waits for the check below: its result is stored.
+    list(untrainable_template(first_policy(project)))
+    with transaction.atomic():
+        round_ = draft_first_round(project=project, created_by=started_by, recipe=recipe)
+        if round_.state == RoundState.DRAFT:
+            open_round(round_=round_, opened_by=started_by)
+    return round_
+
+
+def start_round(*, round_: Round, started_by: User | None, despite_memory: bool = False) -> None:
+    """Start training on the judgments of now. A worker is told after the commit.
+
+    `started_by` is None where the recipe's trigger starts it. Refuses a round that is not in
+    sampling or labelling, a project that trains already, judgments from which nothing can be
+    learnt, and a recipe whose runs cannot fit into the memory of any worker that trains. With
+    `despite_memory` an administrator lets these start all the same, which the audit log records.
+    Ends the answering of prompts that still goes on: the machine is needed for training, and what
+    is not labelled yet cannot be learnt from.
+    """
+    refuse_unless_learnable(
+        round_.project,
+        range(1, round_.number + 1),
+        ai_feedback=round_.parsed_recipe.ai_feedback,
+        first_passes=round_.parsed_recipe.first_passes,
+    )
+    if despite_memory and not (started_by and started_by.is_superuser):
+        raise Refusal(
+            "administrator_starts_large_training",
+            _("Only an administrator may start training that does not fit into memory."),
+        )
+    overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
+    with alone_in_training(round_):
+        has_moved = move(
+            round_,
+            RoundState.TRAINING_REWARD_MODELS,
+            sources=CAN_START,
+            started_at=Now(),
+            started_by=started_by,
+            cancel_requested=False,
+            pause_requested=False,
+        )
+        if not has_moved:
+            raise Refusal(
+                "round_not_labelling",
+                _("%(round)s is not in labelling any more: look at where it is now."),
+                round=round_,
+            )
+        unfinished(round_).filter(position=0).update(
+            state=StepState.CANCELLED,
+            worker="",
+            heartbeat_at=None,
+            message="ended when training started; what was answered stands",
+            finished_at=Now(),
+        )
+        RoundStep.objects.bulk_create(
+            RoundStep(round=round_, position=position, kind=kind)
+            for position, kind in enumerate(_training_steps(round_), start=1)
+        )
+        audit.record(
+            action="round.start",
+            subject=round_,
+            actor=started_by,
+            project=round_.project,
+            details={
+                "judgments": judgments_current(round_.project, [round_.number]).count(),
+                **({"despite_memory": overridden} if overridden else {}),
+            },
+        )
+        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+    round_.refresh_from_db()
+
+
+def _training_steps(round_: Round) -> list[StepKind]:
+    second = trains_evaluator(round_)
+    return [kind for kind in TRAINING_STEPS if second or kind != StepKind.TRAIN_EVALUATOR]
+
+
+# ── Paused, cancelled, resumed, repeated ──
+
 
 CAN_RETRY = (*CAN_START_AGAIN, RoundState.PAUSED, RoundState.DECIDING)
 """States in which nobody works, so that a step can be done anew."""

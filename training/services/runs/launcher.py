@@ -1,23 +1,26 @@
-"""Starts a trainer as a process of its own and watches it. Knows folders, no database.
-
-The trainer's standard input is a pipe that this process holds open. When this process
-dies, however it dies, the pipe closes, and the trainer saves its state and stops.
-"""
+"""Processes of this host: a trainer is started and watched; which run holds which GPU."""
 
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
 from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
 
+from annotation.errors import Refusal, Unavailable
 from training.contract import (
     CANCEL_FILE,
     EXIT_FINISHED,
@@ -32,6 +35,14 @@ from training.contract import (
 )
 from training.contract.log_lines import tail
 from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
+from training.models import GpuLease, Run, Worker
+from training.services.jobs import gpus
+
+# ── Trainer processes ──
+#
+# The trainer's standard input is a pipe that this process holds open. When this process
+# dies, however it dies, the pipe closes, and the trainer saves its state and stops.
+
 
 logger = logging.getLogger(__name__)
 
@@ -284,3 +295,193 @@ def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
         return
+
+
+# ── Child processes of a job, run to their end with heartbeats ──
+
+
+_CHILD_POLL_SECONDS = 0.5
+_MOST_CHARACTERS = 2000
+_MOST_BYTES = 64 * 1024**2
+TIMED_OUT = 124
+"""The code of a process that was killed because it took too long."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """A process that has ended."""
+
+    code: int
+    output: str
+    last_line: str
+    """The last line that it wrote to stderr, shortened; empty where it wrote none."""
+
+
+def run_process(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    beat: Callable[[], object],
+    seconds: float | None = None,
+) -> Ended:
+    """Run a command; `beat` is called until it ends, and may raise, which kills it and what it started.
+
+    With `seconds` a process that takes longer is killed, too: it ends with `TIMED_OUT` and says so. Of the
+    output a bounded part is read.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            cwd=settings.BASE_DIR,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            while True:
+                beat()
+                if deadline is not None and time.monotonic() > deadline:
+                    return Ended(
+                        code=TIMED_OUT, output="", last_line=f"it took more than {seconds:.0f} seconds"
+                    )
+                try:
+                    process.wait(timeout=_CHILD_POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+        finally:
+            if process.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        errors.seek(0)
+        error_text = errors.read(_MOST_BYTES).decode("utf-8", errors="replace").strip()
+        return Ended(
+            code=process.returncode,
+            output=output.read(_MOST_BYTES).decode("utf-8", errors="replace"),
+            last_line=error_text.splitlines()[-1].strip()[:_MOST_CHARACTERS] if error_text else "",
+        )
+
+
+def refuse_failed(status: int, output: str) -> None:
+    """Refuse what a process that ended with this status should do, with the last line that it wrote."""
+    if status == 0:
+        return
+    if lines := output.strip().splitlines():
+        raise Refusal("process_failed", f"{lines[-1][:1].upper()}{lines[-1][1:]}")
+    raise Refusal("process_failed", _("The process ended with status %(status)d."), status=status)
+
+
+# ── Leases of GPUs: which run trains on which GPU of which host ──
+
+
+def visible_gpus() -> list[int]:
+    """Return the numbers of this host's GPUs that the worker may use: CUDA_VISIBLE_DEVICES limits them."""
+    here = [int(gpu["index"]) for gpu in gpus()]
+    limit = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if limit is None:
+        return here
+    allowed = {part.strip() for part in limit.split(",")}
+    return [index for index in here if str(index) in allowed]
+
+
+@contextmanager
+def leased_gpus(run: Run, *, processes: int, requested: int | None) -> Iterator[list[int] | None]:
+    """Hold GPUs for a run on this host; None where it trains without any.
+
+    requested: GPUs; None takes one for each process where the host has some. Raises `Refusal` where neither
+    this host nor another worker's has as many, and `Unavailable` while they are in use.
+    """
+    here = visible_gpus()
+    count = (processes if here else 0) if requested is None else requested
+    if not count:
+        yield [] if here else None
+        return
+    if count > len(here):
+        raise _too_few(count, len(here))
+    indices = _take(run, here, count)
+    try:
+        yield indices
+    finally:
+        GpuLease.objects.filter(run=run, worker=run.worker).delete()
+
+
+def renew(run: Run) -> None:
+    """Say that the run's GPUs are still in use; part of its heartbeat."""
+    GpuLease.objects.filter(run=run, worker=run.worker).update(heartbeat_at=Now())
+
+
+def forget_silent() -> None:
+    """Delete leases whose worker has been silent for `RONDO_STALE_SECONDS`."""
+    GpuLease.objects.filter(heartbeat_at__lt=Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS)).delete()
+
+
+def _take(run: Run, here: list[int], count: int) -> list[int]:
+    """Write a row for each GPU; the constraint decides between two workers that want the same."""
+    host = socket.gethostname()
+    forget_silent()
+    # An earlier worker of this run is dead or has lost its claim.
+    GpuLease.objects.filter(run=run).delete()
+    indices: list[int] = []
+    with transaction.atomic():
+        for gpu in here:
+            if len(indices) == count:
+                break
+            if _take_one(run, host, gpu):
+                indices.append(gpu)
+        if len(indices) < count:
+            transaction.set_rollback(True)
+    if len(indices) < count:
+        raise _all_in_use(host, count, len(indices))
+    return indices
+
+
+def _take_one(run: Run, host: str, gpu: int) -> bool:
+    for slot in range(settings.RONDO_JOBS_PER_GPU):
+        try:
+            with transaction.atomic():
+                GpuLease.objects.create(
+                    host=host, gpu=gpu, slot=slot, run=run, worker=run.worker, heartbeat_at=Now()
+                )
+        except IntegrityError:
+            continue
+        return True
+    return False
+
+
+def _all_in_use(host: str, count: int, free: int) -> Unavailable:
+    holders = GpuLease.objects.filter(host=host).values_list("run__name", flat=True)
+    return Unavailable(
+        "waiting_for_gpus",
+        _("waiting for GPUs of %(host)s: %(count)d needed, %(free)d free; the others train %(runs)s"),
+        count=count,
+        host=host,
+        free=free,
+        runs=", ".join(sorted(set(holders))) or "–",
+    )
+
+
+def _too_few(count: int, here: int) -> Refusal:
+    """Return the refusal, or where another worker has enough the word to wait for it."""
+    live = Worker.objects.filter(heartbeat_at__gte=Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS))
+    most = max((len(worker.machine.get("gpus") or ()) for worker in live), default=0)
+    if most >= count:
+        return Unavailable(
+            "waiting_for_gpus",
+            _("waiting for a worker with %(count)d GPUs: this one has %(here)d"),
+            count=count,
+            here=here,
+        )
+    return Refusal(
+        "too_few_gpus",
+        _(
+            "The recipe asks for %(count)d GPUs on one machine, one for each process, and the largest has "
+            "%(most)d: lower processes or gpus under compute, or choose a cluster as launcher."
+        ),
+        count=count,
+        most=max(here, most),
+    )

@@ -1,6 +1,8 @@
-"""Runs: written down, driven to their end, and what they report brought into the database."""
+"""Runs: created, driven to their end, and their results stored."""
 
 import functools
+import logging
+import math
 import os
 import subprocess
 from importlib import metadata
@@ -16,16 +18,59 @@ from annotation.choices import WebhookEvent
 from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs.claims import held, still_held, write
 from training.choices import RunState
-from training.contract import RunSpec, RunStatus, Settings, write_spec
+from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
+from training.files.run_folders import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
 from training.recipe.parts import ComputeSettings
-from training.services.jobs.events import tell_of_run
-from training.services.jobs.step_heartbeat import InterruptedStepError, StepHeartbeat, StopAskedError
-from training.services.runs import launcher, leases
-from training.services.runs.cluster_runs import run_on_cluster
-from training.services.runs.launchers import LOCAL, resources_of
-from training.services.runs.run_files import Sender, gather, spec_here
-from training.services.runs.summaries import summary_of
+from training.selectors.runs import folded_of
+from training.services.jobs import InterruptedStepError, StepHeartbeat, StopAskedError, tell_of_run
+from training.services.runs import launcher
+from training.services.runs import launcher as leases
+from training.services.runs.clusters import LOCAL, resources_of, run_on_cluster
+from training.services.runs.files import Sender, gather, spec_here
+
+# ── Summaries: the last number of each metric, by which lists of runs are sorted ──
+
+
+logger = logging.getLogger(__name__)
+
+MOST_METRICS = 300
+"""A trainer that names more metrics fills no row with them."""
+_AT_A_SWEEP = 50
+_ENDED = (RunState.FINISHED, RunState.STOPPED, RunState.FAILED)
+
+
+def summary_of(run: Run, *, most_seconds: float = math.inf) -> dict[str, float]:
+    """Return the last finite number of each metric.
+
+    Held-out figures are those of the state that is, or would be, the checkpoint.
+    """
+    numbers = dict(folded_of(run, most_seconds=most_seconds).latest)
+    try:
+        report = read_evaluation(folder_of(run))
+    except (ContractError, OSError) as error:
+        logger.warning("the evaluation of %s cannot be read: %s", run, error)
+        report = None
+    if report is not None:
+        numbers |= {name: value for name, value in report.figures.items() if value is not None}
+    finite = {name: float(value) for name, value in sorted(numbers.items()) if math.isfinite(value)}
+    return dict(list(finite.items())[:MOST_METRICS])
+
+
+def summarise(run: Run) -> None:
+    """Store the summary of a run."""
+    run.summary = summary_of(run)
+    Run.objects.filter(pk=run.pk).update(summary=run.summary)
+
+
+def sweep_summaries() -> None:
+    """Summarise runs that ended without a summary: those of before summaries, and those of lost workers."""
+    for run in Run.objects.filter(summary__isnull=True, state__in=_ENDED).order_by("-pk")[:_AT_A_SWEEP]:
+        summarise(run)
+
+
+# ── Runs ──
+
 
 _MOST_SECONDS_OF_METRICS = 0.06
 """Longest reading of new metrics at a heartbeat; the next one continues."""

@@ -23,7 +23,7 @@ from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from training.forms.comparing import ArenaForm, VoteForm
 from training.models import ArenaBallot, ArenaLink
-from training.services.comparing.arena import (
+from training.services.arenas import (
     TooFast,
     begin_as_guest,
     close_arena,

@@ -17,7 +17,7 @@ from annotation.views.access import Request, project_page
 from training.forms.comparing import PromptSetForm
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of, prompts_matching
-from training.services.comparing.prompt_sets import (
+from training.services.prompt_sets import (
     MOST_PROMPTS,
     add_prompts,
     create_prompt_set,

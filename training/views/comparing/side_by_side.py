@@ -21,10 +21,11 @@ from training.selectors.access import require_manager
 from training.selectors.chats import system_of
 from training.selectors.projects import checkpoints_for, managed_projects
 from training.selectors.prompt_sets import Progress, progress_on, prompt_sets_of, prompts_matching
-from training.services.comparing.next_pages import next_of_set, regenerate_side_by_side
-from training.services.comparing.side_by_side import (
+from training.services.side_by_side import (
     ask_side_by_side,
     continue_side_by_side,
+    next_of_set,
+    regenerate_side_by_side,
     reveal_names,
     trouble_of,
     vote_side_by_side,

@@ -22,7 +22,7 @@ from annotation.views.access import Request
 from annotation.views.labelling.flow import doubts_left
 from training.models import ArenaLink
 from training.selectors.conversations import standing_of
-from training.services.comparing.arena import TooFast
+from training.services.arenas import TooFast
 from training.services.conversations import say, vote_on_turn
 from training.views.comparing.arenas import link_of, too_fast, voter_of
 from training.views.conversations.screen import (

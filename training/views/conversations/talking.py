@@ -24,8 +24,14 @@ from training.engine import EngineError
 from training.forms.conversations import BeginForm, EndForm
 from training.selectors.conversation_transcripts import transcript_of
 from training.selectors.conversations import settings_of, standing_of
-from training.services.conversations import begin, generate_turn, say, stream_turn, take_up_turn
-from training.services.conversations.generating import trouble_in_words
+from training.services.conversations import (
+    begin,
+    generate_turn,
+    say,
+    stream_turn,
+    take_up_turn,
+    trouble_in_words,
+)
 from training.views.conversations.screen import Addresses, Talk, show_talk
 
 _ON_A_PAGE = 50

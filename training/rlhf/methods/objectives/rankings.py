@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from annotation.agreement.shares import wilson_interval
 from training.contract import CompletenessHead, ContractError, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.losses import (
@@ -21,7 +22,6 @@ from training.rlhf.losses import (
     likeliest_log_tie,
     plackett_luce,
 )
-from training.rlhf.measures.calibration import wilson_interval
 from training.rlhf.measures.pairs import (
     ensemble_observations,
     length_log_loss,
@@ -388,7 +388,8 @@ class CompletenessObjective:
         }
         result = {name: float((share * value).sum()) / judgments for name, value in values.items()}
         if held_out:
-            low, high = wilson_interval(min(1.0, result["accuracy"]), round(judgments))
+            trials = round(judgments)
+            low, high = wilson_interval(min(1.0, result["accuracy"]) * trials, trials)
             result |= {"pairs": float(len(margin)), "accuracy_low": low, "accuracy_high": high}
         return {f"{self.name}_{name}": value for name, value in result.items()}
 

@@ -1,1 +1,0 @@
-"""Comparing checkpoints: arenas, side by side, the leaderboard."""

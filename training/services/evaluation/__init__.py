@@ -1,1 +1,0 @@
-"""Evaluation of a round's new policy against its parent, and the decision that follows from it."""

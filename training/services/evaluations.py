@@ -1,0 +1,527 @@
+"""Evaluations: a round's new policy against its parent on held-out prompts, and the decision on it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+
+from annotation.choices import Purpose, Split
+from annotation.errors import Refusal
+from annotation.models import Comparison, Completion, Prompt
+from annotation.record.base import decode
+from annotation.services.jobs.claims import still_held
+from annotation.services.texts.comparisons import completion_set
+from annotation.services.texts.completions import create_comparison
+from training.choices import CheckpointKind, StepKind
+from training.contract import RewardPart, canonical_json, part_of_prompt
+from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
+from training.figures.evaluation_statistics import figures_of
+from training.figures.win_rate_interval import LEVEL, MINIMUM, checked_outcomes, log_capital
+from training.files.shared import both_have, fetched
+from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round, YardstickResult
+from training.recipe import SamplingSettings
+from training.selectors.chats import chat_of
+from training.selectors.evaluations import (
+    digest_of,
+    evaluation_of,
+    evaluation_settings,
+    evaluator_of,
+    in_words,
+    measurements_of,
+    trained_by,
+)
+from training.selectors.judgments import decided_judgments
+from training.services.jobs import StepHeartbeat
+from training.services.runs.launcher import refuse_failed, run_process, trainer_environment
+from training.services.sampling import Asking, Draw, Question, retry_until_available
+
+# ── Decision: promote, reject, or not enough evidence ──
+#
+# It rests on the confidence sequence of `training.figures.win_rate_interval`, so it may be looked at whenever
+# another judgment arrives.
+
+
+class Decision(StrEnum):
+    """The verdict of an evaluation on the new policy."""
+
+    PROMOTE = "promote"
+    REJECT = "reject"
+    NOT_ENOUGH_EVIDENCE = "not_enough_evidence"
+
+
+def decide(outcomes: Sequence[float], *, minimum: int = MINIMUM, level: float = LEVEL) -> Decision:
+    """Decide between a new policy and its parent.
+
+    Args:
+        outcomes: one per held-out prompt, in [0, 1]: 1 the new policy wins, 1/2 a tie or identical
+            responses, 0 it loses. An outcome must not change once it is included.
+        minimum: prompts with an outcome other than 1/2 below which nothing is decided.
+        level: confidence of the interval; each wrong verdict has at most the probability (1 − level)/2,
+            however often the decision is looked at.
+
+    Returns promote where the interval of the win rate lies above one half, reject where it lies below,
+    else not enough evidence. Raises `ValueError` for an outcome outside [0, 1], and for a level outside
+    (0, 1).
+    """
+    values = checked_outcomes(outcomes, level)
+    if sum(value != 0.5 for value in values) < minimum:
+        return Decision.NOT_ENOUGH_EVIDENCE
+    threshold = math.log(2 / (1 - level))
+    if log_capital(values, 0.5) >= threshold:
+        return Decision.PROMOTE
+    if log_capital([1 - value for value in values], 0.5) >= threshold:
+        return Decision.REJECT
+    return Decision.NOT_ENOUGH_EVIDENCE
+
+
+# ── Second reward models that evaluate alone ──
+
+
+ENOUGH_JUDGMENTS = 200
+"""Decided training judgments from which on `auto` trains an evaluator: a hundred for each of both."""
+
+
+def trains_evaluator(round_: Round) -> bool:
+    """Return whether a round that starts now trains an evaluator, by its recipe and its judgments.
+
+    Never where one part of the prompts has no decided judgment: its model could learn nothing.
+    """
+    setting = round_.parsed_recipe.evaluation.evaluator
+    if setting == "same":
+        return False
+    recipe = round_.parsed_recipe
+    judgments = decided_judgments(
+        round_.project,
+        range(1, round_.number + 1),
+        ai_feedback=recipe.ai_feedback,
+        first_passes=recipe.first_passes,
+    )
+    prompts = judgments.prefetch_related(None).values_list("comparison__prompt_id", flat=True)
+    parts = Counter(part_of_prompt(str(prompt)) for prompt in prompts)
+    return len(parts) == 2 and (setting == "second" or parts.total() >= ENOUGH_JUDGMENTS)
+
+
+# ── Scores by rules, in a process of its own ──
+
+
+RULES_COMMAND: tuple[str, ...] = (sys.executable, "-m", "training.rlhf.rewards")
+START_SECONDS = 120.0
+SECONDS_PER_TEXT = 30.0
+"""For one text and one rule; every rule bounds itself well below that."""
+_TELL_SECONDS = 0.5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuledText:
+    """One answer that is to be scored."""
+
+    messages: list[dict[str, str]]
+    completion: str
+    reference: Any
+    """A text, a list of several that are all right, or None."""
+
+
+def score_by_rules(
+    *, rules: Sequence[RewardPart], texts: Sequence[RuledText], tell: Callable[[], object]
+) -> dict[str, list[float | None]]:
+    """Return the score of each text by name of the rule; None where a rule has no verdict.
+
+    `tell` is called while the process works, and may raise to stop it. Refuses rules that cannot be built
+    and a process that fails or overruns.
+    """
+    if not rules or not texts:
+        return {rule.name: [] for rule in rules}
+    request = json.dumps(
+        {"rules": [asdict(rule) for rule in rules], "rows": [asdict(text) for text in texts]}
+    )
+    answer = _ask(request, START_SECONDS + SECONDS_PER_TEXT * len(rules) * len(texts), tell)
+    if "error" in answer:
+        raise Refusal(
+            "rule_not_usable",
+            _(
+                "A rule of the evaluation cannot be used: %(error)s. Correct it in the recipe, "
+                "then start again."
+            ),
+            field="evaluation",
+            error=answer["error"],
+        )
+    return {name: [score["value"] for score in scores] for name, scores in answer["scores"].items()}
+
+
+def _ask(request: str, seconds: float, tell: Callable[[], object]) -> dict[str, Any]:
+    until = time.monotonic() + seconds
+    process = subprocess.Popen(
+        RULES_COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=settings.BASE_DIR,
+        # Rules run what a model wrote: no secret of this process goes there.
+        env={name: value for name, value in _environment().items() if not name.startswith("RONDO_")},
+    )
+    try:
+        payload: bytes | None = request.encode()
+        while time.monotonic() < until:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, errors = process.communicate(payload, timeout=_TELL_SECONDS)
+                break
+            # What was given stays given: a second call goes on with the first one's input.
+            payload = None
+            tell()
+        else:
+            raise Refusal(
+                "rules_too_slow",
+                _(
+                    "The rules of the evaluation took more than %(seconds).0f seconds. Take out "
+                    "the slow one, then start again."
+                ),
+                seconds=seconds,
+            )
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    if process.returncode:
+        last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["nothing"]
+        raise Refusal(
+            "rules_failed",
+            _("The rules of the evaluation failed with status %(status)s; they said last: %(line)s"),
+            status=process.returncode,
+            line=last[0],
+        )
+    result: dict[str, Any] = json.loads(output)
+    return result
+
+
+def _environment() -> dict[str, str]:
+    return trainer_environment(os.environ)
+
+
+# ── Reward models on public test sets ──
+
+
+def measure_yardstick(
+    *, checkpoint: Checkpoint, name: str, path: Path, most: int | None = None
+) -> YardstickResult:
+    """Measure a reward model on a file of a test set and keep the figures.
+
+    name: of the test set, as `python -m training.rlhf.yardsticks --set` takes it. Raises `Refusal` for a
+    checkpoint that is no reward model or has no files, and with the command's words for a file it refuses.
+    """
+    if checkpoint.kind != CheckpointKind.REWARD:
+        raise Refusal("not_a_reward_model", _("%(name)s is no reward model."), name=checkpoint)
+    if checkpoint.files_deleted_at is not None:
+        raise Refusal("files_deleted", _("The files of %(name)s were deleted."), name=checkpoint)
+    base = both_have(Path(settings.RONDO_MODELS) / checkpoint.base_model)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        command = [
+            *(sys.executable, "-m", "training.rlhf.yardsticks"),
+            *(str(fetched(checkpoint.path)), str(path.resolve())),
+            *("--base", str(base), "--set", name, "--out", str(out)),
+            *(() if most is None else ("--most", str(most))),
+        ]
+        ended = run_process(command, environment=trainer_environment(os.environ), beat=lambda: None)
+        refuse_failed(ended.code, ended.last_line)
+        result = json.loads(out.read_text(encoding="utf-8"))
+    yardstick_result, _created = YardstickResult.objects.update_or_create(
+        checkpoint=checkpoint,
+        name=name,
+        file_sha256=result["file_sha256"],
+        items=result["items"],
+        defaults={"result": result},
+    )
+    return yardstick_result
+
+
+# ── The new policy against its parent ──
+#
+# Both answer with the same seeds; the round's reward model and the recipe's rules score both texts, the
+# model server tells how far the new policy is from its base, and people are asked where the recipe says
+# so. Every step keeps what is there: an evaluation that was cut short goes on where it was.
+
+
+PRIORITY = 100
+"""Comparisons that a decision waits for come before the round's others."""
+
+_SCORED_AGAIN = 4
+"""Pairs that are scored a second time, in other batches, to measure the noise of the scores."""
+
+
+def evaluate_round(*, round_: Round, heartbeat: StepHeartbeat, engine: Engine) -> str:
+    """Evaluate a round's new policy against the one that it had; return what came of it, for people.
+
+    Idempotent and resumable. Held-out judgments never train. Refuses a round without a new policy, and
+    a model server that refuses for good.
+    """
+    evaluation = evaluation_of(round_) or _opened(round_)
+    if evaluation.finished_at is None:
+        _answer(evaluation, heartbeat, engine)
+        rows = list(evaluation.rows.select_related("prompt", "old", "new"))
+        work = _Work(rows, heartbeat)
+        notes = {"reward": _score(evaluation, work, engine), "kl": _measure_kl(evaluation, work, engine)}
+        _apply_rules(evaluation, work)
+        _finish(evaluation, rows, notes)
+    if round_.parsed_recipe.evaluation.people:
+        ask_people(evaluation, round_number=round_.number)
+    return in_words(evaluation)
+
+
+def _opened(round_: Round) -> Evaluation:
+    """Create the evaluation that the round's recipe asks for, with its prompts chosen."""
+    checkpoint = trained_by(round_, CheckpointKind.POLICY, StepKind.TRAIN_POLICY)
+    if checkpoint is None:
+        raise Refusal(
+            "no_policy_to_evaluate",
+            _("%(round)s has no new policy to evaluate: it is not registered yet. Start it again."),
+            round=round_,
+        )
+    reward_model = evaluator_of(round_)
+    settings = evaluation_settings(round_, reward_model)
+    held_out_prompts = Prompt.objects.filter(project=round_.project_id, split=Split.HELD_OUT)
+    # By hash: a choice as good as by chance, and the same in every round.
+    prompts = held_out_prompts.order_by("content_hash").values_list("pk", flat=True)
+    evaluation, _created = Evaluation.objects.get_or_create(
+        checkpoint=checkpoint,
+        parent=round_.policy,
+        digest=digest_of(settings),
+        defaults={
+            "round": round_,
+            "reward_model": reward_model,
+            "settings": settings,
+            "prompts": list(prompts[: settings["prompts"]]),
+        },
+    )
+    return evaluation
+
+
+class _Work:
+    """The rows of an evaluation that a step goes through, with its progress."""
+
+    def __init__(self, rows: Sequence[EvaluatedPrompt], heartbeat: StepHeartbeat) -> None:
+        self.rows = rows
+        self._heartbeat = heartbeat
+
+    def lacking(self, key: str) -> list[EvaluatedPrompt]:
+        """Return the rows without the figure `key`."""
+        return [row for row in self.rows if key not in row.figures]
+
+    def tell(self, message: str) -> None:
+        """Send a heartbeat with a message; raises to stop."""
+        self._heartbeat(message=message)
+
+    def note(self, row: EvaluatedPrompt, **figures: Any) -> None:
+        """Save figures of one row: they are not asked for again."""
+        with still_held(self._heartbeat.job):
+            row.figures = {**row.figures, **figures}
+            row.save(update_fields=["figures"])
+
+
+def _answer(evaluation: Evaluation, heartbeat: StepHeartbeat, engine: Engine) -> None:
+    """Have both answer every chosen prompt, with the same seed; a row for each prompt."""
+    known = set(evaluation.rows.values_list("prompt_id", flat=True))
+    prompts = Prompt.objects.filter(pk__in=set(evaluation.prompts) - known).order_by("content_hash")
+    sampling = SamplingSettings(**evaluation.settings["sampling"])
+
+    def keep(question: Question) -> None:
+        old, new = (question.completions[draw.key] for draw in question.draws)
+        EvaluatedPrompt.objects.get_or_create(
+            evaluation=evaluation, prompt=question.prompt, defaults={"old": old, "new": new}
+        )
+
+    questions = []
+    for prompt in prompts:
+        seed = _seed_of(evaluation, prompt)
+        draws = [
+            Draw(checkpoint, seed, sampling) for checkpoint in (evaluation.parent, evaluation.checkpoint)
+        ]
+        questions.append(Question(prompt, draws, spares=[]))
+    asking = Asking(
+        engine, heartbeat, total=len(questions), on_answered=keep, message="answering the held-out prompts"
+    )
+    asking.ask_all(questions)
+
+
+def _seed_of(evaluation: Evaluation, prompt: Prompt) -> int:
+    """Return the seed with which both answer a prompt, below 2³¹; another for another sampling."""
+    sampled = canonical_json(evaluation.settings["sampling"])
+    named = f"evaluation/{evaluation.settings['seed']}/{prompt.content_hash}/{sampled}"
+    return int.from_bytes(hashlib.sha256(named.encode()).digest()[:4], "big") >> 2
+
+
+def _score(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
+    """Let the round's reward model score both texts of each row; why it could not, where it could not.
+
+    Identical responses are scored once: they tie before any score is known.
+    """
+    model = evaluation.reward_model
+    if model is None:
+        return "the round trained no reward model"
+    for row in work.lacking("reward"):
+        texts = [row.old.text] if measurements_of(row).same else [row.old.text, row.new.text]
+        try:
+            scores = _scores_of(model, row, texts, work, engine)
+        except EngineError as error:
+            work.note(row, reward=None, heads={}, trouble=str(error))
+            continue
+        rewards, heads = list(scores.scores), _of_heads(scores)
+        if len(texts) == 1:
+            rewards, heads = rewards * 2, {head: both * 2 for head, both in heads.items()}
+        work.note(row, reward=rewards or None, heads=heads)
+    _measure_noise(model, work, engine)
+    troubles = [row.figures["trouble"] for row in work.rows if "trouble" in row.figures]
+    if troubles:
+        return f"{model} could not score {len(troubles)} of {len(work.rows)} prompts: {troubles[0]}"
+    return ""
+
+
+def _scores_of(
+    model: Checkpoint, row: EvaluatedPrompt, texts: Sequence[str], work: _Work, engine: Engine
+) -> Scores:
+    return retry_until_available(
+        partial(
+            engine.scores_of_heads, model=model.name, messages=chat_of(row.prompt), completions=list(texts)
+        ),
+        message=f"{model} scores the answers",
+        tell=work.tell,
+    )
+
+
+def _measure_noise(model: Checkpoint, work: _Work, engine: Engine) -> None:
+    """Score a few pairs again in other batches and keep by how much their scores moved.
+
+    Each response is scored alone, and then both in the other order with one of them twice.
+    """
+    scored = [row for row in work.rows if row.figures.get("reward") and not measurements_of(row).same]
+    for row in scored[:_SCORED_AGAIN]:
+        if "noise" in row.figures:
+            continue
+        old, new = row.old.text, row.new.text
+        first = row.figures["reward"]
+        try:
+            again = [
+                *_scores_of(model, row, [old], work, engine).scores,
+                *_scores_of(model, row, [new], work, engine).scores,
+                *_scores_of(model, row, [new, old, new], work, engine).scores,
+            ]
+        except EngineError:
+            # The first scores stand; the tolerance then rests on the other pairs and the floor.
+            continue
+        before = [first[0], first[1], first[1], first[0], first[1]]
+        work.note(row, noise=max(abs(score - other) for score, other in zip(before, again, strict=True)))
+
+
+def _of_heads(scores: Scores) -> dict[str, list[float]]:
+    """Return each head's score of both texts: the mean of its outputs, or of its segments' rewards."""
+    means = {head: [statistics.fmean(outputs) for outputs in both] for head, both in scores.heads.items()}
+    for head, of_segments in scores.segments.items():
+        if all(of_segments):
+            means[head] = [
+                statistics.fmean(segment.reward for segment in segments) for segments in of_segments
+            ]
+    return means
+
+
+def _measure_kl(evaluation: Evaluation, work: _Work, engine: Engine) -> str:
+    """Measure the new policy's divergence from its base; return why it is unknown, else ""."""
+    if evaluation.checkpoint.server_url:
+        return "the divergence is only told by the own model server"
+    for row in work.lacking("kl"):
+        if not row.new.text:
+            work.note(row, kl=0.0)
+            continue
+        ask = partial(
+            engine.token_kl,
+            model=evaluation.checkpoint.name,
+            messages=chat_of(row.prompt),
+            completion=row.new.text,
+        )
+        try:
+            divergence = retry_until_available(
+                ask,
+                message="measuring the divergence from the base",
+                tell=work.tell,
+                unknown_may_pass=False,
+            )
+        except EngineUnknownModelError:
+            # It has answered with this model a moment ago: what it does not know is the question.
+            return "the model server does not tell the divergence"
+        except EngineError as error:
+            return f"the model server could not tell the divergence: {error}"
+        work.note(row, kl=sum(divergence.kl))
+    return ""
+
+
+def _apply_rules(evaluation: Evaluation, work: _Work) -> None:
+    """Score both texts of each row by the recipe's rules."""
+    rules = [decode(RewardPart, part) for part in evaluation.settings["rules"]]
+    rows = work.lacking("rules")
+    if not rules or not rows:
+        return
+    texts = [_ruled(row.prompt, answer) for row in rows for answer in (row.old, row.new)]
+    scores = score_by_rules(rules=rules, texts=texts, tell=lambda: work.tell("scoring by rules"))
+    for place, row in enumerate(rows):
+        pairs = {name: values[2 * place : 2 * place + 2] for name, values in scores.items()}
+        work.note(row, rules=pairs)
+
+
+def _ruled(prompt: Prompt, answer: Completion) -> RuledText:
+    references = list(prompt.references)
+    return RuledText(
+        messages=chat_of(prompt),
+        completion=answer.text,
+        reference=references if len(references) > 1 else next(iter(references), None),
+    )
+
+
+def _finish(evaluation: Evaluation, rows: Sequence[EvaluatedPrompt], notes: dict[str, str]) -> None:
+    noise = [row.figures["noise"] for row in rows if "noise" in row.figures]
+    figures = figures_of([measurements_of(row) for row in rows], noise=noise)
+    evaluation.figures = {"format": FIGURES_FORMAT, **figures, "notes": notes}
+    Evaluation.objects.filter(pk=evaluation.pk, finished_at__isnull=True).update(
+        figures=evaluation.figures, finished_at=Now()
+    )
+    evaluation.refresh_from_db()
+
+
+def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = None) -> int:
+    """Put both answers before annotators, blind, where they differ; return how many comparisons there are.
+
+    Their judgments measure and never train. What was asked already, in whichever round, is not asked again.
+    """
+    rows = evaluation.rows.select_related("prompt__project", "old", "new")
+    differing = [row for row in rows if not measurements_of(row).same][:most]
+    for row in differing:
+        completions = [row.old, row.new]
+        if not _asked_already(completions):
+            create_comparison(
+                prompt=row.prompt, completions=completions, round_number=round_number, priority=PRIORITY
+            )
+    return len(differing)
+
+
+def _asked_already(completions: Sequence[Completion]) -> bool:
+    """Return whether a comparison of exactly these completions exists, in any round."""
+    key = completion_set([completion.pk for completion in completions])
+    return Comparison.objects.filter(
+        project=completions[0].prompt.project_id, completion_set=key, purpose=Purpose.WORK
+    ).exists()

@@ -1,1 +1,0 @@
-"""Background jobs: claims, workers, events."""

@@ -1,1 +1,0 @@
-"""The registry of checkpoints."""

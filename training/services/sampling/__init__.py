@@ -1,1 +1,0 @@
-"""Sampling of responses from model servers."""

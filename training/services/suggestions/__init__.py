@@ -1,1 +1,0 @@
-"""Sources of suggestions: an AI annotator, or a reward model; some are planted wrong."""
