@@ -146,8 +146,6 @@ class ProjectView(ApiView):
     """
 
     role: ClassVar[Role] = Role.MANAGER
-    role_to_change: ClassVar[Role | None] = None
-    """The role for methods that are not in `SAFE`, if it differs."""
 
     project: Project
     membership: Membership | None
@@ -163,7 +161,7 @@ class ProjectView(ApiView):
 
     def role_of(self, method: str) -> Role:
         """Return the lowest role that may use a method."""
-        return self.role if method in SAFE else self.role_to_change or self.role
+        return self.role
 
 
 class Cursor(CursorPagination):
