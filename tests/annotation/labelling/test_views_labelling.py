@@ -348,8 +348,10 @@ def test_submit_and_next_keeps_to_its_budget_of_statements(
     for _ in range(12):
         page = label(page)
     with django_assert_max_num_queries(sum(LABEL_BUDGET.values())):
-        label(page)
+        page = label(page)
     assert Judgment.objects.filter(annotator=alice).count() == 13
+    # It goes on from the tally, whoever counted last.
+    assert "13 today" in page
 
 
 @pytest.mark.parametrize(
