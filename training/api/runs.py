@@ -26,10 +26,10 @@ from training.figures.folded_metrics import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
-from training.selectors.access import require_manager
+from training.selectors.evaluations import run_baselines, run_people
 from training.selectors.lists import run_evaluation
+from training.selectors.projects import require_manager
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
-from training.selectors.validation import run_baselines, run_people
 from training.services.checkpoints import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
 from training.services.runs.files import archive_of, events_of
 

@@ -15,9 +15,17 @@ from annotation.choices import Split
 from training.choices import Verdict
 from training.figures.evaluation_statistics import Figure, outcomes_of
 from training.models import Evaluation, Round
-from training.selectors.evaluation_report import Share, deciding_shares, height_of
-from training.selectors.evaluations import PeopleSay, evaluation_of, measurements_of, people_say, tolerance_in
-from training.selectors.validation import reward_model_validation
+from training.selectors.evaluations import (
+    PeopleSay,
+    Share,
+    deciding_shares,
+    evaluation_of,
+    height_of,
+    measurements_of,
+    people_say,
+    reward_model_validation,
+    tolerance_in,
+)
 
 _ANSWERS: dict[str, Literal["yes", "no", "open"]] = {Verdict.PROMOTE: "yes", Verdict.REJECT: "no"}
 

@@ -33,8 +33,7 @@ from annotation.services.texts.quarantine import finding_in
 from training.choices import TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint
-from training.selectors.chats import chat_of
-from training.selectors.projects import responding_checkpoints
+from training.selectors.projects import chat_of, responding_checkpoints
 from training.services.feedback.recording import address_hash
 from training.services.voting import Vote, record_response, store_vote
 

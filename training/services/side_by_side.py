@@ -21,7 +21,7 @@ from annotation.services.judgments.votes import voted_comparison
 from annotation.services.texts.completions import find_or_add_prompt
 from training.engine import Answer, EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
-from training.selectors.chats import chat_with, system_of, with_system
+from training.selectors.projects import chat_with, system_of, with_system
 from training.selectors.prompt_sets import progress_on
 from training.services.voting import Vote, record_shown, store_vote
 

@@ -7,19 +7,11 @@ from training.urls.comparing import patterns as comparing
 from training.urls.conversations import patterns as conversations
 from training.urls.feedback import patterns as feedback
 from training.urls.registry import patterns as registry
-from training.views import (
-    dashboard,
-    evaluations,
-    judges,
-    openai,
-    recipe,
-    rounds,
-    rubric_drafts,
-    run_table,
-    runs,
-    snapshots,
-    suggestions,
-)
+from training.views import checkpoints, dashboard, judges, openai, rounds, runs, snapshots
+from training.views import judges as rubric_drafts
+from training.views import judges as suggestions
+from training.views import rounds as recipe
+from training.views import runs as run_table
 
 _ROUND = "projects/<slug:slug>/rounds/<int:number>/"
 
@@ -41,8 +33,8 @@ urlpatterns: list[URLPattern] = [
     path("runs/<int:pk>/curves/", runs.curves, name="run-curves"),
     path("runs/<int:pk>/download/", runs.download, name="run-download"),
     path("runs/<int:pk>/tensorboard/", runs.tensorboard, name="run-tensorboard"),
-    path("checkpoints/<str:name>/evaluation/", evaluations.evaluation, name="evaluation"),
-    path("checkpoints/<str:name>/evaluation/file/", evaluations.evaluation_file, name="evaluation-file"),
+    path("checkpoints/<str:name>/evaluation/", checkpoints.evaluation, name="evaluation"),
+    path("checkpoints/<str:name>/evaluation/file/", checkpoints.evaluation_file, name="evaluation-file"),
     path("snapshots/<str:digest>/", snapshots.snapshot, name="snapshot"),
     path("completions/<int:pk>/", snapshots.completion, name="completion"),
     path("projects/<slug:slug>/judges/", judges.judges, name="judges"),

@@ -2,10 +2,9 @@
 
 from django.urls import URLPattern, path
 
-from training.views import leaderboard
-from training.views.comparing import arenas as arena
-from training.views.comparing import prompt_sets
-from training.views.comparing import side_by_side as compare
+from training.views import arenas as arena
+from training.views import leaderboard, prompt_sets
+from training.views import side_by_side as compare
 
 _PROJECT = "projects/<slug:slug>/"
 

@@ -2,7 +2,8 @@
 
 from django.urls import URLPattern, path
 
-from training.views import base_models, checkpoints, drift
+from training.views import base_models, checkpoints
+from training.views import checkpoints as drift
 
 _ONE = "checkpoints/<str:name>/"
 _BASE = "base-models/<str:name>/"

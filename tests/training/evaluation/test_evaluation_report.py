@@ -18,7 +18,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.figures.evaluation_statistics import Figure
 from training.models import Checkpoint
-from training.selectors.evaluation_report import Share, report_of
+from training.selectors.evaluations import Share, report_of
 
 pytestmark = pytest.mark.django_db
 

@@ -21,7 +21,7 @@ from training.recipe import Recipe, form
 from training.recipe.form import Group, RecipeForm, choice_of, flattened, with_policy
 from training.recipe.help import help_of, sentences
 from training.recipe.presets import PRESETS
-from training.views.recipe import SECTIONS
+from training.views.rounds import SECTIONS
 
 
 def classes(cls: Any, seen: set[Any]) -> set[Any]:

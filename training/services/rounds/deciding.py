@@ -37,12 +37,12 @@ from training.selectors.evaluations import (
     judgment_progress,
     measurements_of,
     people_say,
+    reward_model_validation,
     tolerance_in,
     trained_by,
 )
 from training.selectors.projects import checkpoints_of
-from training.selectors.round_states import can_decide
-from training.selectors.validation import reward_model_validation
+from training.selectors.rounds import can_decide
 from training.services.evaluations import Decision as Shown
 from training.services.evaluations import ask_people, decide
 from training.services.jobs import tell_managers_of_round, tell_of_round

@@ -36,9 +36,9 @@ from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL
 from training.recipe.parts import ComputeSettings
-from training.selectors.judgments import decided_judgments
+from training.selectors.dashboard import pace_of, steps_of
 from training.selectors.projects import checkpoints_of
-from training.selectors.training_time import pace_of, steps_of
+from training.selectors.rounds import decided_judgments
 from training.services.chat_templates import untrainable_template
 from training.services.evaluations import trains_evaluator
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
