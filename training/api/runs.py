@@ -22,7 +22,7 @@ from annotation.models import Judgment
 from annotation.selectors.access import projects_for
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
-from training.figures.folded_metrics import standing_rows
+from training.figures.curves import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table

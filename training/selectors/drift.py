@@ -11,8 +11,7 @@ from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Completion, CompletionScore, Judgment, Project
 from annotation.statistics.plots import Dot, Line, Scatter, scatter
 from training.choices import CheckpointKind
-from training.figures.curves import MOST_LINES
-from training.figures.folded_metrics import COUNT, SUM, Folded
+from training.figures.curves import COUNT, MOST_LINES, SUM, Folded
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Run
 from training.selectors.base_models import same_tokenizer
 from training.selectors.evaluations import people_say

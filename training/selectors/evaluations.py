@@ -26,7 +26,6 @@ from training.contract import (
     canonical_json,
     validation_from_figures,
 )
-from training.figures.baselines import Baselines, baselines_of
 from training.figures.evaluation_statistics import (
     LOSS,
     TIE,
@@ -36,7 +35,7 @@ from training.figures.evaluation_statistics import (
     prompt_outcomes,
     win_rate,
 )
-from training.figures.people import People, people_of
+from training.figures.held_out import Baselines, People, baselines_of, people_of
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
 from training.models.evaluations import is_narrow
 from training.selectors.votes import judged

@@ -30,10 +30,8 @@ from training.contract import (
     read_watch_warnings,
 )
 from training.contract.log_lines import search_lines, tail
-from training.figures.baselines import BASELINE_FIGURES
-from training.figures.curves import MOST_LINES, Metric, metric_of, points_since
-from training.figures.folded_metrics import Folded, folded_metrics
-from training.figures.held_out import Figure
+from training.figures.curves import MOST_LINES, Folded, Metric, folded_metrics, metric_of, points_since
+from training.figures.held_out import BASELINE_FIGURES, Figure
 from training.figures.samples import Measure, Samples, shaded
 from training.files.run_folders import folder_of
 from training.models import BaseModel, Checkpoint, Launch, Run

@@ -12,8 +12,7 @@ from annotation.errors import Refusal
 from annotation.forms.rubrics import RubricForm, criterion_forms
 from annotation.models import Project
 from annotation.views.access import Request, project_page
-from training.forms.judges import JudgeForm, ServedModelForm
-from training.forms.rubrics import RubricDraftForm
+from training.forms.judges import JudgeForm, RubricDraftForm, ServedModelForm
 from training.forms.suggestions import SuggestionsForm
 from training.models import Judge, RubricDraft, SuggestionSource
 from training.services.checkpoints import register_served_model

@@ -18,7 +18,7 @@ from annotation.views.access import Request, project_page
 from training.models import Evaluation, Round
 from training.recipe import POLICY, RIVAL, Recipe
 from training.recipe.form import Group, RecipeForm, flattened, with_policy
-from training.recipe.presets import PRESETS
+from training.recipe.recipe import PRESETS
 from training.selectors.base_models import trainable_bases
 from training.selectors.evaluations import evaluation_of, round_evaluator, summary_of
 from training.selectors.lists import rounds_of_project

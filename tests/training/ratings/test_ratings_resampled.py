@@ -13,9 +13,8 @@ from training.ratings import (
     Ratings,
     bradley_terry_ratings,
 )
-from training.ratings import bootstrap as resampling
-from training.ratings.matrix import inverse
-from training.ratings.rows import Grouped, Rows
+from training.ratings import bradley_terry as resampling
+from training.ratings.bradley_terry import Grouped, Rows, inverse
 
 Floats = NDArray[np.float64]
 

@@ -35,7 +35,7 @@ from training.figures.win_rate_interval import prompts_needed, win_rate_shown
 from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL
-from training.recipe.parts import ComputeSettings
+from training.recipe.recipe import ComputeSettings
 from training.selectors.dashboard import pace_of, steps_of
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import decided_judgments

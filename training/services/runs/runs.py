@@ -21,7 +21,7 @@ from training.choices import RunState
 from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
 from training.files.run_folders import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
-from training.recipe.parts import ComputeSettings
+from training.recipe.recipe import ComputeSettings
 from training.selectors.runs import folded_of
 from training.services.jobs import InterruptedStepError, StepHeartbeat, StopAskedError, tell_of_run
 from training.services.runs import launcher
