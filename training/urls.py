@@ -91,7 +91,7 @@ _CONVERSATIONS: list[URLPattern] = [
 _FEEDBACK = "projects/<slug:slug>/feedback/"
 _FEEDBACK_SETTINGS = f"{_FEEDBACK}settings/"
 
-_FEEDBACK: list[URLPattern] = [
+_FEEDBACK_PAGES: list[URLPattern] = [
     path(_FEEDBACK, feedback.feedback, name="feedback"),
     path(f"{_FEEDBACK}requests/<int:pk>/", feedback.feedback_request, name="feedback-request"),
     path(f"{_FEEDBACK}figures/", feedback.figures, name="feedback-figures"),
@@ -176,6 +176,6 @@ urlpatterns: list[URLPattern] = [
     path("v1/<path:rest>", openai.unknown, name="v1-unknown"),
     *_COMPARING,
     *_CONVERSATIONS,
-    *_FEEDBACK,
+    *_FEEDBACK_PAGES,
     *_REGISTRY,
 ]
