@@ -162,14 +162,14 @@ def test_the_quality_part_tells_the_cost_where_a_wage_is_set(
 
 @pytest.mark.usefixtures("quick_trainer")
 def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: User, monkeypatch):
-    from training.figures.held_out import Figure
+    from training.figures.held_out import HeldOutFigure
     from training.selectors import lists
     from training.selectors.lists import RunRow
     from training.services.rounds import advance_round, start_round
 
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
-    headline = Figure(title="accuracy", value=0.6, low=0.4, high=0.8)
+    headline = HeldOutFigure(title="accuracy", value=0.6, low=0.4, high=0.8)
     monkeypatch.setattr(
         lists,
         "run_rows",

@@ -109,7 +109,7 @@ NOISE_FACTOR = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class EvaluationFigure:
     """A measured figure with its 95 % interval; no bounds with too few prompts."""
 
     value: float
@@ -157,7 +157,7 @@ def prompt_outcomes(votes: Sequence[Sequence[float]]) -> list[float]:
     return [outcome_of(TIE, sum(of_prompt) / len(of_prompt)) for of_prompt in votes if of_prompt]
 
 
-def win_rate(outcomes: Sequence[float]) -> Figure | None:
+def win_rate(outcomes: Sequence[float]) -> EvaluationFigure | None:
     """Return the mean outcome of prompts, one outcome each; None without any.
 
     The interval is the confidence sequence that `decide` uses.
@@ -165,19 +165,21 @@ def win_rate(outcomes: Sequence[float]) -> Figure | None:
     if not outcomes:
         return None
     low, high = win_rate_interval(outcomes)
-    return Figure(value=sum(outcomes) / len(outcomes), low=low, high=high, prompts=len(outcomes))
+    return EvaluationFigure(value=sum(outcomes) / len(outcomes), low=low, high=high, prompts=len(outcomes))
 
 
-def length_controlled(outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]) -> Figure | None:
+def length_controlled(
+    outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]
+) -> EvaluationFigure | None:
     """Return the win rate at equal length with its bootstrap interval; None with too few prompts."""
     rate = length_controlled_win_rate(outcomes, lengths)
     if rate is None:
         return None
     value, low, high = rate
-    return Figure(value=value, low=low, high=high, prompts=len(outcomes))
+    return EvaluationFigure(value=value, low=low, high=high, prompts=len(outcomes))
 
 
-def mean_of(values: Sequence[float]) -> Figure | None:
+def mean_of(values: Sequence[float]) -> EvaluationFigure | None:
     """Return the mean of one value per prompt; None without any."""
     import numpy as np
 
@@ -185,7 +187,7 @@ def mean_of(values: Sequence[float]) -> Figure | None:
     return _resampled(rows, float(rows[:, 0].mean())) if len(rows) else None
 
 
-def ratio_of(above: Sequence[float], below: Sequence[float]) -> Figure | None:
+def ratio_of(above: Sequence[float], below: Sequence[float]) -> EvaluationFigure | None:
     """Return the sum of one column over that of another, a row per prompt; None if undefined."""
     import numpy as np
 
@@ -195,11 +197,11 @@ def ratio_of(above: Sequence[float], below: Sequence[float]) -> Figure | None:
     return _resampled(rows, float(rows[:, 0].sum() / rows[:, 1].sum()))
 
 
-def _resampled(rows: Floats, value: float) -> Figure:
+def _resampled(rows: Floats, value: float) -> EvaluationFigure:
     from annotation.agreement.bootstrap import percentile_interval, ratio
 
     low, high = percentile_interval(rows, ratio)
-    return Figure(value=value, low=low, high=high, prompts=len(rows))
+    return EvaluationFigure(value=value, low=low, high=high, prompts=len(rows))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -303,5 +305,5 @@ def _ruled(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]
     return _compared(known, 0.0)
 
 
-def _json(figure: Figure | None) -> dict[str, Any] | None:
+def _json(figure: EvaluationFigure | None) -> dict[str, Any] | None:
     return None if figure is None else figure.to_json()

@@ -172,7 +172,7 @@ _SEEN = Axis(start=1.0, end=0.0, length=200.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class HeldOutFigure:
     """A held-out figure, with its 95 % interval if the trainer gave one."""
 
     title: str
@@ -213,7 +213,7 @@ class HeldOut:
     """The evaluation of the state that is, or would be, the checkpoint."""
 
     step: int
-    figures: tuple[Figure, ...]
+    figures: tuple[HeldOutFigure, ...]
     diagrams: tuple[Diagram, ...]
 
 
@@ -230,10 +230,10 @@ def held_out_of(report: EvaluationReport | None) -> HeldOut | None:
     )
 
 
-def figures_of(values: Mapping[str, float | None]) -> tuple[Figure, ...]:
+def figures_of(values: Mapping[str, float | None]) -> tuple[HeldOutFigure, ...]:
     """Return figures by name, each with its bounds `…_low` and `…_high`."""
     return tuple(
-        Figure(
+        HeldOutFigure(
             title=name.removeprefix(_PREFIX).replace("_", " "),
             value=value,
             low=values.get(f"{name}_low"),

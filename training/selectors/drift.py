@@ -23,7 +23,7 @@ _AGREEMENT = "held_out_accuracy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class DriftRow:
     """One reward model in every round."""
 
     checkpoint: Checkpoint
@@ -37,7 +37,7 @@ class Matrix:
     """Reward model of round i against judgments of round j."""
 
     rounds: list[int]
-    rows: list[Row]
+    rows: list[DriftRow]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +125,7 @@ def matrix_of(project: Project) -> Matrix:
     }
     rounds = sorted({number for _, number in figures})
     rows = [
-        Row(
+        DriftRow(
             checkpoint=model,
             round_number=_round_of(model),
             cells=[figures.get((model.pk, number)) for number in rounds],

@@ -30,7 +30,7 @@ from training.figures.evaluation_statistics import (
     LOSS,
     TIE,
     WIN,
-    Figure,
+    EvaluationFigure,
     PromptMeasurements,
     prompt_outcomes,
     win_rate,
@@ -52,12 +52,12 @@ class PeopleSay:
 
     outcomes: tuple[float, ...]
     """One outcome for each held-out prompt with judgments, in the order of the first judgment."""
-    held_out: Figure | None
+    held_out: EvaluationFigure | None
     """Win rate on held-out prompts; ties count half."""
     held_out_judgments: int
     held_out_arena_votes: int
     """Those of them that members gave in an arena."""
-    everywhere: Figure | None
+    everywhere: EvaluationFigure | None
     """The same on all prompts, those of training among them."""
     judgments: int
 
@@ -245,13 +245,13 @@ def in_words(evaluation: Evaluation) -> str:
     if not figures.get("prompts"):
         return "no held-out prompts: nothing could be measured"
     parts = [f"{figures['prompts']} held-out prompts"]
-    rate = Figure.from_json(figures["win_rate"])
+    rate = EvaluationFigure.from_json(figures["win_rate"])
     if rate is not None:
         parts.append(f"win rate {percent(rate)} by the reward model")
     return ", ".join(parts)
 
 
-def percent(figure: Figure) -> str:
+def percent(figure: EvaluationFigure) -> str:
     """Return a share with its interval, in whole percents."""
     if figure.low is None or figure.high is None:
         return f"{figure.value:.0%}"
@@ -391,7 +391,7 @@ class Share:
     """A win rate as drawn: a dot with its interval on an axis from 0 to 1."""
 
     label: str
-    figure: Figure
+    figure: EvaluationFigure
     y: float
     by_people: bool = False
 
@@ -420,11 +420,11 @@ class Means:
     label: str
     parent: float
     checkpoint: float
-    gain: Figure
+    gain: EvaluationFigure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class ReportRow:
     """A prompt with both answers, their differing words, and their scores."""
 
     prompt: Any
@@ -460,10 +460,10 @@ class Report:
     means: Sequence[Means]
     bars: Sequence[Bar]
     """Gains by prompt, the smallest first; none without a reward model."""
-    kl: Figure | None
-    length_ratio: Figure | None
+    kl: EvaluationFigure | None
+    length_ratio: EvaluationFigure | None
     notes: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[ReportRow]
     """Largest regressions first."""
 
     @property
@@ -479,7 +479,7 @@ def height_of(shares: Sequence[Share]) -> int:
 
 def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[Share]:
     """Return the win rates that decide a round: by people on held-out prompts, and by the reward model."""
-    by_model = Figure.from_json(evaluation.figures["win_rate"])
+    by_model = EvaluationFigure.from_json(evaluation.figures["win_rate"])
     return _drawn([(_("people, held-out prompts"), people.held_out), (_("reward model"), by_model)], people)
 
 
@@ -507,21 +507,21 @@ def report_on(evaluation: Evaluation) -> Report:
         shares=_shares(figures, people),
         means=[*_means(figures)],
         bars=bars(gains, width=300.0, height=80.0, is_signed=True),
-        kl=Figure.from_json(figures["kl"]),
-        length_ratio=Figure.from_json(figures["length_ratio"]),
+        kl=EvaluationFigure.from_json(figures["kl"]),
+        length_ratio=EvaluationFigure.from_json(figures["length_ratio"]),
         notes=[note for note in figures["notes"].values() if note],
         rows=sorted(rows, key=_worse_first),
     )
 
 
-def _row(row: EvaluatedPrompt, tolerance: float) -> Row:
+def _row(row: EvaluatedPrompt, tolerance: float) -> ReportRow:
     left, right = sides(row.old.text, row.new.text)
-    return Row(
+    return ReportRow(
         prompt=row.prompt, measurements=measurements_of(row), left=left, right=right, tolerance=tolerance
     )
 
 
-def _worse_first(row: Row) -> tuple[bool, float]:
+def _worse_first(row: ReportRow) -> tuple[bool, float]:
     """Sort by the reward model, else by the mean of the rules; unscored rows come last."""
     if row.gain is not None:
         return False, row.gain
@@ -530,20 +530,23 @@ def _worse_first(row: Row) -> tuple[bool, float]:
 
 
 def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
-    named: list[tuple[str, Figure | None]] = [
+    named: list[tuple[str, EvaluationFigure | None]] = [
         (_("people, held-out prompts"), people.held_out),
         (
             _("people, all prompts"),
             people.everywhere if people.judgments > people.held_out_judgments else None,
         ),
-        (_("reward model"), Figure.from_json(figures["win_rate"])),
-        (_("reward model, at equal length"), Figure.from_json(figures.get("length_controlled"))),
+        (_("reward model"), EvaluationFigure.from_json(figures["win_rate"])),
+        (_("reward model, at equal length"), EvaluationFigure.from_json(figures.get("length_controlled"))),
     ]
-    named += [(name, Figure.from_json((scores or {}).get("win_rate"))) for name, scores in _scored(figures)]
+    named += [
+        (name, EvaluationFigure.from_json((scores or {}).get("win_rate")))
+        for name, scores in _scored(figures)
+    ]
     return _drawn(named, people)
 
 
-def _drawn(named: Sequence[tuple[str, Figure | None]], people: PeopleSay) -> list[Share]:
+def _drawn(named: Sequence[tuple[str, EvaluationFigure | None]], people: PeopleSay) -> list[Share]:
     known = [(label, figure) for label, figure in named if figure is not None]
     # Those that say something come first.
     known.sort(key=lambda entry: not is_narrow(entry[1].low, entry[1].high))
@@ -575,7 +578,7 @@ def _means(figures: Mapping[str, Any]) -> Iterable[Means]:
                 label=label,
                 parent=scores["parent"]["value"],
                 checkpoint=scores["checkpoint"]["value"],
-                gain=Figure(**scores["gain"]),
+                gain=EvaluationFigure(**scores["gain"]),
             )
 
 

@@ -76,7 +76,7 @@ class Standing:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class PairRecord:
     """The result of `left` against `right`; the rate is None where they never met."""
 
     left: int
@@ -99,7 +99,7 @@ class Board:
     """A leaderboard, best first."""
 
     standings: tuple[Standing, ...] = ()
-    matrix: tuple[tuple[Cell, ...], ...] = ()
+    matrix: tuple[tuple[PairRecord, ...], ...] = ()
     votes: int = 0
     ties: int = 0
     both_bad: int = 0
@@ -172,7 +172,7 @@ def board(rows: Sequence[tuple[int, ...]], *, both_bad: bool, elo: Mapping[int, 
         standings=standings,
         matrix=tuple(
             tuple(
-                Cell(
+                PairRecord(
                     left=ids[row],
                     right=ids[column],
                     votes=int(met[row, column]),

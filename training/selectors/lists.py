@@ -13,7 +13,7 @@ from annotation.statistics.plots import SHARE, Axis, Interval
 from annotation.statistics.report import Report
 from training.choices import StepKind
 from training.contract import ContractError, EvaluationReport, read_evaluation
-from training.figures.held_out import Figure, figures_of
+from training.figures.held_out import HeldOutFigure, figures_of
 from training.files.run_folders import folder_of
 from training.models import Evaluation, Round, RoundStep, Run
 
@@ -38,7 +38,7 @@ class RunRow:
     """A run in the list, with its headline figure."""
 
     run: Run
-    headline: Figure | None
+    headline: HeldOutFigure | None
 
 
 def rounds_of_project(project: Project) -> list[RoundRow]:
@@ -64,7 +64,7 @@ def run_rows(runs: Sequence[Run]) -> list[RunRow]:
     return [RunRow(run=run, headline=_headline(run)) for run in runs]
 
 
-def _headline(run: Run) -> Figure | None:
+def _headline(run: Run) -> HeldOutFigure | None:
     report = run_evaluation(run)
     if report is None:
         return None

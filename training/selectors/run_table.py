@@ -34,7 +34,7 @@ class Better(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class RunColumn:
     """A column: a metric of the summary, a setting of the configuration, or a fact of the run."""
 
     key: str
@@ -74,9 +74,9 @@ class Column:
 
 _FACT_FIELDS = {"round": "round_step__round__number", "started": "started_at", "duration": "duration"}
 FACTS = (
-    Column(key="round", label=_("Round"), kind="fact"),
-    Column(key="started", label=_("Started"), kind="fact"),
-    Column(key="duration", label=_("Duration"), kind="fact"),
+    RunColumn(key="round", label=_("Round"), kind="fact"),
+    RunColumn(key="started", label=_("Started"), kind="fact"),
+    RunColumn(key="duration", label=_("Duration"), kind="fact"),
 )
 SETTINGS = {
     "learning_rate": (_("Learning rate"), ("settings", "optimiser", "learning_rate")),
@@ -124,7 +124,7 @@ def title_of(metric: str) -> str:
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]])
 
 
-def offered_columns(runs: QuerySet[Run]) -> dict[str, Column]:
+def offered_columns(runs: QuerySet[Run]) -> dict[str, RunColumn]:
     """Return the columns that these runs can have, by key: metrics, then settings, then facts."""
     metrics: dict[str, None] = {}
     settings: dict[tuple[str, ...], None] = {}
@@ -133,20 +133,20 @@ def offered_columns(runs: QuerySet[Run]) -> dict[str, Column]:
         settings |= dict.fromkeys(path for path, _value in leaves(spec) if path[0] in ("settings", "seed"))
     known = {path: (key, label) for key, (label, path) in SETTINGS.items()}
     columns = [
-        Column(key=name, label=title_of(name), kind="metric", path=(name,), better=better_of(name))
+        RunColumn(key=name, label=title_of(name), kind="metric", path=(name,), better=better_of(name))
         for name in _first(HEADLINES, sorted(metrics))
     ]
     named = sorted(settings, key=lambda path: (path not in known, path))
     for path in named:
         key, label = known.get(path, (".".join(path[1:]), ".".join(path[1:]).replace("_", " ")))
-        columns.append(Column(key=key, label=label, kind="setting", path=path))
-    by_key: dict[str, Column] = {}
+        columns.append(RunColumn(key=key, label=label, kind="setting", path=path))
+    by_key: dict[str, RunColumn] = {}
     for column in (*columns, *FACTS):
         by_key.setdefault(column.key, column)
     return by_key
 
 
-def chosen_columns(offered: Mapping[str, Column], keys: Sequence[str]) -> list[Column]:
+def chosen_columns(offered: Mapping[str, RunColumn], keys: Sequence[str]) -> list[RunColumn]:
     """Return the columns of these keys, or those to begin with; unknown ones are left out."""
     chosen = [key for key in dict.fromkeys(keys) if key in offered]
     return [offered[key] for key in (chosen or DEFAULTS) if key in offered][:MOST_COLUMNS]
@@ -160,7 +160,7 @@ def with_durations(runs: QuerySet[Run]) -> QuerySet[Run]:
     return runs.annotate(duration=span)
 
 
-def best_values(runs: QuerySet[Run], columns: Iterable[Column]) -> dict[str, float]:
+def best_values(runs: QuerySet[Run], columns: Iterable[RunColumn]) -> dict[str, float]:
     """Return the best value of each metric among runs, by key. One query."""
     sides = {Better.HIGHER: Max, Better.LOWER: Min}
     one_method = _is_one_method(runs)
@@ -175,9 +175,9 @@ def best_values(runs: QuerySet[Run], columns: Iterable[Column]) -> dict[str, flo
     return {key: values[name] for name, (key, _end) in ends.items() if values[name] is not None}
 
 
-def best_runs(runs: QuerySet[Run], offered: Mapping[str, Column]) -> list[tuple[Column, Run, float]]:
+def best_runs(runs: QuerySet[Run], offered: Mapping[str, RunColumn]) -> list[tuple[RunColumn, Run, float]]:
     """Return the best run by each headline metric that occurs; of equals the newest."""
-    best: list[tuple[Column, Run, float]] = []
+    best: list[tuple[RunColumn, Run, float]] = []
     for key in HEADLINES:
         column = offered.get(key)
         if column is None or column.kind != "metric":
@@ -206,11 +206,11 @@ def _first(preferred: Sequence[str], names: Sequence[str]) -> list[str]:
     ]
 
 
-def _number(column: Column) -> Cast:
+def _number(column: RunColumn) -> Cast:
     return Cast(KeyTextTransform(column.path[0], "summary"), FloatField())
 
 
-def _json(column: Column) -> Combinable:
+def _json(column: RunColumn) -> Combinable:
     value: Any = "spec"
     for name in column.path:
         value = KeyTransform(name, value)
@@ -242,20 +242,20 @@ class RunFilters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class RunCell:
     """A value of a run in a column; best among all that match."""
 
-    column: Column
+    column: RunColumn
     value: Any
     is_best: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class RunTableRow:
     """A run in the table."""
 
     run: Run
-    cells: Sequence[Cell]
+    cells: Sequence[RunCell]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,12 +263,12 @@ class RunTable:
     """A page of runs with their columns."""
 
     page: Page[Run]
-    rows: Sequence[Row]
-    columns: Sequence[Column]
-    offered: Sequence[Column]
+    rows: Sequence[RunTableRow]
+    columns: Sequence[RunColumn]
+    offered: Sequence[RunColumn]
     sort: str
     """Key of the column of the order, with a minus for the largest first; empty: newest first."""
-    best: Sequence[tuple[Column, Run, float]]
+    best: Sequence[tuple[RunColumn, Run, float]]
     """The best run of each headline metric."""
 
 
@@ -310,7 +310,7 @@ def run_table(
     best = best_values(matching, shown)
     return RunTable(
         page=listed,
-        rows=[Row(run=run, cells=_cells(run, shown, best)) for run in listed],
+        rows=[RunTableRow(run=run, cells=_cells(run, shown, best)) for run in listed],
         columns=shown,
         offered=list(offered.values()),
         sort=sort,
@@ -331,7 +331,7 @@ def rounds_of_runs(project: Project) -> list[int]:
     return sorted(round_numbers, reverse=True)
 
 
-def _ordered(runs: QuerySet[Run], column: Column | None, *, descending: bool) -> QuerySet[Run]:
+def _ordered(runs: QuerySet[Run], column: RunColumn | None, *, descending: bool) -> QuerySet[Run]:
     if column is None:
         return runs.order_by("-pk")
     runs = runs.annotate(order_value=column.order())
@@ -339,10 +339,10 @@ def _ordered(runs: QuerySet[Run], column: Column | None, *, descending: bool) ->
     return runs.order_by(value.desc(nulls_last=True) if descending else value.asc(nulls_last=True), "-pk")
 
 
-def _cells(run: Run, columns: Sequence[Column], best: dict[str, float]) -> list[Cell]:
+def _cells(run: Run, columns: Sequence[RunColumn], best: dict[str, float]) -> list[RunCell]:
     cells = []
     for column in columns:
         value = column.value(run)
         is_best = column.key in best and value == best[column.key]
-        cells.append(Cell(column=column, value=value, is_best=is_best))
+        cells.append(RunCell(column=column, value=value, is_best=is_best))
     return cells

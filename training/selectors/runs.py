@@ -31,7 +31,7 @@ from training.contract import (
 )
 from training.contract.log_lines import search_lines, tail
 from training.figures.curves import MOST_LINES, Folded, Metric, folded_metrics, metric_of, points_since
-from training.figures.held_out import BASELINE_FIGURES, Figure
+from training.figures.held_out import BASELINE_FIGURES, HeldOutFigure
 from training.figures.samples import Measure, Samples, shaded
 from training.files.run_folders import folder_of
 from training.models import BaseModel, Checkpoint, Launch, Run
@@ -386,7 +386,7 @@ def log_lines_of(run: Run, text: str = "") -> LogLines:
     return LogLines(text=text, lines=matches[-_LOG_LINES:], total=len(matches), is_cut=is_cut)
 
 
-def headline_figures_of(run: Run) -> tuple[Figure, ...]:
+def headline_figures_of(run: Run) -> tuple[HeldOutFigure, ...]:
     """Return the figures by which a run is judged first, as its summary has them."""
     summary: dict[str, float | None] = run.summary or {}
     names = [name for name in HEADLINE_METRICS if summary.get(name) is not None]
@@ -397,7 +397,7 @@ def headline_figures_of(run: Run) -> tuple[Figure, ...]:
     left_out |= {"held_out_loss"} if "held_out_log_loss" in names else set()
     shown = [name for name in names if name not in left_out][:_MOST_HEADLINES]
     return tuple(
-        Figure(title=title_of(name), value=value, low=low, high=high)
+        HeldOutFigure(title=title_of(name), value=value, low=low, high=high)
         for name in shown
         if (value := summary[name]) is not None
         for low, high in [(summary.get(f"{name}_low"), summary.get(f"{name}_high"))]

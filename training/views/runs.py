@@ -32,7 +32,7 @@ from training.selectors.evaluations import run_baselines, run_people, run_valida
 from training.selectors.projects import require_manager
 from training.selectors.run_table import (
     MOST_COLUMNS,
-    Column,
+    RunColumn,
     RunTable,
     rounds_of_runs,
     run_table,
@@ -259,7 +259,7 @@ def compare(request: Request, project: Project) -> HttpResponse:
     return render(request, "training/runs_compare.html", context)
 
 
-def _order(column: Column, table: RunTable) -> tuple[str, str]:
+def _order(column: RunColumn, table: RunTable) -> tuple[str, str]:
     """Return the `sort` of a click on a column's heading, and the order that it has now, as ARIA says it."""
     if table.sort == f"-{column.key}":
         return column.key, "descending"
