@@ -10,7 +10,6 @@ from rest_framework import exceptions, serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, read_object
-from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
@@ -46,7 +45,7 @@ class ChangeOfMeSerializer(serializers.Serializer[Any]):
     )
 
 
-@model_fields("id name beginning scopes is_good expires_at revoked_at last_used_at created_at", of=ApiToken)
+@fields.of(ApiToken, "id name beginning scopes is_good expires_at revoked_at last_used_at created_at")
 class TokenSerializer(serializers.ModelSerializer[ApiToken]):
     """A token of the user, without its secret."""
 
@@ -65,7 +64,7 @@ class NewTokenSerializer(serializers.Serializer[Any]):
     expires_at = fields.time("When it ends; null for never.", allow_null=True, default=None)
 
 
-@model_fields("secret")
+@fields.more("secret")
 class MadeTokenSerializer(TokenSerializer):
     """A token with its secret, which is shown only once."""
 

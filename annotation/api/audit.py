@@ -4,12 +4,11 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, superusers
 from annotation.models import AuditEntry
 
 
-@model_fields("id created_at actor action subject details", of=AuditEntry)
+@fields.of(AuditEntry, "id created_at actor action subject details")
 class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     """An entry of the audit log."""
 
@@ -17,7 +16,7 @@ class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
     details = serializers.DictField()
 
 
-@model_fields("project")
+@fields.more("project")
 class AnyAuditSerializer(AuditSerializer):
     """An entry of the audit log with its project."""
 

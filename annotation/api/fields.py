@@ -79,18 +79,22 @@ def computed(meaning: str = "") -> serializers.SerializerMethodField:
     return serializers.SerializerMethodField(help_text=meaning or None)
 
 
-def model_fields(*names: str, of: type[Model] | None = None) -> Callable[[type[S]], type[S]]:
-    """Give a serializer its fields by name, several in a string with spaces between them.
-
-    of: their model; without one the fields are added to those of the serializer that it extends.
-    """
+def of(model: type[Model], *names: str) -> Callable[[type[S]], type[S]]:
+    """Give a serializer fields of a model by name, several in a string with spaces between them."""
 
     def declare(serializer: type[S]) -> type[S]:
-        inherited = getattr(serializer, "Meta", None)
-        model, first = (of, ()) if of or inherited is None else (inherited.model, inherited.fields)
-        serializer.Meta = type(  # type: ignore[misc, assignment]
-            "Meta", (), {"model": model, "fields": (*first, *" ".join(names).split())}
-        )
+        meta = {"model": model, "fields": tuple(" ".join(names).split())}
+        serializer.Meta = type("Meta", (), meta)  # type: ignore[misc, assignment]
         return serializer
+
+    return declare
+
+
+def more(*names: str) -> Callable[[type[S]], type[S]]:
+    """Give a serializer these fields after those of the serializer that it extends."""
+
+    def declare(serializer: type[S]) -> type[S]:
+        inherited = serializer.Meta
+        return of(inherited.model, *inherited.fields, *names)(serializer)
 
     return declare

@@ -10,7 +10,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters, OldestFirst, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.labelling import LabellingView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
@@ -25,7 +24,7 @@ from annotation.services.inbox.notifications import mark_read
 _BIGGEST = 2**63 - 1
 
 
-@model_fields("id kind project text excerpt address created_at read_at", of=Notification)
+@fields.of(Notification, "id kind project text excerpt address created_at read_at")
 class NotificationSerializer(serializers.ModelSerializer[Notification]):
     """An entry of the inbox."""
 
@@ -74,7 +73,7 @@ class NewMailChoiceSerializer(serializers.Serializer[Any]):
     digest = fields.flag("A list of what is unread, once a day.")
 
 
-@model_fields("id assignment author text created_at edited_at resolved_at", of=Comment)
+@fields.of(Comment, "id assignment author text created_at edited_at resolved_at")
 class CommentSerializer(serializers.ModelSerializer[Comment]):
     """A comment. `assignment` names its thread."""
 

@@ -9,7 +9,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.members import MemberSerializer
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
@@ -25,9 +24,8 @@ from annotation.services.projects.invitations import (
 )
 
 
-@model_fields(
-    "id role note uses most_uses is_good email mail expires_at revoked_at created_by created_at",
-    of=Invitation,
+@fields.of(
+    Invitation, "id role note uses most_uses is_good email mail expires_at revoked_at created_by created_at"
 )
 class InvitationSerializer(serializers.ModelSerializer[Invitation]):
     """An invitation, without its link."""
@@ -39,7 +37,7 @@ class InvitationSerializer(serializers.ModelSerializer[Invitation]):
         return invitation.is_good(timezone.now())
 
 
-@model_fields("secret link")
+@fields.more("secret link")
 class MadeInvitationSerializer(InvitationSerializer):
     """An invitation with its link, which is shown only once; both are empty for one sent by e-mail."""
 

@@ -9,7 +9,6 @@ from rest_framework.exceptions import NotFound
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import Membership, User
@@ -18,9 +17,9 @@ from annotation.services.projects.members import ALLOTMENT, change_allotment, ch
 from annotation.services.projects.projects import add_member
 
 
-@model_fields(
+@fields.of(
+    Membership,
     "username name role daily_limit total_limit skills group guideline_seen qualified_at joined_at",
-    of=Membership,
 )
 class MemberSerializer(serializers.ModelSerializer[Membership]):
     """The membership of one person in a project."""

@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
     keeps_answers: bool
     """Store the response for the `Idempotency-Key`."""
     locks: bool
-    """Lock the row and run in a transaction."""
+    """Lock the row and run in a transaction, as every change with an `If-Match` does."""
     schema: Mapping[str, Any]
     """More arguments of `extend_schema`."""
 
@@ -141,13 +141,23 @@ class Operation:
             arguments.append(read_body(takes, view.request))
         if filters := self.options.get("filters"):
             arguments.append(read_filters(filters, view.request))
-        if not self.options.get("locks"):
-            self._require_match(view, arguments)
+        read = self._compared_with(view)
+        if read is None and not self.options.get("locks"):
             return self._response(view, self.function(view, *arguments, **parts))
         with transaction.atomic():
-            _lock(arguments[0])
-            self._require_match(view, arguments)
+            row = arguments[:1] if self.resource.loads else []
+            if row:
+                _lock(row[0])
+            if read:
+                view.require_match(read._serialized(view, read.function(view, *row)))
             return self._response(view, self.function(view, *arguments, **parts))
+
+    def _compared_with(self, view: Any) -> "Operation | None":
+        """Return the operation whose response an `If-Match` names, where the request has one."""
+        if self.method not in ("PUT", "PATCH") or "If-Match" not in view.request.headers:
+            return None
+        read: Operation | None = view.operations.get("GET")
+        return None if read is None or read.pages else read
 
     def _page(self, view: Any, arguments: list[Any], parts: Values) -> Response:
         query = read_filters(view.filters, view.request)
@@ -159,13 +169,6 @@ class Operation:
         page = made(view.paginate_queryset(rows) or [])
         response: Response = view.get_paginated_response(self._serialized(view, page))
         return response
-
-    def _require_match(self, view: Any, arguments: Sequence[Any]) -> None:
-        """Refuse a change of what was modified since the sender read it (`If-Match`)."""
-        read = view.operations.get("GET")
-        if self.method in ("PUT", "PATCH") and read and not read.pages and "If-Match" in view.request.headers:
-            row = arguments[:1] if self.resource.loads else []
-            view.require_match(read._serialized(view, read.function(view, *row)))
 
     def _response(self, view: ApiView, result: Any) -> HttpResponseBase:
         if isinstance(result, HttpResponseBase):
@@ -228,14 +231,13 @@ class Resource(Generic[V]):
         *,
         rows: Callable[[V], QuerySet[Any]] | None = None,
         find: Callable[..., Any] | None = None,
-        tag: str = "",
     ) -> "Resource[V]":
         """Return the resource of one row."""
         rows = rows or self.rows
         item = Resource(
             self.view,
             self.address + address,
-            tag=tag or self.tag,
+            tag=self.tag,
             role=self.role,
             scope=self.scope,
             find=find or (lambda view, **parts: get_object_or_404(rows(view), **parts) if rows else None),

@@ -9,7 +9,6 @@ from rest_framework.exceptions import PermissionDenied
 
 from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
@@ -38,19 +37,19 @@ _SETTINGS = (
 )
 
 
-@model_fields(
-    "key label description scope granularity colour shortcut polarity severity_steps is_archived", of=Category
+@fields.of(
+    Category, "key label description scope granularity colour shortcut polarity severity_steps is_archived"
 )
 class CategorySerializer(serializers.ModelSerializer[Category]):
     """An error category for spans or missing information."""
 
 
-@model_fields("key label description scale is_archived", of=Criterion)
+@fields.of(Criterion, "key label description scale is_archived")
 class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
 
-@model_fields("slug name description role", *_QUESTIONS, "created_at archived_at", of=Project)
+@fields.of(Project, "slug name description role", *_QUESTIONS, "created_at archived_at")
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
 
@@ -61,7 +60,7 @@ class ProjectSerializer(serializers.ModelSerializer[Project]):
         return roles.get(project.pk, "")
 
 
-@model_fields("categories criteria guideline_version round")
+@fields.more("categories criteria guideline_version round")
 class WholeProjectSerializer(ProjectSerializer):
     """A project with its questions and guideline version."""
 
@@ -140,7 +139,7 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
 
 
-@model_fields("version text created_at", of=Guideline)
+@fields.of(Guideline, "version text created_at")
 class GuidelineSerializer(serializers.ModelSerializer[Guideline]):
     """A version of the guidelines."""
 

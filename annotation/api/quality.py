@@ -12,7 +12,6 @@ from rest_framework.response import Response
 from annotation.agreement.selection import Selection
 from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer
 from annotation.choices import Purpose, Shown, WithholdingState
@@ -112,9 +111,9 @@ class ItemFilters(StatisticsFilters):
     show = fields.choice(Shown.choices, default=Shown.JUDGED)
 
 
-@model_fields(
+@fields.of(
+    Withholding,
     "id comparison completion start end quote requested_by state decided_by decided_at created_at",
-    of=Withholding,
 )
 class WithheldSerializer(serializers.ModelSerializer[Withholding]):
     """A withheld comparison: a completion seems to identify its model, or a manager wants it so."""
@@ -140,7 +139,7 @@ class ReleaseSerializer(serializers.Serializer[Any]):
     release = fields.flag("True gives it to annotators, false keeps it from them.")
 
 
-@model_fields("id comparison purpose verdict ranks explanation created_by created_at", of=GoldAnswer)
+@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at")
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 

@@ -11,7 +11,6 @@ from rest_framework import serializers
 from annotation.api import fields
 from annotation.api.answers import VerdictSerializer
 from annotation.api.base import Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import Role, TokenScope
@@ -22,7 +21,7 @@ from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_re
 from annotation.services.quality.reviews import decide_review, may_review
 
 
-@model_fields("id reason prompt opened_at decided_at decided_by", of=Review)
+@fields.of(Review, "id reason prompt opened_at decided_at decided_by")
 class ReviewSerializer(serializers.ModelSerializer[Review]):
     """A comparison under review."""
 
@@ -48,7 +47,7 @@ class VoteSerializer(serializers.Serializer[Any]):
     remarks = RemarkSerializer(many=True)
 
 
-@model_fields("messages context answers votes verdict ranks comment")
+@fields.more("messages context answers votes verdict ranks comment")
 class WholeReviewSerializer(ReviewSerializer):
     """A review with its answers and votes."""
 

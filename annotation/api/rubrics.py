@@ -8,7 +8,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import RatingScale
 from annotation.errors import Refusal
@@ -25,19 +24,19 @@ from annotation.services.projects.rubrics import (
 )
 
 
-@model_fields("key name text levels scale weight", of=RubricCriterion)
+@fields.of(RubricCriterion, "key name text levels scale weight")
 class RubricCriterionSerializer(serializers.ModelSerializer[RubricCriterion]):
     """A weighted criterion of a rubric version."""
 
 
-@model_fields("id number created_at criteria", of=RubricVersion)
+@fields.of(RubricVersion, "id number created_at criteria")
 class RubricVersionSerializer(serializers.ModelSerializer[RubricVersion]):
     """A version of a rubric. It never changes."""
 
     criteria = RubricCriterionSerializer(many=True)
 
 
-@model_fields("id name published is_asked created_at", of=Rubric)
+@fields.of(Rubric, "id name published is_asked created_at")
 class RubricSerializer(serializers.ModelSerializer[Rubric]):
     """A rubric and its state."""
 
@@ -46,7 +45,7 @@ class RubricSerializer(serializers.ModelSerializer[Rubric]):
     )
 
 
-@model_fields("versions")
+@fields.more("versions")
 class WholeRubricSerializer(RubricSerializer):
     """A rubric with all its versions, newest first."""
 

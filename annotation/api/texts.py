@@ -9,7 +9,6 @@ from rest_framework import serializers
 from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Purpose, Split
 from annotation.exchange.formats.fields import ROLES
@@ -37,7 +36,7 @@ class PassageSerializer(serializers.Serializer[Any]):
     sentences = fields.several(fields.text(allow_blank=True, trim_whitespace=False))
 
 
-@model_fields("id messages context references tags metadata split content_hash created_at", of=Prompt)
+@fields.of(Prompt, "id messages context references tags metadata split content_hash created_at")
 class PromptSerializer(serializers.ModelSerializer[Prompt]):
     """A prompt."""
 
@@ -94,9 +93,7 @@ class PromptFilters(Filters):
     split = fields.choice(Split.choices, required=False)
 
 
-@model_fields(
-    "id prompt source text text_hash sampling seed finish_reason token_count created_at", of=Completion
-)
+@fields.of(Completion, "id prompt source text text_hash sampling seed finish_reason token_count created_at")
 class CompletionSerializer(serializers.ModelSerializer[Completion]):
     """A completion with its sampling parameters."""
 
@@ -111,8 +108,8 @@ class CompletionFilters(Filters):
     source = fields.text("Who wrote it: a name.", source="source__name", required=False)  # type: ignore[assignment]
 
 
-@model_fields(
-    "id prompt round purpose completions size overlap open_slots priority metadata created_at", of=Comparison
+@fields.of(
+    Comparison, "id prompt round purpose completions size overlap open_slots priority metadata created_at"
 )
 class ComparisonSerializer(serializers.ModelSerializer[Comparison]):
     """A prompt and completions that are judged together."""

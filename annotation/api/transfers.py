@@ -14,7 +14,6 @@ from rest_framework.parsers import MultiPartParser
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView, storable
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import ImportState, Split
 from annotation.exchange.file_exports import (
@@ -91,10 +90,10 @@ class Named(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
-@model_fields(
+@fields.of(
+    FileImport,
     "id name size format mapping leave_out meanings columns skip_bad state rows_total rows_done",
     "counts errors errors_total created_by created_at finished_at",
-    of=FileImport,
 )
 class ImportSerializer(serializers.ModelSerializer[FileImport]):
     """A file import and its progress."""

@@ -6,7 +6,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import DeliveryState, WebhookEvent
 from annotation.models import WebhookAttempt, WebhookDelivery, WebhookEndpoint
@@ -21,10 +20,10 @@ from annotation.services.webhooks import (
 )
 
 
-@model_fields(
+@fields.of(
+    WebhookEndpoint,
     "id url description events is_enabled why_disabled failures failing_since previous_secret_until",
     "created_at",
-    of=WebhookEndpoint,
 )
 class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
     """A webhook, without its secret."""
@@ -32,7 +31,7 @@ class WebhookSerializer(serializers.ModelSerializer[WebhookEndpoint]):
     events = fields.several(fields.choice(WebhookEvent.choices))
 
 
-@model_fields("secret")
+@fields.more("secret")
 class MadeWebhookSerializer(WebhookSerializer):
     """A webhook with its secret, which is shown only once."""
 
@@ -56,13 +55,13 @@ class WebhookSettingsSerializer(serializers.Serializer[Any]):
     is_enabled = fields.flag("What waits of one that is switched off is given up.", required=False)
 
 
-@model_fields("started_at milliseconds status error answer", of=WebhookAttempt)
+@fields.of(WebhookAttempt, "started_at milliseconds status error answer")
 class AttemptSerializer(serializers.ModelSerializer[WebhookAttempt]):
     """One attempt to send a message, and the response."""
 
 
-@model_fields(
-    "id webhook message event state tries_left next_attempt_at created_at finished_at", of=WebhookDelivery
+@fields.of(
+    WebhookDelivery, "id webhook message event state tries_left next_attempt_at created_at finished_at"
 )
 class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
     """A message to one webhook."""
@@ -72,7 +71,7 @@ class DeliverySerializer(serializers.ModelSerializer[WebhookDelivery]):
     event = fields.text(source="message.event")
 
 
-@model_fields("body attempts")
+@fields.more("body attempts")
 class WholeDeliverySerializer(DeliverySerializer):
     """A message with its body and all attempts, newest first."""
 

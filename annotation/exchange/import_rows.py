@@ -2,7 +2,7 @@
 
 import hashlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,22 +11,26 @@ from django.utils import timezone
 
 from annotation.choices import NOT_ORDERED, AssignmentState
 from annotation.exchange.accepted import Accepted, ImportScene
-from annotation.exchange.formats.items import ImportedItem, ImportedJudgment, ImportedMissing
-from annotation.exchange.import_corrections import write_corrections
+from annotation.exchange.formats.items import ImportedEdit
 from annotation.models import (
     Assignment,
-    Critique,
-    Demonstration,
     Judgment,
-    LabelledStep,
-    MissingInfo,
-    RankedCompletion,
-    Rating,
-    SpanFlag,
-    TraceStep,
     bulk,
 )
+from annotation.record.judgment import (
+    CorrectionPart,
+    CritiquePart,
+    Edit,
+    EvidencePointer,
+    JudgmentRecord,
+    MissingPart,
+    Origin,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
+)
 from annotation.services.judgments.checks import dense_ranks
+from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 
 
 def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
@@ -66,105 +70,96 @@ def write_accepted(scene: ImportScene, accepted: Sequence[Accepted]) -> None:
             for pk, assignment, row, time in zip(judgments, assignments, accepted, times, strict=True)
         ),
     )
-    numbered = list(zip(judgments, accepted, strict=True))
-    bulk.insert_numbered(RankedCompletion, ["judgment_id", "completion_id", "rank"], list(_ranks(numbered)))
-    detailed = [(pk, row) for pk, row in numbered if _has_details(row.judgment)]
-    _write_details(scene, detailed, dict(zip(judgments, assignments, strict=True)))
-
-
-def _has_details(judgment: ImportedJudgment) -> bool:
-    return bool(
-        judgment.spans
-        or judgment.missing
-        or judgment.corrections
-        or judgment.ratings
-        or judgment.critiques
-        or judgment.step_labels
-        or judgment.demonstration
-    )
-
-
-def _ranks(numbered: Sequence[tuple[int, Accepted]]) -> Iterator[tuple[int, int, int]]:
-    for pk, row in numbered:
-        by_place = dict(zip(row.completions, row.judgment.ranks, strict=False))
-        ranks = {completion: rank for completion, rank in by_place.items() if rank != NOT_ORDERED}
-        for completion, rank in dense_ranks(ranks, by_place).items():
-            yield pk, completion, rank
-
-
-def _write_details(
-    scene: ImportScene, numbered: Sequence[tuple[int, Accepted]], assignments: Mapping[int, int]
-) -> None:
-    if not numbered:
-        return
-    span_ids = bulk.insert_numbered(
-        SpanFlag,
-        ["judgment_id", "completion_id", "category_id", "start", "end", "quote", "severity", "note"],
+    store_parts(
         [
-            (
-                *(pk, row.completions[span.completion], scene.categories[span.category]),
-                *(span.start, span.end, row.item.completions[span.completion].text[span.start : span.end]),
-                *(span.severity, span.note),
+            StoredJudgment(
+                judgment=pk,
+                assignment=assignment,
+                record=_record(row),
+                completions={str(place): completion for place, completion in enumerate(row.completions)},
+                passages=row.item.context,
+                texts={
+                    str(place): row.item.completions[place].text
+                    for place, _corrected in row.judgment.corrections
+                },
             )
-            for pk, row in numbered
-            for span in row.judgment.spans
+            for pk, assignment, row in zip(judgments, assignments, accepted, strict=True)
         ],
-    )
-    bulk.insert_numbered(
-        MissingInfo,
-        [
-            *("judgment_id", "completion_id", "category_id", "text", "insert_at"),
-            *("passage", "sentence", "quote", "further_evidence"),
-        ],
-        [
-            (pk, row.completions[lack.completion], scene.categories[lack.category], *_missing(row.item, lack))
-            for pk, row in numbered
-            for lack in row.judgment.missing
-        ],
-    )
-    _write_step_labels(numbered)
-    bulk.insert_numbered(
-        Rating,
-        ["judgment_id", "completion_id", "criterion_id", "value"],
-        [
-            (pk, row.completions[rating.completion], scene.criteria[rating.criterion], rating.value)
-            for pk, row in numbered
-            for rating in row.judgment.ratings
-        ],
-    )
-    bulk.insert_numbered(
-        Critique,
-        ["judgment_id", "completion_id", "text"],
-        [(pk, row.completions[at], text) for pk, row in numbered for at, text in row.judgment.critiques],
-    )
-    bulk.insert_numbered(
-        Demonstration,
-        ["judgment_id", "text"],
-        [(pk, row.judgment.demonstration) for pk, row in numbered if row.judgment.demonstration],
-    )
-    spans = [
-        (pk, s.completion, s.category, s.start, s.end) for pk, row in numbered for s in row.judgment.spans
-    ]
-    write_corrections(numbered, assignments, dict(zip(spans, span_ids, strict=True)))
-
-
-def _missing(item: ImportedItem, lack: ImportedMissing) -> tuple[Any, ...]:
-    evidence = [
-        {"passage": passage, "sentence": sentence, "quote": _stands(item, passage, sentence)}
-        for passage, sentence in lack.evidence
-    ]
-    if not evidence:
-        return lack.text, lack.insert_at, None, None, "", "[]"
-    first, *further = evidence
-    return (
-        *(lack.text, lack.insert_at, first["passage"], first["sentence"], first["quote"]),
-        bulk.json_value(further),
+        Keys(categories=scene.categories, criteria=scene.criteria),
     )
 
 
-def _stands(item: ImportedItem, passage: int, sentence: int | None) -> str:
-    document = item.context[passage]
-    return str(document["title"] if sentence is None else document["sentences"][sentence])
+def _record(row: Accepted) -> JudgmentRecord:
+    """Return an imported judgment as a record, with completions named by their places."""
+    judgment, texts = row.judgment, [completion.text for completion in row.item.completions]
+    by_place = {str(place): rank for place, rank in enumerate(judgment.ranks)}
+    ranks = {name: rank for name, rank in by_place.items() if rank != NOT_ORDERED}
+    return JudgmentRecord(
+        verdict=judgment.verdict,
+        ranks=dense_ranks(ranks, by_place),
+        strength=judgment.strength,
+        comment=judgment.comment,
+        active_seconds=judgment.active_seconds,
+        demonstration=judgment.demonstration,
+        spans=tuple(
+            SpanPart(
+                completion=str(span.completion),
+                category=span.category,
+                start=span.start,
+                end=span.end,
+                quote=texts[span.completion][span.start : span.end],
+                severity=span.severity,
+                note=span.note,
+            )
+            for span in judgment.spans
+        ),
+        missing=tuple(
+            MissingPart(
+                completion=str(lack.completion),
+                category=lack.category,
+                text=lack.text,
+                insert_at=lack.insert_at,
+                evidence=tuple(
+                    EvidencePointer(passage=passage, sentence=sentence) for passage, sentence in lack.evidence
+                ),
+            )
+            for lack in judgment.missing
+        ),
+        corrections=tuple(
+            CorrectionPart(
+                completion=str(place),
+                text=text,
+                edits=tuple(_edit(e, texts[place]) for e in judgment.edits if e.completion == place),
+            )
+            for place, text in judgment.corrections
+        ),
+        ratings=tuple(
+            RatingPart(
+                completion=str(rating.completion),
+                criterion=rating.criterion,
+                scale=rating.scale,
+                value=rating.value,
+            )
+            for rating in judgment.ratings
+        ),
+        critiques=tuple(CritiquePart(completion=str(place), text=text) for place, text in judgment.critiques),
+        step_labels=tuple(
+            StepLabelPart(completion=str(label.completion), step=label.step, label=label.label)
+            for label in judgment.step_labels
+        ),
+    )
+
+
+def _edit(edit: ImportedEdit, text: str) -> Edit:
+    return Edit(
+        start=edit.start,
+        end=edit.end,
+        quote=text[edit.start : edit.end],
+        replacement=edit.replacement,
+        origin=Origin(
+            is_unstored=edit.is_model, seed=edit.seed, sampling=dict(edit.sampling), span=edit.span
+        ),
+    )
 
 
 def _display_order(row: Accepted) -> list[int]:
@@ -181,20 +176,3 @@ def _time(timestamp: str, now: datetime) -> Any:
 def uuid_value(value: uuid.UUID) -> str:
     """A value for a `UUIDField`, as `bulk.insert` takes it."""
     return str(value) if connection.features.has_native_uuid_field else value.hex
-
-
-def _write_step_labels(numbered: Sequence[tuple[int, Accepted]]) -> None:
-    labels = [
-        (pk, row.completions[label.completion], label)
-        for pk, row in numbered
-        for label in row.judgment.step_labels
-    ]
-    if not labels:
-        return
-    steps = TraceStep.objects.filter(completion__in={completion for _, completion, _ in labels})
-    ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
-    bulk.insert_numbered(
-        LabelledStep,
-        ["judgment_id", "step_id", "label"],
-        [(pk, ids[completion, label.step], label.label) for pk, completion, label in labels],
-    )

@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 
 from django.http import QueryDict
 
 from annotation.choices import Verdict
 from annotation.forms.rewrites import rewrite_shown
-from annotation.models import Assignment, Draft, Judgment, MissingInfo
+from annotation.models import Assignment, Draft, Judgment
+from annotation.record.judgment import MissingPart, SpanPart
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.records import records_of
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 
 _ROW = {
@@ -113,35 +115,32 @@ class Entered:
     @classmethod
     def from_judgment(cls, judgment: Judgment) -> "Entered":
         """Return the contents of a submitted judgment, for a revision."""
-        assignment = judgment.assignment
+        assignment, record = judgment.assignment, records_of([judgment.pk])[judgment.pk]
 
-        def token(completion_id: int) -> str:
-            return candidate_token(assignment, completion_id)
+        def token(completion: str) -> str:
+            return candidate_token(assignment, int(completion))
 
-        ranks = {token(row.completion_id): str(row.rank) for row in judgment.ranks.all()}
-        demonstration = getattr(judgment, "demonstration", None)
+        ranks = {token(pk): str(rank) for pk, rank in record.ranks.items()}
         return cls(
             choice=_choice_of(judgment, ranks),
-            ranks=ranks if judgment.verdict == Verdict.RANKED else {},
+            ranks=ranks if record.verdict == Verdict.RANKED else {},
             partial="yes" if 0 < len(ranks) < len(assignment.display_order) else "",
-            span_flags=json.dumps(_spans(judgment)),
-            missing=[
-                _row(row, token(row.completion_id))
-                for row in judgment.missing_info.select_related("category")
-            ],
+            span_flags=json.dumps([_span(part, token(part.completion)) for part in record.spans]),
+            missing=[_row(part, token(part.completion)) for part in record.missing],
             ratings={
-                rating_field(token(row.completion_id), row.criterion.key): str(row.value)
-                for row in judgment.ratings.select_related("criterion")
+                rating_field(token(part.completion), part.criterion): str(part.value)
+                for part in record.ratings
             },
-            corrections={token(row.completion_id): row.text for row in judgment.corrections.all()},
-            rewrites=json.dumps(_rewrites(judgment)),
-            critiques={token(row.completion_id): row.text for row in judgment.critiques.all()},
+            corrections={token(part.completion): part.text for part in record.corrections},
+            rewrites=json.dumps(
+                {token(part.completion): list(map(rewrite_shown, part.edits)) for part in record.corrections}
+            ),
+            critiques={token(part.completion): part.text for part in record.critiques},
             step_labels={
-                step_field(token(row.step.completion_id), row.step.index): row.label
-                for row in judgment.labelled_steps.select_related("step")
+                step_field(token(part.completion), part.step): part.label for part in record.step_labels
             },
-            demonstration=demonstration.text if demonstration else "",
-            comment=judgment.comment,
+            demonstration=record.demonstration,
+            comment=record.comment,
         )
 
 
@@ -175,44 +174,22 @@ def _rows(data: QueryDict) -> list[MissingRow]:
     return [row for row in rows if not row.is_empty]
 
 
-def _row(row: MissingInfo, token: str) -> MissingRow:
+def _row(part: MissingPart, token: str) -> MissingRow:
+    first, *further = [f"{place.passage}:{_shown(place.sentence)}" for place in part.evidence] or [""]
     return MissingRow(
         candidate=token,
-        category=row.category.key,
-        text=row.text,
-        evidence=_pointer(row.passage, row.sentence),
-        further=" ".join(_pointer(more["passage"], more["sentence"]) for more in row.further_evidence),
-        insert_at=_shown(row.insert_at),
+        category=part.category,
+        text=part.text,
+        evidence=first,
+        further=" ".join(further),
+        insert_at=_shown(part.insert_at),
     )
 
 
-def _spans(judgment: Judgment) -> list[dict[str, object]]:
-    return [
-        {
-            "candidate": candidate_token(judgment.assignment, span.completion_id),
-            "category": span.category.key,
-            "start": span.start,
-            "end": span.end,
-            "quote": span.quote,
-            "text_hash": span.completion.text_hash,
-            "severity": span.severity,
-            "note": span.note,
-        }
-        for span in judgment.span_flags.select_related("category", "completion")
-    ]
-
-
-def _rewrites(judgment: Judgment) -> dict[str, list[dict[str, object]]]:
-    return {
-        candidate_token(judgment.assignment, correction.completion_id): [
-            rewrite_shown(edit) for edit in correction.edits.all()
-        ]
-        for correction in judgment.corrections.prefetch_related("edits__span_flag__category")
-    }
-
-
-def _pointer(passage: int | None, sentence: int | None) -> str:
-    return "" if passage is None else f"{passage}:{_shown(sentence)}"
+def _span(part: SpanPart, token: str) -> dict[str, object]:
+    values = asdict(part)
+    del values["completion"]
+    return {"candidate": token, **values}
 
 
 def _shown(number: int | None) -> str:

@@ -6,21 +6,20 @@ from typing import Any
 
 from django.db.models import BigIntegerField
 
-from annotation.models import CorrectionEdit
 from annotation.record.judgment import Edit, Origin
 from annotation.text.edits import applied, usual_line_break, with_own_line_breaks
 from annotation.text.rewrites import is_faithful, retyped
 
 
-def rewrite_shown(edit: CorrectionEdit) -> dict[str, Any]:
+def rewrite_shown(edit: Edit) -> dict[str, Any]:
     """Return a stored edit as the page holds it."""
-    span = edit.span_flag
+    span = edit.origin.span
     return {
         "start": edit.start,
         "end": edit.end,
         "text": edit.replacement,
-        "continuation": edit.continuation_id,
-        "span": span and {"category": span.category.key, "start": span.start, "end": span.end},
+        "continuation": edit.origin.continuation,
+        "span": span and dict(zip(("category", "start", "end"), span, strict=True)),
     }
 
 

@@ -66,10 +66,12 @@ class Origin:
     """Id of the stored continuation of a model that it is a part of; None where it is of none."""
     span: tuple[str, int, int] | None = None
     """Category, start and end of a span in the original; None where it mends none."""
+    is_unstored: bool = False
+    """Whether a model wrote it whose continuation is not stored here, as of an import."""
     seed: int | None = None
-    """Seed of the continuation, of a stored one."""
+    """Seed of the model's text, where a file or a stored continuation says it."""
     sampling: dict[str, Any] = field(default_factory=dict)
-    """Its settings, of a stored one; empty where nobody wrote them down."""
+    """Its settings; empty where nobody wrote them down."""
 
 
 BY_HAND = Origin()

@@ -4,6 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from django.utils.safestring import SafeString
+
+from annotation.text.attributes import attributes
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Axis:
@@ -57,6 +61,11 @@ class Bar:
     y: float
     width: float
     height: float
+
+    @property
+    def attributes(self) -> SafeString:
+        """Where it stands, as attributes of SVG."""
+        return attributes(x=self.x, y=self.y, width=self.width, height=self.height)
 
 
 def bars(

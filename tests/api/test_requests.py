@@ -216,6 +216,18 @@ def test_recipes_and_descriptions_are_not_overwritten_unseen(scene: Scene, as_ad
     assert scene.round.recipe["ready_prompts"] == 3
 
 
+def test_whatever_can_be_read_at_its_address_is_not_overwritten_unseen(scene: Scene, as_carol: Asker):
+    mail = {"mentions": True, "failures": True, "digest": False}
+    for method, address, change in (
+        ("PATCH", f"/projects/tea/prompt-sets/{scene.prompt_set.pk}/", {"name": "Evening questions"}),
+        ("PUT", "/projects/tea/base-model/", {"base_model": scene.starter.name}),
+        ("PUT", "/me/mail/", mail),
+    ):
+        read = as_carol.get(address)["ETag"]
+        assert as_carol(method, address, change, headers={"If-Match": '"old"'}).status_code == 412, address
+        assert as_carol(method, address, change, headers={"If-Match": read}).status_code == 200, address
+
+
 def test_a_recipe_with_what_no_database_takes_is_refused(scene: Scene, as_carol: Asker):
     for sign in ("\x00", "\ud800"):
         body = {"recipe": {**scene.round.recipe, "note": [{"of": f"a{sign}b"}]}}

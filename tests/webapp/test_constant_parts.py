@@ -17,7 +17,7 @@ def test_a_constant_part_is_rendered_once_in_each_language(monkeypatch):
     with translation.override("de"):
         german = template.render()
     assert german != first
-    node = template.template.nodelist[1]
+    node = template.template.nodelist[1]  # type: ignore[attr-defined]
     monkeypatch.setattr(node, "_nodes", None)
     assert template.render() == first
     with translation.override("de"):

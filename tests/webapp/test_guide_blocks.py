@@ -82,6 +82,10 @@ PROGRAMS = {
         "tests/webapp/test_guide.py",
         "test_the_reward_that_the_guide_adds_is_a_reward",
     ),
+    ("how-to/contribute.md", "from rest_framework"): (
+        "tests/api/test_operations.py",
+        "test_the_guides_operation_reads_and_sets_a_row",
+    ),
     ("how-to/collect-feedback.md", "from webapp.api.client"): (
         "tests/api/test_client.py",
         "test_a_server_gives_feedback_in_one_line",

@@ -10,7 +10,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from annotation.models import ApiToken
@@ -50,10 +49,10 @@ class ObjectsField(serializers.JSONField):
     """A list of objects as it is stored."""
 
 
-@model_fields(
+@fields.of(
+    Feedback,
     "id request choice kind value scale text alternative alternative_choice author source_name",
     "changes is_excluded created_at updated_at",
-    of=Feedback,
 )
 class GivenSerializer(serializers.ModelSerializer[Feedback]):
     """Feedback as managers see it."""
@@ -63,10 +62,10 @@ class GivenSerializer(serializers.ModelSerializer[Feedback]):
     is_excluded = fields.flag("An incident excludes it.")
 
 
-@model_fields(
+@fields.of(
+    ApplicationRequest,
     "id key checkpoint token_name pseudonym messages choices sampling redactions is_streamed scores",
     "reason comparison created_at",
-    of=ApplicationRequest,
 )
 class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
     """A stored request with its completions and provenance."""
@@ -86,7 +85,7 @@ class StoredRequestSerializer(serializers.ModelSerializer[ApplicationRequest]):
         return origin.comparison_id if origin else None
 
 
-@model_fields("feedback")
+@fields.more("feedback")
 class WholeRequestSerializer(StoredRequestSerializer):
     """A stored request with all feedback on it."""
 
@@ -130,7 +129,7 @@ class ThumbsSerializer(serializers.Serializer[Any]):
     high = fields.number()
 
 
-@model_fields("id kind subject started_at ended_at rows is_included decided_at", of=FeedbackIncident)
+@fields.of(FeedbackIncident, "id kind subject started_at ended_at rows is_included decided_at")
 class IncidentSerializer(serializers.ModelSerializer[FeedbackIncident]):
     """A pattern that looks like abuse."""
 
@@ -143,17 +142,17 @@ class DecisionSerializer(serializers.Serializer[Any]):
     is_included = fields.flag(required=False)
 
 
-@model_fields("reason is_on share most_per_day", of=FeedbackRule)
+@fields.of(FeedbackRule, "reason is_on share most_per_day")
 class RuleSerializer(serializers.ModelSerializer[FeedbackRule]):
     """A rule of the selection for annotators."""
 
 
-@model_fields("id name key created_at revoked_at", of=FeedbackKey)
+@fields.of(FeedbackKey, "id name key created_at revoked_at")
 class KeySerializer(serializers.ModelSerializer[FeedbackKey]):
     """A publishable key, which is no secret."""
 
 
-@model_fields("token name created_at", of=RequestOptIn)
+@fields.of(RequestOptIn, "token name created_at")
 class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
     """A token whose requests are stored."""
 
@@ -161,7 +160,7 @@ class OptInSerializer(serializers.ModelSerializer[RequestOptIn]):
     name = fields.text(source="token.name")
 
 
-@model_fields(*SETTINGS, "problem rules tokens", of=FeedbackSettings)
+@fields.of(FeedbackSettings, *SETTINGS, "problem rules tokens")
 class FeedbackSettingsSerializer(serializers.ModelSerializer[FeedbackSettings]):
     """A project's settings for requests and feedback of applications."""
 

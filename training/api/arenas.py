@@ -9,7 +9,6 @@ from rest_framework import exceptions, serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Completion
@@ -30,10 +29,10 @@ from training.services.voting import VOTES
 _PLACES = ("first", "second")
 
 
-@model_fields(
+@fields.of(
+    ArenaLink,
     "id arena name checkpoints prompts for_guests is_conversation votes most_votes is_open progress",
     "prepared_at expires_at closed_at created_at",
-    of=ArenaLink,
 )
 class ArenaSerializer(serializers.ModelSerializer[ArenaLink]):
     """One arena."""

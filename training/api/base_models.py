@@ -11,7 +11,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import JobState
 from training.choices import BaseOrigin
@@ -32,9 +31,8 @@ from training.services.base_models import (
 from training.services.rounds.base_choice import choose_base
 
 
-@model_fields(
-    "name origin architecture parameters context dtype size repository revision licence created_at",
-    of=BaseModel,
+@fields.of(
+    BaseModel, "name origin architecture parameters context dtype size repository revision licence created_at"
 )
 class BaseModelSerializer(serializers.ModelSerializer[BaseModel]):
     """A base model of the installation."""
@@ -62,7 +60,7 @@ class EstimateSerializer(serializers.Serializer[Any]):
     full = fields.integer("Training every parameter, without an adapter; null for serving.", allow_null=True)
 
 
-@model_fields("tokenizer_digest facts files memory")
+@fields.more("tokenizer_digest facts files memory")
 class WholeBaseModelSerializer(BaseModelSerializer):
     """A base model with its tokenizer, chat template, files and memory estimates."""
 
@@ -75,10 +73,10 @@ class WholeBaseModelSerializer(BaseModelSerializer):
         return [dict(EstimateSerializer(estimate).data) for estimate in estimates_of(base)]
 
 
-@model_fields(
+@fields.of(
+    BaseModelAddition,
     "id name origin state current total message error base_model folder repository revision licence",
     "server_url server_model server_key cancel_requested created_at finished_at",
-    of=BaseModelAddition,
 )
 class AdditionSerializer(serializers.ModelSerializer[BaseModelAddition]):
     """A base model that is being added, or was refused."""

@@ -6,13 +6,13 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpResponse, StreamingHttpResponse
 from django.shortcuts import get_object_or_404
+from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project
@@ -36,8 +36,8 @@ from training.services.checkpoints import (
 from training.services.runs.files import zip_of_folder
 
 
-@model_fields(
-    "name kind project base_model parent run digest tags notes files_deleted_at created_at", of=Checkpoint
+@fields.of(
+    Checkpoint, "name kind project base_model parent run digest tags notes files_deleted_at created_at"
 )
 class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     """A trained model: adapter and heads on a base model, or the base model itself."""
@@ -48,7 +48,7 @@ class CheckpointSerializer(serializers.ModelSerializer[Checkpoint]):
     tags = fields.several(fields.text())
 
 
-@model_fields("manifest needed_by evaluation")
+@fields.more("manifest needed_by evaluation")
 class WholeCheckpointSerializer(CheckpointSerializer):
     """A checkpoint with its manifest, what needs it, and how it did against its parent."""
 
@@ -106,9 +106,9 @@ class CardSerializer(serializers.Serializer[Any]):
     markdown = fields.text()
 
 
-@model_fields(
+@fields.of(
+    CheckpointExport,
     "id state merged repository private url current total message error created_at finished_at",
-    of=CheckpointExport,
 )
 class ExportSerializer(serializers.ModelSerializer[CheckpointExport]):
     """A checkpoint as a folder that others load without Rondo."""
@@ -141,6 +141,14 @@ class ServedModelSerializer(serializers.Serializer[Any]):
         default=None,
         help_text="Whose managers may use it; null: those of every project.",
     )
+
+
+def named_checkpoint(checkpoints: QuerySet[Checkpoint], name: str | None) -> Checkpoint:
+    """Return the checkpoint of this name that a body chooses. Raises `ValidationError` without one."""
+    checkpoint = checkpoints.filter(name=name or "").first()
+    if checkpoint is None:
+        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    return checkpoint
 
 
 def _checkpoint(view: ApiView, name: str) -> Checkpoint:

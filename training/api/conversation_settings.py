@@ -8,7 +8,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.models import ConversationTask
@@ -27,9 +26,9 @@ from training.services.conversations import (
 )
 
 
-@model_fields(
+@fields.of(
+    ConversationTask,
     "id name instructions system opening language least_turns harm_category archived_at created_at",
-    of=ConversationTask,
 )
 class ConversationTaskSerializer(serializers.ModelSerializer[ConversationTask]):
     """An opening task."""
@@ -47,9 +46,9 @@ class NewConversationTaskSerializer(serializers.Serializer[Any]):
     harm_category = fields.text(most=80, default="")
 
 
-@model_fields(
+@fields.of(
+    ConversationSettings,
     "checkpoints responses continues_with most_turns rates_whole is_open sampling updated_at",
-    of=ConversationSettings,
 )
 class ConversationSettingsSerializer(serializers.ModelSerializer[ConversationSettings]):
     """Settings of annotators' conversations with the project's checkpoints."""

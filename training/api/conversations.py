@@ -13,7 +13,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope, TurnState
 from annotation.errors import Unavailable
@@ -60,7 +59,7 @@ class TurnSerializer(serializers.Serializer[Any]):
     edited = fields.text("The annotator's edit with which it went on.")
 
 
-@model_fields("id annotator task rating attack_success comment created_at ended_at", of=Conversation)
+@fields.of(Conversation, "id annotator task rating attack_success comment created_at ended_at")
 class ConversationSerializer(serializers.ModelSerializer[Conversation]):
     """One conversation, without its turns."""
 
@@ -68,7 +67,7 @@ class ConversationSerializer(serializers.ModelSerializer[Conversation]):
     task = fields.integer(source="task_id", allow_null=True)
 
 
-@model_fields("system state assignment turns")
+@fields.more("system state assignment turns")
 class WholeConversationSerializer(ConversationSerializer):
     """A conversation with its turns and where it stands."""
 

@@ -20,7 +20,6 @@ from rest_framework.views import APIView
 from annotation.api import fields
 from annotation.api.authentication import TokenAuthentication, client_address
 from annotation.api.base import ApiView
-from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.models import ApiToken
@@ -135,7 +134,7 @@ class NewFeedbackSerializer(serializers.Serializer[Any]):
         return attrs
 
 
-@model_fields("id completion choice kind value scale changes created_at", of=Feedback)
+@fields.of(Feedback, "id completion choice kind value scale changes created_at")
 class GivenFeedbackSerializer(serializers.ModelSerializer[Feedback]):
     """Stored feedback, without its end user."""
 

@@ -7,7 +7,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from training.models import PromptSet
 from training.selectors.prompt_sets import prompt_sets_of
@@ -26,14 +25,14 @@ def _ids(meaning: str, **more: Any) -> serializers.ListField:
     return fields.several(fields.key(), meaning, most=MOST_PROMPTS, required=False, **more)
 
 
-@model_fields("id name size created_at", of=PromptSet)
+@fields.of(PromptSet, "id name size created_at")
 class PromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A named choice of the project's prompts."""
 
     size = fields.integer("Number of prompts.")
 
 
-@model_fields("id name prompts created_at", of=PromptSet)
+@fields.of(PromptSet, "id name prompts created_at")
 class WholePromptSetSerializer(serializers.ModelSerializer[PromptSet]):
     """A prompt set with its prompts."""
 

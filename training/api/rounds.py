@@ -9,7 +9,6 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import Cursor, Filters, ProjectView, storable
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
@@ -24,15 +23,15 @@ from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
 
 
-@model_fields("kind position state current total message error run started_at finished_at", of=RoundStep)
+@fields.of(RoundStep, "kind position state current total message error run started_at finished_at")
 class StepSerializer(serializers.ModelSerializer[RoundStep]):
     """One step of a round."""
 
 
-@model_fields(
+@fields.of(
+    Round,
     "number state policy base_model reward_base snapshot cancel_requested pause_requested created_at",
     "started_at finished_at",
-    of=Round,
 )
 class RoundSerializer(serializers.ModelSerializer[Round]):
     """One time around the loop."""
@@ -56,7 +55,7 @@ class MaterialSerializer(serializers.Serializer[Any]):
     decided = fields.integer("Judgments on training prompts that prefer some answer.")
 
 
-@model_fields("steps offered material verdict summary reasons decision_note")
+@fields.more("steps offered material verdict summary reasons decision_note")
 class WholeRoundSerializer(RoundSerializer):
     """A round with its steps and what may be done to it now."""
 

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
+from training.api.checkpoints import named_checkpoint
 from training.models import RubricDraft
 from training.selectors.projects import checkpoints_for
 from training.services.rubric_drafts import LEAST_PAIRS, MOST_PAIRS, request_draft
@@ -27,10 +26,10 @@ class DraftedCriterionSerializer(serializers.Serializer[Any]):
     tied = fields.integer("Pairs that its scores do not decide.")
 
 
-@model_fields(
+@fields.of(
+    RubricDraft,
     "id checkpoint pairs max_tokens state message error criteria pairs_read pairs_checked unread",
     "version created_at",
-    of=RubricDraft,
 )
 class RubricDraftSerializer(serializers.ModelSerializer[RubricDraft]):
     """A draft and its state. Save its criteria with `rubrics_create`, edited."""
@@ -65,7 +64,5 @@ rubric_drafts.item("<int:pk>/").add_read(
 @rubric_drafts.post(takes=NewRubricDraftSerializer, returns=RubricDraftSerializer, status=201)
 def rubric_drafts_request(view: ProjectView, values: Values) -> RubricDraft:
     """Have a model draft criteria. It begins once a worker finds it."""
-    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
-    if checkpoint is None:
-        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
-    return request_draft(project=view.project, checkpoint=checkpoint, requested_by=view.user, **values)
+    values["checkpoint"] = named_checkpoint(checkpoints_for(view.user), values["checkpoint"])
+    return request_draft(project=view.project, requested_by=view.user, **values)

@@ -16,10 +16,10 @@ from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
+from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
 from training.figures.curves import standing_rows
@@ -30,16 +30,16 @@ from training.selectors.evaluations import run_baselines, run_people
 from training.selectors.lists import run_evaluation
 from training.selectors.projects import require_manager
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
-from training.services.checkpoints import LONGEST_NOTE, MOST_TAGS, TAG, describe_run
+from training.services.checkpoints import describe_run
 from training.services.runs.files import archive_of, events_of
 
 _MOST_ROWS = 1000
 
 
-@model_fields(
+@fields.of(
+    Run,
     "id name method state interrupted step total_steps seconds_left message error snapshot base_model",
     "parent checkpoint summary tags notes created_at started_at finished_at",
-    of=Run,
 )
 class RunSerializer(serializers.ModelSerializer[Run]):
     """One training job."""
@@ -68,7 +68,7 @@ class RunSerializer(serializers.ModelSerializer[Run]):
         return is_interrupted(run)
 
 
-@model_fields("spec machine baselines people")
+@fields.more("spec machine baselines people")
 class WholeRunSerializer(RunSerializer):
     """A run with what the trainer was told, and what it uses of its machine."""
 
@@ -145,13 +145,8 @@ class MetricsSerializer(serializers.Serializer[Any]):
     next_after = fields.integer("`after` of the next rows; null at the end.", allow_null=True)
 
 
-class RunDescriptionSerializer(serializers.Serializer[Any]):
+class RunDescriptionSerializer(DescriptionSerializer):
     """Tags and notes of a run."""
-
-    tags = fields.several(serializers.RegexField(rf"^{TAG.pattern}$"), most=MOST_TAGS, required=False)
-    notes = fields.text(
-        "Markdown.", required=False, allow_blank=True, most=LONGEST_NOTE, trim_whitespace=False
-    )
 
 
 class LogFilters(Filters):
@@ -180,7 +175,7 @@ class SamplesSerializer(serializers.Serializer[Any]):
     answers = fields.several(serializers.DictField())
 
 
-@model_fields("digest rounds counts created_at", of=Snapshot)
+@fields.of(Snapshot, "digest rounds counts created_at")
 class SnapshotSerializer(serializers.ModelSerializer[Snapshot]):
     """An immutable export of judgments: all that a run may learn from."""
 

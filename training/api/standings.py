@@ -13,10 +13,10 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.base import Filters, OldestFirst, ProjectView
-from annotation.api.fields import model_fields
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.rubrics import published_versions
+from training.api.checkpoints import named_checkpoint
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
@@ -70,7 +70,7 @@ class BoardFilters(Filters):
         return attrs
 
 
-@model_fields("round pairs agreeing share low high measured_at", of=DriftFigure)
+@fields.of(DriftFigure, "round pairs agreeing share low high measured_at")
 class DriftCellSerializer(serializers.ModelSerializer[DriftFigure]):
     """One reward model against the judgments of one round."""
 
@@ -86,15 +86,15 @@ class DriftRowSerializer(serializers.Serializer[Any]):
     cells = DriftCellSerializer(many=True)
 
 
-@model_fields("id state current total message error created_at finished_at", of=DriftMeasurement)
+@fields.of(DriftMeasurement, "id state current total message error created_at finished_at")
 class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
     """A measurement that a worker does."""
 
 
-@model_fields(
+@fields.of(
+    Judge,
     "id name checkpoint rubric is_active state message error template max_tokens most_judgments",
     "most_tokens questions prompt_tokens completion_tokens created_at",
-    of=Judge,
 )
 class JudgeSerializer(serializers.ModelSerializer[Judge]):
     """A model that judges beside people."""
@@ -238,14 +238,12 @@ def drift_items(view: ProjectView, name: str, number: int) -> tuple[QuerySet[Jud
 @judges.post(takes=NewJudgeSerializer, returns=JudgeSerializer, status=201)
 def judges_create(view: ProjectView, values: Values) -> Judge:
     """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
-    checkpoint = checkpoints_for(view.user).filter(name=values.pop("checkpoint")).first()
-    if checkpoint is None:
-        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    values["checkpoint"] = named_checkpoint(checkpoints_for(view.user), values["checkpoint"])
     if (rubric := values.pop("rubric", None)) is not None:
         values["rubric"] = published_versions(view.project).filter(rubric__name=rubric).first()
         if values["rubric"] is None:
             raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
-    return create_judge(project=view.project, created_by=view.user, checkpoint=checkpoint, **values)
+    return create_judge(project=view.project, created_by=view.user, **values)
 
 
 @judge.patch(takes=ActivitySerializer, returns=JudgeSerializer)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from annotation.api import fields
@@ -10,6 +9,7 @@ from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.quality import EstimateSerializer
 from annotation.models import HelpSettings
+from training.api.checkpoints import named_checkpoint
 from training.forms.suggestions import sources_for
 from training.models import SuggestionSource
 from training.services.suggestions import DEFAULT_TEMPLATE, set_suggestions
@@ -98,13 +98,11 @@ def suggestions_read(view: ProjectView) -> Values:
 @suggestions.put(takes=SuggestionSettingsSerializer, returns=SuggestionSettingsSerializer)
 def suggestions_set(view: ProjectView, values: Values) -> Values:
     """Switch suggestions on or off and set their source. What is left out keeps its value."""
-    checkpoint = sources_for(view.project).filter(name=values.pop("checkpoint") or "").first()
-    if checkpoint is None:
-        raise serializers.ValidationError({"checkpoint": [_("There is no such checkpoint.")]})
+    values["checkpoint"] = named_checkpoint(sources_for(view.project), values["checkpoint"])
     source = SuggestionSource.objects.filter(project=view.project).first()
     if source is not None:
         values = {"template": source.template, "least_confidence": source.least_confidence, **values}
-    set_suggestions(project=view.project, by=view.user, checkpoint=checkpoint, **values)
+    set_suggestions(project=view.project, by=view.user, **values)
     return suggestions_read(view)
 
 

@@ -410,7 +410,7 @@ _ROOM = 1.05
 """Free space for a download, as a multiple of its size."""
 
 
-class CancelledError(Refusal):
+class DownloadCancelled(Refusal):
     """Somebody cancelled the addition."""
 
 
@@ -420,7 +420,7 @@ class _Beat(Heartbeat):
     def _check(self) -> None:
         rows = BaseModelAddition.objects.filter(pk=self.job.pk)
         if rows.values_list("cancel_requested", flat=True).get():
-            raise CancelledError("base_cancelled", _("It was cancelled. What was downloaded is removed."))
+            raise DownloadCancelled("base_cancelled", _("It was cancelled. What was downloaded is removed."))
 
 
 def do_addition(pk: int) -> None:

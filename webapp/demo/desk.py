@@ -25,10 +25,7 @@ from annotation.models import (
     Completion,
     Judgment,
     Membership,
-    MissingInfo,
     Project,
-    RankedCompletion,
-    SpanFlag,
     User,
 )
 from annotation.record.judgment import JudgmentRecord
@@ -39,6 +36,7 @@ from annotation.services.assignments.display_order import display_order, draw_nu
 from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
 from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox.comments import post_comment
+from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement
@@ -263,35 +261,26 @@ class Desk:
         Comment.objects.filter(pk=comment.pk).update(created_at=self._clock.now)
 
     def _write_parts(self) -> None:
-        """Store ranks, spans and missing information."""
-        categories = {row.key: row.pk for row in configuration_of(self._project).categories}
-        _store(
-            RankedCompletion(judgment=judgment, completion_id=int(pk), rank=rank)
-            for judgment, answer in self._rows
-            for pk, rank in answer.ranks.items()
+        """Store what the annotations say."""
+        configured = configuration_of(self._project)
+        keys = Keys(
+            categories={category.key: category.pk for category in configured.categories},
+            criteria={criterion.key: criterion.pk for criterion in configured.criteria},
         )
-        _store(
-            SpanFlag(
-                judgment=judgment,
-                completion_id=int(span.completion),
-                category_id=categories[span.category],
-                start=span.start,
-                end=span.end,
-                quote=span.quote,
-            )
-            for judgment, answer in self._rows
-            for span in answer.spans
-        )
-        _store(
-            MissingInfo(
-                judgment=judgment,
-                completion_id=int(gap.completion),
-                category_id=categories[gap.category],
-                text=gap.text,
-            )
-            for judgment, answer in self._rows
-            for gap in answer.missing
-        )
+        for some in _in_batches(self._rows):
+            with transaction.atomic():
+                store_parts(
+                    [
+                        StoredJudgment(
+                            judgment=judgment.pk,
+                            assignment=judgment.assignment_id,
+                            record=answer,
+                            completions={str(pk): pk for pk in judgment.assignment.display_order},
+                        )
+                        for judgment, answer in some
+                    ],
+                    keys,
+                )
 
 
 def _store(rows: Iterable[Model]) -> None:

@@ -234,6 +234,11 @@ class Entry:
         return next((page.address for page in self.pages if page.waiting), self.pages[0].address)
 
     @property
+    def aria_current(self) -> str:
+        """Return what `aria-current` says in the current section: the page itself, or that it is in here."""
+        return "page" if len(self.pages) == 1 else "true"
+
+    @property
     def waiting(self) -> str:
         """Return how much waits on its pages together, as text; empty for nothing."""
         together = sum(page.waiting for page in self.pages)

@@ -16,14 +16,13 @@ from annotation.api import fields
 from annotation.api.account import require_session
 from annotation.api.base import ApiView
 from annotation.api.downloads import attachment
-from annotation.api.fields import model_fields
 from annotation.api.operations import Resource, Values
 from annotation.errors import Refusal
 from annotation.selectors.personal_data import personal_data
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
 
-@model_fields("id ip user_agent created_at last_seen_at is_current", of=UserSession)
+@fields.of(UserSession, "id ip user_agent created_at last_seen_at is_current")
 class SessionSerializer(serializers.ModelSerializer[UserSession]):
     """A signed-in browser."""
 

@@ -38,11 +38,8 @@ from annotation.text.rewrites import changing, is_faithful
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 
 
-def quoted(prompt: Prompt, pointer: EvidencePointer, number: int) -> EvidencePointer:
-    """Return the evidence of a missing information with the text that it points at.
-
-    Refuses a passage or sentence that the prompt does not have. number: of the missing information, from 1.
-    """
+def check_evidence(prompt: Prompt, pointer: EvidencePointer, number: int) -> None:
+    """Refuse a passage or sentence that the prompt does not have. number: of the missing info, from 1."""
     passages: Sequence[Mapping[str, Any]] = prompt.context
     passage, sentence = pointer.passage, pointer.sentence
     if not 0 <= passage < len(passages):
@@ -58,9 +55,7 @@ def quoted(prompt: Prompt, pointer: EvidencePointer, number: int) -> EvidencePoi
             passages=len(passages),
         )
     sentences = passages[passage]["sentences"]
-    if sentence is None:
-        return replace(pointer, quote=passages[passage]["title"])
-    if not 0 <= sentence < len(sentences):
+    if sentence is not None and not 0 <= sentence < len(sentences):
         raise InvalidAnswer(
             "unknown_sentence",
             _(
@@ -73,7 +68,6 @@ def quoted(prompt: Prompt, pointer: EvidencePointer, number: int) -> EvidencePoi
             passage=passage,
             sentences=len(sentences),
         )
-    return replace(pointer, quote=sentences[sentence])
 
 
 def check_text(text: str, name: str) -> None:
@@ -266,7 +260,7 @@ def check_missing(
             number=number,
         )
     for pointer in missing.evidence:
-        quoted(prompt, pointer, number)
+        check_evidence(prompt, pointer, number)
 
 
 def check_step_labels(labels: Sequence[StepLabelPart], completions: Mapping[str, Completion]) -> None:

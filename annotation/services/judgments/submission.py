@@ -1,8 +1,6 @@
 """A judgment is stored, once: what it is checked for, supersedes, closes and counts towards."""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -15,40 +13,28 @@ from annotation.models import (
     Assignment,
     Comparison,
     Completion,
-    Correction,
-    CorrectionEdit,
-    Critique,
-    Demonstration,
     Guideline,
     ItemFlag,
     Judgment,
-    LabelledStep,
-    MissingInfo,
     Project,
-    Prompt,
-    RankedCompletion,
-    Rating,
-    RubricScore,
     RubricVersion,
-    SpanFlag,
-    TraceStep,
     User,
 )
-from annotation.record.judgment import CorrectionPart, JudgmentRecord, MissingPart, StepLabelPart
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.leases import expire_leases_now_and_then, settle_qualification
 from annotation.services.assignments.next import assign_next_in_transaction
 from annotation.services.assignments.online import note_judgment
 from annotation.services.assignments.slots import Turn, count_submission, retake_slot, take_turn
-from annotation.services.judgments.checks import check_answer, quoted
+from annotation.services.judgments.checks import check_answer
 from annotation.services.judgments.drafts import discard_draft
+from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.quality.reviews import open_review, review_after_judgment
 from annotation.services.suggestions.reveals import open_reveal, refuse_while_open
 from annotation.services.webhooks import tell_of_judgment
-from annotation.text import edits as corrections
 
 
 def submit_judgment(
@@ -241,126 +227,35 @@ def write_judgment(
     return judgment
 
 
-def _write_parts(judgment: Judgment, comparison: Comparison, answer: JudgmentRecord) -> None:
-    RankedCompletion.objects.bulk_create(
-        RankedCompletion(judgment=judgment, completion_id=int(pk), rank=rank)
-        for pk, rank in answer.ranks.items()
-    )
-    if not answer.has_details:
-        return
+def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRecord) -> None:
     configured = configuration_of(comparison.project)
-    categories = {category.key: category.pk for category in configured.categories}
-    criteria = {criterion.key: criterion.pk for criterion in configured.criteria}
-    spans = SpanFlag.objects.bulk_create(
-        SpanFlag(
-            judgment=judgment,
-            completion_id=int(span.completion),
-            category_id=categories[span.category],
-            start=span.start,
-            end=span.end,
-            quote=span.quote,
-            severity=span.severity,
-            note=span.note,
-        )
-        for span in answer.spans
-    )
-    MissingInfo.objects.bulk_create(
-        _missing_info(judgment, comparison.prompt, categories, number, missing)
-        for number, missing in enumerate(answer.missing, start=1)
-    )
-    if answer.step_labels:
-        _write_step_labels(judgment, answer.step_labels)
-    if answer.corrections:
-        _write_corrections(
-            judgment,
-            answer.corrections,
-            {
-                (part.completion, part.category, part.start, part.end): row.pk
-                for part, row in zip(answer.spans, spans, strict=True)
-            },
-        )
-    Rating.objects.bulk_create(
-        Rating(
-            judgment=judgment,
-            completion_id=int(rating.completion),
-            criterion_id=criteria[rating.criterion],
-            value=rating.value,
-        )
-        for rating in answer.ratings
-    )
-    if answer.rubric_scores and judgment.rubric is not None:
-        by_rubric = {criterion.key: criterion.pk for criterion in judgment.rubric.criteria.all()}
-        RubricScore.objects.bulk_create(
-            RubricScore(
-                judgment=judgment,
-                completion_id=int(score.completion),
-                criterion_id=by_rubric[score.criterion],
-                value=score.value,
-                reason=score.reason,
+    rubric = judgment.rubric.criteria.all() if record.rubric_scores and judgment.rubric else ()
+    corrected = [int(part.completion) for part in record.corrections]
+    texts = Completion.objects.filter(pk__in=corrected).values_list("pk", "text") if corrected else ()
+    store_parts(
+        [
+            StoredJudgment(
+                judgment=judgment.pk,
+                assignment=judgment.assignment_id,
+                record=record,
+                completions=_Ids(),
+                passages=comparison.prompt.context if record.missing else (),
+                texts={str(pk): text for pk, text in texts},
             )
-            for score in answer.rubric_scores
-        )
-    Critique.objects.bulk_create(
-        Critique(judgment=judgment, completion_id=int(critique.completion), text=critique.text)
-        for critique in answer.critiques
-    )
-    if answer.demonstration:
-        Demonstration.objects.create(judgment=judgment, text=answer.demonstration)
-
-
-def _write_step_labels(judgment: Judgment, labels: Sequence[StepLabelPart]) -> None:
-    steps = TraceStep.objects.filter(completion__in={int(label.completion) for label in labels})
-    ids = {(str(of), index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
-    LabelledStep.objects.bulk_create(
-        LabelledStep(judgment=judgment, step_id=ids[label.completion, label.step], label=label.label)
-        for label in labels
+        ],
+        Keys(
+            categories={category.key: category.pk for category in configured.categories},
+            criteria={criterion.key: criterion.pk for criterion in configured.criteria},
+            rubric={criterion.key: criterion.pk for criterion in rubric},
+        ),
     )
 
 
-def _write_corrections(
-    judgment: Judgment,
-    corrected: Sequence[CorrectionPart],
-    spans: Mapping[tuple[str, str, int, int], int],
-) -> None:
-    """The corrected texts, and each of their local edits. spans: ids of the judgment's spans."""
-    originals = Completion.objects.in_bulk([int(correction.completion) for correction in corrected])
-    written = Correction.objects.bulk_create(
-        Correction(judgment=judgment, completion_id=int(correction.completion), text=correction.text)
-        for correction in corrected
-    )
-    CorrectionEdit.objects.bulk_create(
-        CorrectionEdit(
-            correction=row,
-            index=index,
-            start=edit.start,
-            end=edit.end,
-            quote=edit.quote,
-            replacement=edit.replacement,
-            continuation_id=edit.origin.continuation,
-            span_flag_id=spans[correction.completion, *edit.origin.span] if edit.origin.span else None,
-        )
-        for row, correction in zip(written, corrected, strict=True)
-        for index, edit in enumerate(
-            correction.edits or corrections.edits(originals[row.completion_id].text, correction.text)
-        )
-    )
+class _Ids(dict[str, int]):
+    """Completions by their ids, as texts."""
 
-
-def _missing_info(
-    judgment: Judgment, prompt: Prompt, categories: Mapping[str, int], number: int, missing: MissingPart
-) -> MissingInfo:
-    row = MissingInfo(
-        judgment=judgment,
-        completion_id=int(missing.completion),
-        category_id=categories[missing.category],
-        text=missing.text,
-        insert_at=missing.insert_at,
-    )
-    if missing.evidence:
-        first, *further = (quoted(prompt, pointer, number) for pointer in missing.evidence)
-        row.passage, row.sentence, row.quote = first.passage, first.sentence, first.quote
-        row.further_evidence = [asdict(pointer) for pointer in further]
-    return row
+    def __missing__(self, name: str) -> int:
+        return int(name)
 
 
 def flag_item(*, assignment: Assignment, annotator: User, reason: str, details: str = "") -> ItemFlag:

@@ -318,7 +318,6 @@ LABEL_BUDGET = {
     "submit": 10,
     # What is held, first open comparison, its place, completions, display order, lease.
     "next": 6,
-    "count of today": 1,
 }
 """Statements of a label. A feature that adds one to every label of everybody says here what for."""
 

@@ -20,7 +20,7 @@ from annotation.record.judgment import (
     without_provenance,
 )
 
-SPAN = {"completion": "1", "category": "untruthful", "start": 0, "end": 3, "quote": "Tea"}
+SPAN: dict[str, Any] = {"completion": "1", "category": "untruthful", "start": 0, "end": 3, "quote": "Tea"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A run as a job of a cluster: watched, lost, found again, stopped, refused; nothing is half-done."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from tests.training.launchers.conftest import Scheduler, run_of
 from tests.training.rounds.round_scenes import behave
 from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
+from training.launchers.job_files import JobFile, read_beat, write_job_file
+from training.launchers.node.files import Files
+from training.launchers.node.run import NodeRun
 from training.models import Launch, Round, RoundStep
 from training.services.rounds import cancel_round, resume_round, start_again
 from training.services.runs import clusters
@@ -98,6 +102,23 @@ def test_a_worker_that_dies_while_it_submits_leaves_no_second_trainer(
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
     assert states() == [LaunchState.LOST, LaunchState.ENDED]
     assert [row["step"] for row in read_metrics(run_of(step).path)] == list(range(1, 13))
+
+
+def test_a_job_that_a_newer_one_follows_leaves_its_heartbeat_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    newer = (
+        "import sys, time; from pathlib import Path; from training.launchers.job_files import *; "
+        "folder = Path(sys.argv[1]); write_job_file(folder, JobFile(job='newer')); "
+        "write_beat(folder, Beat(job='newer', number=1, host='there', started_at=time.time(), code=0))"
+    )
+    write_job_file(tmp_path, JobFile(job="older", trainer=(sys.executable, "-c", newer)))
+    files = Files(tmp_path, job="older", is_first=True)
+    assert NodeRun(files, nodes=1, rank=0, processes=1, master="").run() == 0
+    beat = read_beat(tmp_path, "newer")
+    assert beat is not None
+    assert beat.code == 0
 
 
 def test_a_pause_saves_ends_the_job_and_a_new_one_goes_on(

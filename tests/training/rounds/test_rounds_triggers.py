@@ -94,9 +94,9 @@ def test_nothing_starts_by_itself_that_is_paused_or_was_taken_back(labelled: Rou
 def test_training_that_costs_more_than_its_hours_is_stopped_with_the_reason(
     labelled: Round, carol: User, rondo_home: Path
 ):
-    # 0.0001 hours are 0.36 seconds; the trainer would take 2,000.
+    # 0.001 hours are 3.6 seconds, which the steps before training do not take; the trainer would take 2,000.
     behave(rondo_home, steps=100_000, seconds=0.02)
-    Round.objects.update(recipe={"budget": {"hours": 0.0001}})
+    Round.objects.update(recipe={"budget": {"hours": 0.001}})
     labelled.refresh_from_db()
     start_round(round_=labelled, started_by=carol)
     began = time.monotonic()
@@ -106,7 +106,7 @@ def test_training_that_costs_more_than_its_hours_is_stopped_with_the_reason(
     assert labelled.state == RoundState.CANCELLED
     run = Run.objects.get()
     assert run.state == "stopped"
-    assert "its budget of 0.0001 hours is spent" in labelled.steps.get(state="cancelled", run=run).message
+    assert "its budget of 0.001 hours is spent" in labelled.steps.get(state="cancelled", run=run).message
     entry = AuditEntry.objects.get(action="round.cancel")
     assert entry.actor is None
     assert "budget" in entry.details["reason"]

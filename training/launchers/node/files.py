@@ -43,6 +43,10 @@ class Files:
             )
         return job
 
+    def are_of_this_job(self) -> bool:
+        """Return whether no newer job was submitted into the folder."""
+        return read_job_file(self.folder).job == self.job
+
     def bring_needs(self, job: JobFile) -> None:
         """Have here what the trainer reads besides the run's folder."""
         if self._store is not None:

@@ -141,13 +141,16 @@ class NodeRun:
     def _give_signs_of_life(self) -> None:
         """Write heartbeats, and send what the trainer writes, until the trainers have ended."""
         while self._files.is_first:
-            with suppress(OSError):
+            with suppress(OSError, ContractError):
                 self._beat()
             self._files.offer(time.monotonic())
             if self._ended.wait(BEAT_SECONDS):
                 return
 
     def _beat(self, code: int | None = None) -> None:
+        """Replace the heartbeat, unless a newer job has the folder: its worker reads that one's alone."""
+        if not self._files.are_of_this_job():
+            return
         self._number += 1
         write_beat(
             self._files.folder,
