@@ -74,7 +74,7 @@ def _python_and_templates() -> Iterator[Marked]:
 def _of_settings() -> Iterator[Marked]:
     """The sentences under the fields of settings, which the form of a recipe shows: they are docstrings."""
     sys.path.insert(0, str(ROOT))
-    from training.recipe.help import sentences
+    from training.recipe.form import sentences
 
     for path, sentence in sentences():
         yield str(path.relative_to(ROOT)), 0, sentence, None

@@ -23,12 +23,12 @@ from training.choices import BaseOrigin, CheckpointKind, RoundState
 from training.contract import read_manifest, read_metrics, read_samples
 from training.engine import Engine
 from training.models import BaseModel, Checkpoint, Evaluation, Round
-from training.selectors.chats import chat_of
+from training.selectors.projects import chat_of
 from training.services.base_models import NewBaseModel, do_addition, request_base_model
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.base_choice import choose_base
 from training.services.side_by_side import Sampling, ask_side_by_side, write_answers
-from training.views.comparing.responses import responses_of
+from training.views.responses import responses_of
 
 QWEN = "tiny-qwen2"
 QUESTIONS = ("Why is the sky blue?", "What is two and two?", "A line about tea?", "Who are you?", "How?")

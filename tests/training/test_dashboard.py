@@ -25,9 +25,8 @@ from tests import factories
 from tests.records import judgment_record
 from training.choices import RoundState
 from training.models import Checkpoint, Evaluation, Round
-from training.selectors.annotation_days import DAYS, Day, annotation_days, burn_up
-from training.selectors.dashboard import dashboard_of
-from training.selectors.lists import rounds_of_project
+from training.selectors.dashboard import DAYS, Day, annotation_days, burn_up, dashboard_of
+from training.selectors.lists import reward_accuracy, rounds_of_project
 from training.selectors.rounds import material_of
 from training.services.rounds import open_first_round
 from webapp.navigation.sections import entries
@@ -163,22 +162,22 @@ def test_the_quality_part_tells_the_cost_where_a_wage_is_set(
 
 @pytest.mark.usefixtures("quick_trainer")
 def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: User, monkeypatch):
-    from training.figures.held_out import Figure
-    from training.selectors import reward_accuracy
+    from training.figures.held_out import HeldOutFigure
+    from training.selectors import lists
     from training.selectors.lists import RunRow
     from training.services.rounds import advance_round, start_round
 
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)
-    headline = Figure(title="accuracy", value=0.6, low=0.4, high=0.8)
+    headline = HeldOutFigure(title="accuracy", value=0.6, low=0.4, high=0.8)
     monkeypatch.setattr(
-        reward_accuracy,
+        lists,
         "run_rows",
         lambda runs: [RunRow(run=run, headline=headline) for run in runs],
     )
     report = report_of(labelled.project, Selection())
     agreed = [figure for figure in report.agreement if figure.key == "pair-percent"]
-    accuracy = reward_accuracy.reward_accuracy(labelled.project, report)
+    accuracy = lists.reward_accuracy(labelled.project, report)
     assert [row.round_number for row in accuracy.rounds] == [1]
     mark = accuracy.rounds[0].mark
     assert (mark.low, mark.x, mark.high) == (40, 60, 80)
@@ -190,7 +189,6 @@ def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: Us
 def test_the_ceiling_is_where_people_agree(project: Project, alice: User, bob: User):
     project.overlap = 2
     project.save()
-    from training.selectors.reward_accuracy import reward_accuracy
 
     for ranks in ((1, 2), (1, 2), (1, 2), (2, 1)):
         comparison = factories.make_comparison(project)

@@ -30,7 +30,7 @@ from tests.guide_blocks import block
 from training.models import Round
 from training.recipe import Recipe
 from training.recipe.form import Group, Input, RecipeForm, flattened
-from training.recipe.presets import PRESETS
+from training.recipe.recipe import PRESETS
 from training.services.checkpoints import register_starter
 from webapp.guide.generated import documents
 from webapp.guide.help_links import EXPLAINED_FORMS, PAGE_OF, field_address, help_address

@@ -17,8 +17,8 @@ from training.choices import BaseOrigin
 from training.contract import CHECKPOINT_NAME
 from training.files.hub import HubModel
 from training.models import BaseModel, BaseModelAddition
-from training.selectors.access import require_manager
 from training.selectors.base_models import base_of, bases_for
+from training.selectors.projects import require_manager
 from training.services.base_models import (
     NewBaseModel,
     cancel_addition,

@@ -21,10 +21,9 @@ from training.contract import CHECKPOINT_NAME
 from training.figures.model_card import model_card
 from training.files.shared import fetched
 from training.models import Checkpoint, CheckpointExport
-from training.selectors.access import require_manager
 from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
-from training.selectors.evaluation_report import report_file, report_of
-from training.selectors.projects import checkpoints_for
+from training.selectors.evaluations import report_file, report_of
+from training.selectors.projects import checkpoints_for, require_manager
 from training.services.checkpoint_exports import archive_name, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import (

@@ -24,8 +24,7 @@ from annotation.services.conversations import (
     end_conversation,
 )
 from training.engine import EngineError
-from training.selectors.conversation_transcripts import transcript_of
-from training.selectors.conversations import standing_of
+from training.selectors.conversations import standing_of, transcript_of
 from training.services.conversations import (
     begin,
     generate_turn,

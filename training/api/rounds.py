@@ -14,8 +14,7 @@ from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
 from training.models import Round, RoundStep
 from training.recipe import Recipe
-from training.selectors.evaluation_words import summary_of
-from training.selectors.evaluations import evaluation_of
+from training.selectors.evaluations import evaluation_of, summary_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import ACTIONS, offered_actions, perform_action

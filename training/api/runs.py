@@ -22,14 +22,14 @@ from annotation.selectors.access import projects_for
 from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
-from training.figures.folded_metrics import standing_rows
+from training.figures.curves import standing_rows
 from training.files.run_folders import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
-from training.selectors.access import require_manager
+from training.selectors.evaluations import run_baselines, run_people
 from training.selectors.lists import run_evaluation
+from training.selectors.projects import require_manager
 from training.selectors.runs import folded_of, is_interrupted, log_lines_of, machine_of
-from training.selectors.validation import run_baselines, run_people
 from training.services.checkpoints import describe_run
 from training.services.runs.files import archive_of, events_of
 

@@ -30,7 +30,7 @@ from training.services.side_by_side import (
     vote_side_by_side,
     write_answers,
 )
-from training.services.voting import Vote
+from training.services.voting import VoteChoice
 
 _VERDICTS = (Verdict.RANKED, Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD, Verdict.CANNOT_JUDGE)
 
@@ -287,7 +287,7 @@ def side_by_side_write(view: ProjectView, shown: SideBySide) -> SideBySide:
 @side_by_side.post("vote/", takes=BesideVoteSerializer, returns=BesideSerializer)
 def side_by_side_vote(view: ProjectView, shown: SideBySide, values: Values) -> SideBySide:
     """Vote: a judgment like any other. Names are in the answer. A second vote changes nothing."""
-    vote_side_by_side(shown=shown, voter=view.user, vote=Vote(values["verdict"], values["ranks"]))
+    vote_side_by_side(shown=shown, voter=view.user, vote=VoteChoice(values["verdict"], values["ranks"]))
     return shown
 
 

@@ -1,19 +1,258 @@
-"""Client of one model server: the OpenAI interface, and the extensions of Rondo's server."""
+"""Client of one model server: the OpenAI interface, its dialects, and the extensions of Rondo's server."""
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self, TypedDict, Unpack
 
 import httpx
 from django.conf import settings
 from django.utils.translation import gettext as _
 
-from training.engine.dialect import OPENAI, RONDO, Dialect
-from training.engine.errors import EngineError, EngineUnavailableError, EngineUnknownModelError
-from training.engine.results import Answer, BaseState, Delta, Health, Scores, SegmentScore, TokenKl
-from training.engine.streams import deltas, events
+# ── Errors: the messages are for people ──
+
+
+class EngineError(Exception):
+    """A failed request to a model server."""
+
+    def __init__(self, message: str, *, status: int | None = None, param: str | None = None) -> None:
+        """status: of the server's answer, where there was one. param: the field it blames."""
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+
+class EngineUnavailableError(EngineError):
+    """It is down, busy, or still loading its model: a later request may succeed."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        """retry_after: seconds after which the server accepts another request, if known."""
+        super().__init__(message, status=status, param=param)
+        self.retry_after = retry_after
+
+
+class EngineUnknownModelError(EngineError):
+    """It does not know the model. It may take a moment to find a new checkpoint."""
+
+
+# ── Dialects: differences between servers that speak OpenAI's interface ──
+
+
+_CAN_BE_LEFT_OUT = ("top_k", "seed", "stream_options", "max_tokens", "temperature", "top_p")
+"""Fields that a server may not know. OpenAI's newer models rename `max_tokens`, and some of them sample at
+one temperature alone."""
+
+_RENAMED = {"max_tokens": "max_completion_tokens"}
+_ASKED_WRONGLY = (400, 422)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """The request fields that a server is assumed to know."""
+
+    extensions: bool
+    """True for Rondo's server: it knows every field, so a refusal is the caller's fault."""
+
+    def body(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of a request, without optional fields at their neutral value."""
+        body = dict(fields)
+        if not self.extensions and not body.get("top_k"):
+            # OpenAI's interface has no such field, and servers that have it differ in how it is turned off.
+            body.pop("top_k", None)
+        return body
+
+    def without(self, body: Mapping[str, Any], refused: frozenset[str]) -> dict[str, Any]:
+        """Return the body without the refused field, or with the server's name for it."""
+        left = {name: value for name, value in body.items() if name not in refused}
+        return left | {_RENAMED[name]: body[name] for name in refused & body.keys() & _RENAMED.keys()}
+
+    def blamed(self, error: EngineError, body: Mapping[str, Any], refused: frozenset[str]) -> str | None:
+        """Return the field that a server does not know; None if it has another reason."""
+        if self.extensions or error.status not in _ASKED_WRONGLY:
+            return None
+        for name in _CAN_BE_LEFT_OUT:
+            named = error.param == name or re.search(rf"\b{name}\b", str(error))
+            if named and name in body and name not in refused and _is_unknown(str(error)):
+                return name
+        return None
+
+
+_UNKNOWN = re.compile(
+    r"unsupported|not supported|unrecognized|unknown|unexpected|not permitted|extra inputs|forbidden"
+    r"|does not support|use 'max_completion_tokens'",
+    re.IGNORECASE,
+)
+
+
+def _is_unknown(message: str) -> bool:
+    """Return whether a message means an unknown field, not a wrong value."""
+    return _UNKNOWN.search(message) is not None
+
+
+RONDO = Dialect(extensions=True)
+OPENAI = Dialect(extensions=False)
+
+
+# ── Results ──
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BaseState:
+    """The state of a base model on the model server."""
+
+    name: str
+    state: str
+    """`ready`, `asleep`, `failed`, or on its way."""
+    message: str
+    memory_bytes: int
+    waiting: int
+    """Requests that have not begun."""
+    in_flight: int
+    """Requests that it has, waiting or in progress."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """The state of a model server."""
+
+    ready: bool
+    message: str
+    progress: float | None = None
+    """Share of the loading that is done, 0 to 1, if known."""
+    bases: tuple[BaseState, ...] = ()
+    """Of each base model; none where the server has one alone."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """A completion from the model server."""
+
+    text: str
+    finish_reason: str
+    seed: int | None
+    token_count: int | None
+    prompt_tokens: int | None = None
+    """Number of tokens in the prompt, if the server reports it and one answer was requested."""
+    ignored: tuple[str, ...] = ()
+    """Request fields that the server does not know; they had no effect."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta:
+    """The next piece of a streamed answer. The last has no text but the finish reason."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    token_count: int | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SegmentScore:
+    """The score of one segment of an answer by one head of a reward model."""
+
+    start: int
+    end: int
+    """[start, end) of the answer's text, in code points."""
+    reward: float
+    """Log-odds that the segment is faultless."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """All scores of a reward model for the completions of one chat, in their order."""
+
+    scores: tuple[float, ...]
+    """The score of each completion, higher is better; empty where the model has no such head."""
+    heads: Mapping[str, tuple[tuple[float, ...], ...]]
+    """By head on whole answers: for each completion its outputs (the members of an ensemble, ratings)."""
+    segments: Mapping[str, tuple[tuple[SegmentScore, ...], ...]]
+    """By head on segments: for each completion its segments in order."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenKl:
+    """The divergence of a policy from its reference at each token of an answer."""
+
+    tokens: tuple[str, ...]
+    kl: tuple[float, ...]
+    """Per token log π − log π_ref: its mean over sampled answers estimates the KL divergence (k1)."""
+    offsets: tuple[tuple[int, int], ...]
+    """[start, end) of each token in the answer's text, in code points."""
+
+
+# ── Streams ──
+
+
+_END = "[DONE]"
+
+
+def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a stream. Raises `EngineUnavailableError` if it breaks off."""
+    data: list[str] = []
+    for line in lines:
+        if line.startswith("data:"):
+            data.append(line[5:].removeprefix(" "))
+        elif not line and data:
+            text, data = "\n".join(data), []
+            if text == _END:
+                return
+            yield _object(text)
+    raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
+
+
+def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[Delta]:
+    """Yield the pieces of a streamed chat's only choice; the last has the finish reason.
+
+    seed: the requested one, used where the server reports none. Some servers count the tokens in the choice's
+    last chunk, others in a separate chunk after it.
+    """
+    reason, counted = None, None
+    for chunk in chunks:
+        if "error" in chunk:
+            raise EngineUnavailableError(_message(chunk["error"]))
+        for choice in chunk.get("choices") or ():
+            if int(choice.get("index", 0)) != 0:
+                continue
+            if text := (choice.get("delta") or {}).get("content"):
+                yield Delta(text=str(text))
+            reason = choice.get("finish_reason") or reason
+            counted = choice.get("token_count", counted)
+            seed = choice.get("seed", seed)
+        counted = counted if counted is not None else (chunk.get("usage") or {}).get("completion_tokens")
+    if reason is None:
+        raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
+    yield Delta(finish_reason=str(reason), token_count=counted, seed=seed)
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(text)
+    except ValueError:
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise EngineError(_("The model server streams something that is no answer."))
+    return chunk
+
+
+def _message(error: Any) -> str:
+    message = error.get("message") if isinstance(error, Mapping) else error
+    return str(message or "The model server failed in the middle of its answer.")
+
+
+# ── Client ──
+
 
 ANSWER_SECONDS = 300.0
 """Longest time of one request; a CPU that is shared with a trainer is slow."""

@@ -18,8 +18,8 @@ from functools import cache
 import httpx
 from django.utils.translation import gettext as _
 
-from training.engine.addresses import AddressError, AsyncGuardedTransport
-from training.engine.errors import EngineError, EngineUnavailableError
+from training.engine.client import EngineError, EngineUnavailableError
+from training.engine.servers import AddressError, AsyncGuardedTransport
 
 LOOK_SECONDS = 0.5
 """Interval between checks for the client while the server is silent."""

@@ -1,4 +1,4 @@
-"""The server of a checkpoint: Rondo's, or the one in its record."""
+"""Model servers: which one serves a checkpoint, and the addresses that may be asked."""
 
 from __future__ import annotations
 
@@ -7,13 +7,50 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+import httpx
 from django.utils.translation import gettext as _
 
-from training.engine.addresses import GuardedTransport, check_url
-from training.engine.client import ANSWER_SECONDS, Engine
-from training.engine.dialect import OPENAI
-from training.engine.errors import EngineError
+from annotation.services import addresses
+from annotation.services.addresses import Policy, Resolve, is_public
+from training.engine.client import ANSWER_SECONDS, OPENAI, Engine, EngineError
 from training.models import Checkpoint
+
+# ── Addresses ──
+
+
+__all__ = ["AddressError", "AsyncGuardedTransport", "GuardedTransport", "check_url", "is_public"]
+
+
+class AddressError(EngineError):
+    """An address that is refused. The message says why and what to do."""
+
+
+_MODEL_SERVERS = Policy(setting="RONDO_MODEL_SERVER_HOSTS", what="server", error=AddressError)
+
+
+def check_url(url: str) -> None:
+    """Raise `AddressError` for a URL that cannot be another model server's (`Policy.check_url`)."""
+    _MODEL_SERVERS.check_url(url)
+
+
+class GuardedTransport(addresses.GuardedTransport):
+    """Transport that connects only to public internet hosts and those of RONDO_MODEL_SERVER_HOSTS."""
+
+    def __init__(self, *, inner: httpx.BaseTransport | None = None, resolve: Resolve | None = None) -> None:
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
+
+
+class AsyncGuardedTransport(addresses.AsyncGuardedTransport):
+    """`GuardedTransport` for an event loop."""
+
+    def __init__(
+        self, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve | None = None
+    ) -> None:
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
+
+
+# ── Servers ──
+
 
 KEY_NAME = re.compile(r"RONDO_SERVER_KEY_[A-Z0-9_]{1,80}")
 """Allowed names of a variable with another server's key. Any other name would let a user who may add a server

@@ -1,8 +1,4 @@
-"""Statistics of an evaluation: win rates, gains and ratios with their intervals. Uses no database.
-
-A prompt is the unit: several votes on one prompt are no independent evidence. The interval of a win rate is
-the one that the decision uses, valid under repeated looks; the others resample prompts.
-"""
+"""Statistics of an evaluation: win rates, rewards, divergence, and the win rate at equal length."""
 
 from __future__ import annotations
 
@@ -10,12 +6,99 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from training.figures.length_control import length_controlled_win_rate
 from training.figures.win_rate_interval import win_rate_interval
 
-# NumPy is imported on use: web processes show figures without computing them.
+# NumPy is imported on use.
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from annotation.agreement.bootstrap import Floats
+
+
+# ── Win rate at equal length ──
+#
+# The model is that of Dubois et al. (2024), "Length-Controlled AlpacaEval", for one pair of policies:
+#
+#     P(win) = σ(θ + φ · tanh(d / s))
+#
+# with d the difference of the two lengths, s its standard deviation over the prompts, θ the difference in
+# quality and φ the judge's length bias. Ties count half a win and half a loss. The win rate at equal
+# length is σ(θ).
+
+
+LEAST_PROMPTS = 10
+"""Fewer prompts do not support two parameters."""
+_PENALTY = 0.05
+"""Weight of the squared parameters: keeps them finite where every win is the longer response."""
+_STEPS = 50
+_RESAMPLES = 500
+_SEED = 20_240_404
+
+
+def length_controlled_win_rate(
+    outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]
+) -> tuple[float, float, float] | None:
+    """Return the win rate at equal length with a 95 % bootstrap interval over prompts.
+
+    Args:
+        outcomes: one per prompt: 1 the new policy wins, 1/2 a tie, 0 it loses.
+        lengths: one pair per prompt, in characters: (parent's response, new policy's response).
+
+    Returns (value, low, high), or None with fewer than `LEAST_PROMPTS` prompts that are no ties. Raises
+    `ValueError` where the two differ in number.
+    """
+    import numpy as np
+    from scipy.special import expit
+
+    if len(outcomes) != len(lengths):
+        raise ValueError(f"{len(outcomes)} outcomes do not fit {len(lengths)} pairs of lengths.")
+    if sum(outcome != 0.5 for outcome in outcomes) < LEAST_PROMPTS:
+        return None
+    wins = np.asarray(outcomes, dtype=np.float64)
+    differences = np.array([new - old for old, new in lengths], dtype=np.float64)
+    scale = float(differences.std())
+    tastes = np.tanh(differences / scale) if scale else np.zeros_like(differences)
+    rows = np.random.default_rng(_SEED).integers(0, len(wins), size=(_RESAMPLES, len(wins)))
+    resampled = _qualities(wins[rows], tastes[rows])
+    low, high = np.percentile(expit(resampled), [2.5, 97.5])
+    value = expit(_qualities(wins[None, :], tastes[None, :]))[0]
+    return float(value), float(low), float(high)
+
+
+def _qualities(wins: npt.NDArray[np.float64], tastes: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return θ of each row of samples (B, N), by Newton's method on the penalised likelihood, which is
+    concave."""
+    import numpy as np
+    from scipy.special import expit
+
+    quality, taste = np.zeros(len(wins)), np.zeros(len(wins))
+    for _ in range(_STEPS):
+        chances = expit(quality[:, None] + taste[:, None] * tastes)
+        errors, weights = wins - chances, chances * (1 - chances)
+        slope_quality = errors.sum(1) - _PENALTY * quality
+        slope_taste = (errors * tastes).sum(1) - _PENALTY * taste
+        curve_quality = weights.sum(1) + _PENALTY
+        curve_taste = (weights * tastes**2).sum(1) + _PENALTY
+        cross = (weights * tastes).sum(1)
+        determinant = curve_quality * curve_taste - cross**2
+        step_quality = (curve_taste * slope_quality - cross * slope_taste) / determinant
+        step_taste = (curve_quality * slope_taste - cross * slope_quality) / determinant
+        # A bounded step: far from the optimum the likelihood is flat and a full step overshoots.
+        quality += np.clip(step_quality, -2, 2)
+        taste += np.clip(step_taste, -2, 2)
+        if max(np.abs(step_quality).max(), np.abs(step_taste).max()) < 1e-10:
+            break
+    return quality
+
+
+# ── Evaluation ──
+#
+# A prompt is the unit: several votes on one prompt are no independent evidence. The interval of a win rate is
+# the one that the decision uses, valid under repeated looks; the others resample prompts.
+
+
+# NumPy is imported on use: web processes show figures without computing them.
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
 
@@ -26,7 +109,7 @@ NOISE_FACTOR = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class EvaluationFigure:
     """A measured figure with its 95 % interval; no bounds with too few prompts."""
 
     value: float
@@ -74,7 +157,7 @@ def prompt_outcomes(votes: Sequence[Sequence[float]]) -> list[float]:
     return [outcome_of(TIE, sum(of_prompt) / len(of_prompt)) for of_prompt in votes if of_prompt]
 
 
-def win_rate(outcomes: Sequence[float]) -> Figure | None:
+def win_rate(outcomes: Sequence[float]) -> EvaluationFigure | None:
     """Return the mean outcome of prompts, one outcome each; None without any.
 
     The interval is the confidence sequence that `decide` uses.
@@ -82,19 +165,21 @@ def win_rate(outcomes: Sequence[float]) -> Figure | None:
     if not outcomes:
         return None
     low, high = win_rate_interval(outcomes)
-    return Figure(value=sum(outcomes) / len(outcomes), low=low, high=high, prompts=len(outcomes))
+    return EvaluationFigure(value=sum(outcomes) / len(outcomes), low=low, high=high, prompts=len(outcomes))
 
 
-def length_controlled(outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]) -> Figure | None:
+def length_controlled(
+    outcomes: Sequence[float], lengths: Sequence[tuple[int, int]]
+) -> EvaluationFigure | None:
     """Return the win rate at equal length with its bootstrap interval; None with too few prompts."""
     rate = length_controlled_win_rate(outcomes, lengths)
     if rate is None:
         return None
     value, low, high = rate
-    return Figure(value=value, low=low, high=high, prompts=len(outcomes))
+    return EvaluationFigure(value=value, low=low, high=high, prompts=len(outcomes))
 
 
-def mean_of(values: Sequence[float]) -> Figure | None:
+def mean_of(values: Sequence[float]) -> EvaluationFigure | None:
     """Return the mean of one value per prompt; None without any."""
     import numpy as np
 
@@ -102,7 +187,7 @@ def mean_of(values: Sequence[float]) -> Figure | None:
     return _resampled(rows, float(rows[:, 0].mean())) if len(rows) else None
 
 
-def ratio_of(above: Sequence[float], below: Sequence[float]) -> Figure | None:
+def ratio_of(above: Sequence[float], below: Sequence[float]) -> EvaluationFigure | None:
     """Return the sum of one column over that of another, a row per prompt; None if undefined."""
     import numpy as np
 
@@ -112,11 +197,11 @@ def ratio_of(above: Sequence[float], below: Sequence[float]) -> Figure | None:
     return _resampled(rows, float(rows[:, 0].sum() / rows[:, 1].sum()))
 
 
-def _resampled(rows: Floats, value: float) -> Figure:
+def _resampled(rows: Floats, value: float) -> EvaluationFigure:
     from annotation.agreement.bootstrap import percentile_interval, ratio
 
     low, high = percentile_interval(rows, ratio)
-    return Figure(value=value, low=low, high=high, prompts=len(rows))
+    return EvaluationFigure(value=value, low=low, high=high, prompts=len(rows))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -220,5 +305,5 @@ def _ruled(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, Any]
     return _compared(known, 0.0)
 
 
-def _json(figure: Figure | None) -> dict[str, Any] | None:
+def _json(figure: EvaluationFigure | None) -> dict[str, Any] | None:
     return None if figure is None else figure.to_json()

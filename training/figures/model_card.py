@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from training.figures.held_out import Figure
+from training.figures.held_out import HeldOutFigure
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>()#+!|~-])")
 
@@ -35,7 +35,7 @@ class CardFacts:
     rounds: Sequence[int]
     """Rounds whose judgments it learned from."""
     project: str
-    figures: Sequence[Figure]
+    figures: Sequence[HeldOutFigure]
     """Held-out figures with intervals."""
     ancestors: Sequence[str]
     """Its ancestors, nearest first; without the base model."""
@@ -148,7 +148,7 @@ def _figures(facts: CardFacts) -> str:
     return _table(rows, head=("figure", "value", "95 % interval"))
 
 
-def _bounded(figure: Figure) -> bool:
+def _bounded(figure: HeldOutFigure) -> bool:
     return figure.low is not None and figure.high is not None
 
 

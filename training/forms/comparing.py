@@ -17,7 +17,7 @@ from training.selectors.prompt_sets import progress_on
 from training.services.arenas import MOST_PROMPTS
 from training.services.prompt_sets import LONGEST_NAME
 from training.services.side_by_side import Sampling
-from training.services.voting import VOTES, Vote
+from training.services.voting import VOTES, VoteChoice
 
 LONGEST_PROMPT = 8000
 DEFAULT_TOP_P = 0.95
@@ -296,13 +296,13 @@ class VoteForm(forms.Form):
         return values
 
     @property
-    def decision(self) -> Vote:
+    def decision(self) -> VoteChoice:
         """The vote of a valid form."""
         vote: str = self.cleaned_data["vote"]
         if vote in VOTES:
             return VOTES[vote]
         ranks = {position: self.cleaned_data[f"rank_{position}"] for position in self.positions}
-        return Vote(Verdict.RANKED, {place: rank for place, rank in ranks.items() if rank is not None})
+        return VoteChoice(Verdict.RANKED, {place: rank for place, rank in ranks.items() if rank is not None})
 
     @property
     def first_error(self) -> str:

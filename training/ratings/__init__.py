@@ -12,13 +12,15 @@ Loads NumPy and SciPy: a web worker imports it when somebody opens the leaderboa
 """
 
 from training.ratings.bradley_terry import (
+    ELO_PER_UNIT,
     WEAK_PRIOR,
+    Ratings,
+    UnboundedRatingsError,
     bradley_terry_ratings,
     ratings_of_counts,
+    win_rate_matrix,
 )
-from training.ratings.counts import win_rate_matrix
 from training.ratings.ladder import Difference, elo, holm, neighbours
-from training.ratings.result import ELO_PER_UNIT, Ratings, UnboundedRatingsError
 
 __all__ = [
     "ELO_PER_UNIT",

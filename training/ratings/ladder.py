@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.ratings.result import Floats, Ratings
+from training.ratings.bradley_terry import Floats, Ratings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

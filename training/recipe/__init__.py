@@ -1,16 +1,19 @@
 """Recipe: sampling, training, evaluation and decision of a round in one dataclass, checked when built."""
 
-from training.recipe.parts import (
+from training.recipe.recipe import (
     POLICY,
     RIVAL,
+    ROUND_REWARD_MODEL,
     BudgetSettings,
     EvaluationSettings,
+    PolicySettings,
     PromotionSettings,
+    Recipe,
     Sampler,
     SamplingSettings,
     StartSettings,
+    default_recipe,
 )
-from training.recipe.recipe import ROUND_REWARD_MODEL, PolicySettings, Recipe, default_recipe
 
 __all__ = [
     "POLICY",

@@ -1,25 +1,96 @@
-"""A recipe as form fields, and back: an input per setting, errors at the field that they name.
-
-Built from the dataclasses, so no setting can be forgotten. Inputs are named by their path,
-`policy-optimiser-learning_rate`; list items are numbered, `samplers-0-checkpoint`.
-"""
+"""The form of a recipe, and the help beside its fields."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from django.utils.translation import gettext
 
 from training.contract import SETTINGS, ContractError, RewardPart
-from training.recipe.help import help_of
-from training.recipe.parts import RULES_WITHOUT_TORCH
-from training.recipe.presets import PRESETS
-from training.recipe.recipe import PolicySettings, Recipe
+from training.recipe.recipe import PRESETS, RULES_WITHOUT_TORCH, PolicySettings, Recipe
+
+# ── Help ──
+#
+# pydantic keeps them as field descriptions. `.ci/messages.py` collects them for translators through
+# `sentences`; the form translates them.
+
+
+_IN_A_RECIPE = {
+    ("RewardPart", "checkpoint"): (
+        'The reward model, for kinds model and served: "round" is the one that this round trains; or the '
+        "name of an earlier one. One of another base than the policy's is served in any case."
+    ),
+    ("RewardPart", "checkpoint_digest"): (
+        "Digest of that checkpoint's manifest; filled in when training starts, so leave it empty."
+    ),
+    ("RewardPart", "options"): (
+        "Options by name; see the guide. For kind rubric: rubric, the name of a published rubric, and "
+        "judge, the name of an AI annotator that scores by it."
+    ),
+    **{
+        (cls, "reference"): (
+            "The policy that divergence is measured from: parent, the one that the round continues; base, "
+            "the model under all adapters, so that rounds do not drift on and on; or a checkpoint's name."
+        )
+        for cls in ("PreferenceSettings", "KtoSettings", "PolicyGradientSettings")
+    },
+}
+"""Overrides for a recipe, where a field differs in meaning from the run's."""
+
+
+@functools.cache
+def help_of(cls: type[Any]) -> dict[str, str]:
+    """Return the sentence of each field of a record by its name, inherited fields included."""
+    texts: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        for name, declared in getattr(base, "__pydantic_fields__", {}).items():
+            texts[name] = " ".join((declared.description or texts.get(name, "")).split())
+    return {name: _IN_A_RECIPE.get((cls.__name__, name)) or text for name, text in texts.items()}
+
+
+def sentences() -> Iterator[tuple[Path, str]]:
+    """Yield the help sentences of all recipe forms, each with its file."""
+    # Imported here: the recipe itself needs no help texts.
+    from training.recipe.recipe import Recipe
+
+    classes: list[Any] = sorted(_within(Recipe, set()), key=lambda cls: cls.__name__)
+    for cls in classes:
+        source = Path(inspect.getfile(cls))
+        for text in help_of(cls).values():
+            yield source, text
+
+
+def _within(cls: type[Any], seen: set[type[Any]]) -> set[type[Any]]:
+    """Collect a dataclass and those of its fields, the settings of every policy method included."""
+    if cls not in seen:
+        seen.add(cls)
+        for hint in typing.get_type_hints(cls).values():
+            for leaf in _leaves(hint):
+                if dataclasses.is_dataclass(leaf) and isinstance(leaf, type):
+                    _within(leaf, seen)
+    return seen
+
+
+def _leaves(hint: Any) -> Iterator[Any]:
+    yield hint
+    for arg in typing.get_args(hint):
+        yield from _leaves(arg)
+
+
+# ── Form ──
+#
+# Built from the dataclasses, so no setting can be forgotten. Inputs are named by their path,
+# `policy-optimiser-learning_rate`; list items are numbered, `samplers-0-checkpoint`.
+
 
 Data = Mapping[str, Sequence[str]]
 """Submitted form data: values by input name."""

@@ -1,5 +1,6 @@
-"""Reads of the checkpoint pages."""
+"""Checkpoints: their pages, origins and uses."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -10,14 +11,50 @@ from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast
 
+from annotation.models import Comparison
 from training.choices import CAN_START, CheckpointKind, RoundState, RunState
 from training.contract import CHECKPOINT_FOLDER
 from training.figures.held_out import figures_of
 from training.figures.lineage import Node, Picture, picture_of
 from training.figures.model_card import CardFacts
-from training.models import Checkpoint, Evaluation, Round, Run
+from training.models import Checkpoint, Evaluation, Round, Run, Snapshot
 from training.selectors.evaluations import in_words
 from training.selectors.projects import lineage_of
+
+# ── Uses in comparisons ──
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ComparisonUse:
+    """A snapshot with judgments of a comparison, and the runs that trained on it."""
+
+    snapshot: Snapshot
+    judgments: Sequence[int]
+    """Those of the comparison, by id."""
+    runs: Sequence[tuple[Run, Checkpoint | None]]
+
+
+def uses_of_comparison(comparison: Comparison) -> list[ComparisonUse]:
+    """Return the snapshots that hold judgments of a comparison, newest first. Three queries."""
+    rows = Snapshot.judgments.through.objects.filter(judgment__comparison=comparison)
+    judgments: dict[int, list[int]] = defaultdict(list)
+    for snapshot, judgment in rows.order_by("judgment_id").values_list("snapshot_id", "judgment_id"):
+        judgments[snapshot].append(judgment)
+    if not judgments:
+        return []
+    runs = Run.objects.filter(snapshot__in=judgments).select_related("checkpoint").order_by("pk")
+    by_snapshot: dict[int, list[tuple[Run, Checkpoint | None]]] = defaultdict(list)
+    for run in runs:
+        by_snapshot[run.snapshot_id].append((run, getattr(run, "checkpoint", None)))
+    snapshots = Snapshot.objects.filter(pk__in=judgments).order_by("-pk")
+    return [
+        ComparisonUse(snapshot=snapshot, judgments=judgments[snapshot.pk], runs=by_snapshot[snapshot.pk])
+        for snapshot in snapshots
+    ]
+
+
+# ── Checkpoints ──
+
 
 _MOST_DRAWN = 150
 ENDED_ROUNDS = (RoundState.PROMOTED, RoundState.REJECTED, RoundState.CANCELLED)

@@ -11,8 +11,7 @@ from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Completion, CompletionScore, Judgment, Project
 from annotation.statistics.plots import Dot, Line, Scatter, scatter
 from training.choices import CheckpointKind
-from training.figures.curves import MOST_LINES
-from training.figures.folded_metrics import COUNT, SUM, Folded
+from training.figures.curves import COUNT, MOST_LINES, SUM, Folded
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Run
 from training.selectors.base_models import same_tokenizer
 from training.selectors.evaluations import people_say
@@ -24,7 +23,7 @@ _AGREEMENT = "held_out_accuracy"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class DriftRow:
     """One reward model in every round."""
 
     checkpoint: Checkpoint
@@ -38,7 +37,7 @@ class Matrix:
     """Reward model of round i against judgments of round j."""
 
     rounds: list[int]
-    rows: list[Row]
+    rows: list[DriftRow]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +125,7 @@ def matrix_of(project: Project) -> Matrix:
     }
     rounds = sorted({number for _, number in figures})
     rows = [
-        Row(
+        DriftRow(
             checkpoint=model,
             round_number=_round_of(model),
             cells=[figures.get((model.pk, number)) for number in rounds],

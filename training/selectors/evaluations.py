@@ -1,28 +1,47 @@
-"""Reads of the evaluations of a checkpoint against its parent."""
+"""Evaluations of a round's new policy: prompts, figures, the report and its sentences."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from django.template.loader import render_to_string
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from annotation.agreement.selection import Selection
 from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import Comparison, Judgment, Withholding
-from training.choices import CheckpointKind, StepKind
-from training.contract import canonical_json
+from annotation.statistics.cached import last_report_of
+from annotation.statistics.plots import Axis, Bar, Interval, bars
+from annotation.text.edits import Piece, sides
+from training.choices import CAN_DECIDE, CheckpointKind, Method, RoundState, StepKind, Verdict
+from training.contract import (
+    BASELINES_KEY,
+    EvaluationReport,
+    RewardModelValidation,
+    canonical_json,
+    validation_from_figures,
+)
 from training.figures.evaluation_statistics import (
     LOSS,
     TIE,
     WIN,
-    Figure,
+    EvaluationFigure,
     PromptMeasurements,
     prompt_outcomes,
     win_rate,
 )
-from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
+from training.figures.held_out import Baselines, People, baselines_of, people_of
+from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
+from training.models.evaluations import is_narrow
 from training.selectors.votes import judged
+
+# ── Evaluations ──
+
 
 _OUTCOMES = {1: WIN, 0: TIE, -1: LOSS}
 
@@ -33,12 +52,12 @@ class PeopleSay:
 
     outcomes: tuple[float, ...]
     """One outcome for each held-out prompt with judgments, in the order of the first judgment."""
-    held_out: Figure | None
+    held_out: EvaluationFigure | None
     """Win rate on held-out prompts; ties count half."""
     held_out_judgments: int
     held_out_arena_votes: int
     """Those of them that members gave in an arena."""
-    everywhere: Figure | None
+    everywhere: EvaluationFigure | None
     """The same on all prompts, those of training among them."""
     judgments: int
 
@@ -226,13 +245,13 @@ def in_words(evaluation: Evaluation) -> str:
     if not figures.get("prompts"):
         return "no held-out prompts: nothing could be measured"
     parts = [f"{figures['prompts']} held-out prompts"]
-    rate = Figure.from_json(figures["win_rate"])
+    rate = EvaluationFigure.from_json(figures["win_rate"])
     if rate is not None:
         parts.append(f"win rate {percent(rate)} by the reward model")
     return ", ".join(parts)
 
 
-def percent(figure: Figure) -> str:
+def percent(figure: EvaluationFigure) -> str:
     """Return a share with its interval, in whole percents."""
     if figure.low is None or figure.high is None:
         return f"{figure.value:.0%}"
@@ -246,4 +265,375 @@ def _comparisons_of(checkpoint: Checkpoint, parent: Checkpoint) -> Any:
         .filter(candidates__completion__source=checkpoint.source_id)
         .filter(candidates__completion__source=parent.source_id)
         .distinct()
+    )
+
+
+# ── Sentences ──
+
+
+def summary_of(evaluation: Evaluation | None) -> str:
+    """Return the paragraph on an evaluation with the current judgments; empty before it is finished."""
+    if evaluation is None or evaluation.finished_at is None:
+        return ""
+    if not evaluation.figures["prompts"]:
+        return paragraph_on(evaluation, NOBODY)
+    return paragraph_on(evaluation, people_say(evaluation.checkpoint, evaluation.parent))
+
+
+def paragraph_on(evaluation: Evaluation, people: PeopleSay) -> str:
+    """Return the outcome of a finished evaluation as a paragraph in the active language."""
+    sentences = [_compared(evaluation), _judged(evaluation, people), _arena_votes(people)]
+    # Rounds decided before there were verdicts used other rules, so their evidence is unknown.
+    if evaluation.round.verdict:
+        sentences += [_result(evaluation.round), _what_changes(evaluation)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _compared(evaluation: Evaluation) -> str:
+    figures = evaluation.figures
+    names = {"checkpoint": evaluation.checkpoint.name, "parent": evaluation.parent.name}
+    if not figures["prompts"]:
+        return (
+            _(
+                "%(checkpoint)s was not compared with its parent %(parent)s: the project has no held-out "
+                "prompts."
+            )
+            % names
+        )
+    return _(
+        "%(checkpoint)s was compared with its parent %(parent)s. Held-out prompts: %(prompts)s; identical "
+        "responses on %(same)s of them; too close to call on %(tied)s."
+    ) % {**names, **{name: figures.get(name, 0) for name in ("prompts", "same", "tied")}}
+
+
+def _judged(evaluation: Evaluation, people: PeopleSay) -> str:
+    if not evaluation.figures["prompts"]:
+        return ""
+    judgments = {"judgments": people.held_out_judgments, "prompts": len(people.outcomes)}
+    if evaluation.reward_model is None or evaluation.figures["win_rate"] is None:
+        return (
+            _(
+                "Evaluated by people: %(judgments)s annotations on %(prompts)s of these prompts; no"
+                " reward model."
+            )
+            % judgments
+        )
+    return _(
+        "The reward model %(model)s scored all of them, and people submitted %(judgments)s "
+        "annotations on %(prompts)s of them."
+    ) % {"model": evaluation.reward_model.name, **judgments}
+
+
+def _arena_votes(people: PeopleSay) -> str:
+    if not people.held_out_arena_votes:
+        return ""
+    return ngettext(
+        "%(count)s of these annotations is a vote of a member in an arena; votes of guests do not count.",
+        "%(count)s of these annotations are votes of members in an arena; votes of guests do not count.",
+        people.held_out_arena_votes,
+    ) % {"count": people.held_out_arena_votes}
+
+
+def _result(round_: Round) -> str:
+    if round_.verdict == Verdict.PROMOTE:
+        return _("The evidence is for the new policy: every condition of the recipe holds.")
+    if round_.verdict == Verdict.REJECT:
+        return _("The evidence is against the new policy: a condition of the recipe does not hold.")
+    return _(
+        "There is not enough evidence: the figures do not show that the new policy is better or worse than "
+        "its parent."
+    )
+
+
+def _what_changes(evaluation: Evaluation) -> str:
+    round_ = evaluation.round
+    if round_.state not in CAN_DECIDE:
+        return _("The round is decided. To undo that, roll the next round back before it trains.")
+    if round_.verdict != Verdict.NOT_ENOUGH_EVIDENCE or round_.parsed_recipe.promotion.by_hand:
+        return _("A manager promotes or rejects it.")
+    follows = _what_follows(evaluation, round_.parsed_recipe.promotion.least_differing_prompts)
+    if round_.state != RoundState.NOT_ENOUGH_EVIDENCE:
+        return follows
+    goes_on = _(
+        "Until then the next round continues from the parent, and both checkpoints respond to its prompts."
+    )
+    return f"{follows} {goes_on}"
+
+
+def _what_follows(evaluation: Evaluation, minimum: int) -> str:
+    """Return how people may still decide, or that there are too few prompts for that."""
+    differing = evaluation.figures["prompts"] - evaluation.figures["same"]
+    if differing < minimum:
+        return ngettext(
+            "%(count)s prompt has different responses; a decision by people needs %(minimum)s. Evaluate "
+            "on more held-out prompts in the next round, or promote or reject it now, with a reason.",
+            "%(count)s prompts have different responses; a decision by people needs %(minimum)s. Evaluate "
+            "on more held-out prompts in the next round, or promote or reject it now, with a reason.",
+            differing,
+        ) % {"count": differing, "minimum": minimum}
+    return _(
+        "Annotations by people on held-out prompts would change this: the pairs are in the "
+        "labelling queue, and the decision follows once at least %(minimum)s prompts with "
+        "different responses are annotated and the interval of the win rate excludes one half. "
+        "A manager may promote or reject it now, with a reason."
+    ) % {"minimum": minimum}
+
+
+# ── Report ──
+
+
+_SHARES = Axis(start=0.0, end=1.0, length=300.0)
+_ROW_HEIGHT = 24
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """A win rate as drawn: a dot with its interval on an axis from 0 to 1."""
+
+    label: str
+    figure: EvaluationFigure
+    y: float
+    by_people: bool = False
+
+    @property
+    def place(self) -> Interval | None:
+        """Return its dot and interval on the axis."""
+        return _SHARES.interval(self.figure.value, self.figure.low, self.figure.high)
+
+    @property
+    def is_rated(self) -> bool:
+        """Return whether there is enough evidence for a win rate: its interval is narrow enough."""
+        return is_narrow(self.figure.low, self.figure.high)
+
+    @property
+    def verdict(self) -> str:
+        """Return `better` or `worse` if the interval decides, else `open`."""
+        if self.figure.low is not None and self.figure.low > 0.5:
+            return "better"
+        return "worse" if self.figure.high is not None and self.figure.high < 0.5 else "open"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Means:
+    """A score's means for both, and the gain with its interval."""
+
+    label: str
+    parent: float
+    checkpoint: float
+    gain: EvaluationFigure
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReportRow:
+    """A prompt with both answers, their differing words, and their scores."""
+
+    prompt: Any
+    measurements: PromptMeasurements
+    left: Sequence[Piece]
+    right: Sequence[Piece]
+    tolerance: float
+    """Scores this close are a tie."""
+
+    @property
+    def gain(self) -> float | None:
+        """Return the reward gain of the new response; 0 for a tie."""
+        return None if self.measurements.reward is None else self.measurements.gain(self.tolerance)
+
+    @property
+    def outcome(self) -> str:
+        """Return `identical`, or by the reward model `better`, `worse` or `equal`; empty without it."""
+        if self.measurements.same:
+            return "identical"
+        outcome = self.measurements.outcome(self.tolerance)
+        return "" if outcome is None else {1.0: "better", 0.5: "equal", 0.0: "worse"}[outcome]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """The report on a checkpoint against its parent."""
+
+    evaluation: Evaluation
+    people: PeopleSay
+    summary: str
+    """One paragraph: subject, judges, meaning and limits of the comparison."""
+    shares: Sequence[Share]
+    means: Sequence[Means]
+    bars: Sequence[Bar]
+    """Gains by prompt, the smallest first; none without a reward model."""
+    kl: EvaluationFigure | None
+    length_ratio: EvaluationFigure | None
+    notes: Sequence[str]
+    rows: Sequence[ReportRow]
+    """Largest regressions first."""
+
+    @property
+    def height(self) -> int:
+        """Return the height of the picture of win rates."""
+        return height_of(self.shares)
+
+
+def height_of(shares: Sequence[Share]) -> int:
+    """Return the height of a picture of win rates."""
+    return len(shares) * _ROW_HEIGHT
+
+
+def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[Share]:
+    """Return the win rates that decide a round: by people on held-out prompts, and by the reward model."""
+    by_model = EvaluationFigure.from_json(evaluation.figures["win_rate"])
+    return _drawn([(_("people, held-out prompts"), people.held_out), (_("reward model"), by_model)], people)
+
+
+def report_of(checkpoint: Checkpoint) -> Report | None:
+    """Return the report of a checkpoint's newest finished evaluation; None without one."""
+    evaluation = (
+        Evaluation.objects.filter(checkpoint=checkpoint, finished_at__isnull=False)
+        .select_related("checkpoint", "parent", "round__project", "reward_model")
+        .first()
+    )
+    return None if evaluation is None else report_on(evaluation)
+
+
+def report_on(evaluation: Evaluation) -> Report:
+    """Return the report of a finished evaluation, with people's current judgments."""
+    figures = evaluation.figures
+    people = people_say(evaluation.checkpoint, evaluation.parent)
+    tolerance = tolerance_in(figures)
+    rows = [_row(row, tolerance) for row in evaluation.rows.select_related("prompt", "old", "new")]
+    gains = sorted(row.gain for row in rows if row.gain is not None)
+    return Report(
+        evaluation=evaluation,
+        people=people,
+        summary=paragraph_on(evaluation, people),
+        shares=_shares(figures, people),
+        means=[*_means(figures)],
+        bars=bars(gains, width=300.0, height=80.0, is_signed=True),
+        kl=EvaluationFigure.from_json(figures["kl"]),
+        length_ratio=EvaluationFigure.from_json(figures["length_ratio"]),
+        notes=[note for note in figures["notes"].values() if note],
+        rows=sorted(rows, key=_worse_first),
+    )
+
+
+def _row(row: EvaluatedPrompt, tolerance: float) -> ReportRow:
+    left, right = sides(row.old.text, row.new.text)
+    return ReportRow(
+        prompt=row.prompt, measurements=measurements_of(row), left=left, right=right, tolerance=tolerance
+    )
+
+
+def _worse_first(row: ReportRow) -> tuple[bool, float]:
+    """Sort by the reward model, else by the mean of the rules; unscored rows come last."""
+    if row.gain is not None:
+        return False, row.gain
+    gains = [new - old for old, new in row.measurements.rules.values() if old is not None and new is not None]
+    return not gains, sum(gains) / len(gains) if gains else 0.0
+
+
+def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
+    named: list[tuple[str, EvaluationFigure | None]] = [
+        (_("people, held-out prompts"), people.held_out),
+        (
+            _("people, all prompts"),
+            people.everywhere if people.judgments > people.held_out_judgments else None,
+        ),
+        (_("reward model"), EvaluationFigure.from_json(figures["win_rate"])),
+        (_("reward model, at equal length"), EvaluationFigure.from_json(figures.get("length_controlled"))),
+    ]
+    named += [
+        (name, EvaluationFigure.from_json((scores or {}).get("win_rate")))
+        for name, scores in _scored(figures)
+    ]
+    return _drawn(named, people)
+
+
+def _drawn(named: Sequence[tuple[str, EvaluationFigure | None]], people: PeopleSay) -> list[Share]:
+    known = [(label, figure) for label, figure in named if figure is not None]
+    # Those that say something come first.
+    known.sort(key=lambda entry: not is_narrow(entry[1].low, entry[1].high))
+    people_figures = (people.held_out, people.everywhere)
+    return [
+        Share(
+            label=label,
+            figure=figure,
+            y=place * _ROW_HEIGHT + _ROW_HEIGHT / 2,
+            by_people=any(figure is people_figure for people_figure in people_figures),
+        )
+        for place, (label, figure) in enumerate(known)
+    ]
+
+
+def _scored(figures: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
+    """Yield heads and rules by display name; the head `score` is the reward itself."""
+    for name, scores in figures["heads"].items():
+        if name != "score":
+            yield _("head %(name)s") % {"name": name}, scores
+    for name, scores in figures["rules"].items():
+        yield _("rule %(name)s") % {"name": name}, scores
+
+
+def _means(figures: Mapping[str, Any]) -> Iterable[Means]:
+    for label, scores in ((_("reward"), figures["reward"]), *_scored(figures)):
+        if scores is not None:
+            yield Means(
+                label=label,
+                parent=scores["parent"]["value"],
+                checkpoint=scores["checkpoint"]["value"],
+                gain=EvaluationFigure(**scores["gain"]),
+            )
+
+
+def report_file(report: Report) -> str:
+    """Return a report as one HTML file that can be mailed: every prompt, style and pictures within."""
+    return render_to_string("training/evaluation_file.html", {"report": report, "rows": report.rows})
+
+
+# ── Validation of reward models ──
+
+
+def reward_model_validation(checkpoint: Checkpoint) -> RewardModelValidation | None:
+    """Return the held-out figures of a reward model; None for a policy and without held-out pairs."""
+    if checkpoint.kind != CheckpointKind.REWARD:
+        return None
+    return validation_from_figures(checkpoint.manifest.get("metrics") or {})
+
+
+def run_validation(run: Run, report: EvaluationReport | None) -> RewardModelValidation | None:
+    """Return the validation in the last evaluation of a reward model's run; None for another method."""
+    if run.method != Method.REWARD or report is None:
+        return None
+    return validation_from_figures(report.figures)
+
+
+def run_baselines(run: Run, report: EvaluationReport | None) -> Baselines | None:
+    """Return the baselines of a reward model's run, beside the agreement of people as computed last."""
+    if run.method != Method.REWARD or report is None or BASELINES_KEY not in report.details:
+        return None
+    return baselines_of(report, last_report_of(run.snapshot.project, Selection()))
+
+
+def run_people(run: Run, report: EvaluationReport | None) -> People | None:
+    """Return groups, drift and reliability of a reward model's run; None for another method."""
+    return people_of(report) if run.method == Method.REWARD else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluator:
+    """The reward model that evaluates a round's new policy."""
+
+    checkpoint: Checkpoint
+    is_second: bool
+    """True if it was trained on separate judgments, unseen by the policy."""
+    validation: RewardModelValidation | None
+
+
+def round_evaluator(round_: Round) -> Evaluator | None:
+    """Return the reward model that evaluates a round; None before it is registered."""
+    checkpoint = evaluator_of(round_)
+    if checkpoint is None:
+        return None
+    step = checkpoint.run.round_step if checkpoint.run else None
+    return Evaluator(
+        checkpoint=checkpoint,
+        is_second=step is not None and step.kind == StepKind.TRAIN_EVALUATOR,
+        validation=reward_model_validation(checkpoint),
     )

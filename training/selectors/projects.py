@@ -1,15 +1,57 @@
-"""Reads of the training pages."""
+"""Projects and models that a person may see: access, checkpoints to compare, system prompts."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
 from django.db.models import Case, Min, Prefetch, Q, QuerySet, When
+from django.http import Http404
 
 from annotation.choices import Role, Verdict
-from annotation.models import Candidate, Completion, Judgment, Project, User
+from annotation.models import Candidate, Completion, Judgment, Project, Prompt, User
+from annotation.selectors.access import may, membership_of, projects_for
 from training.choices import WRITES_TEXT, CheckpointKind
+from training.contract import Message, Passage, with_context
 from training.models import Checkpoint, Snapshot
-from training.selectors.chats import chat_of
+
+# ── Chats and system prompts ──
+
+
+def chat_of(prompt: Prompt) -> list[dict[str, str]]:
+    """Return the chat that a model answers: the messages, with the context before the last question.
+
+    Training and scoring build it in the same way.
+    """
+    return chat_with(prompt.messages, prompt.context)
+
+
+def chat_with(
+    messages: Sequence[Mapping[str, Any]], context: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """Return messages as a chat, with the context before the last question."""
+    chat = with_context(
+        [Message(role=turn["role"], content=turn["content"]) for turn in messages],
+        [Passage(title=passage["title"], sentences=tuple(passage["sentences"])) for passage in context],
+    )
+    return [{"role": turn.role, "content": turn.content} for turn in chat]
+
+
+def system_of(messages: Sequence[Mapping[str, str]]) -> str:
+    """Return the system prompt of a chat; empty without one."""
+    return messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
+
+
+def with_system(messages: Sequence[Mapping[str, str]], system: str) -> list[dict[str, str]]:
+    """Return a chat with another system prompt; an empty one leaves the chat as it is."""
+    chat = [dict(turn) for turn in messages]
+    if not system:
+        return chat
+    return [{"role": "system", "content": system}, *(turn for turn in chat if turn["role"] != "system")]
+
+
+# ── Projects ──
+
 
 _LONGEST_LINEAGE = 50
 
@@ -115,3 +157,40 @@ def request_of(completion: Completion) -> dict[str, Any] | None:
         "seed": completion.seed,
         **completion.sampling,
     }
+
+
+# ── Models of other servers ──
+
+
+def served_models(user: User) -> QuerySet[Checkpoint]:
+    """Return checkpoints that write text and whose files exist: of projects that `user` manages, and of none.
+
+    A mere annotator gets none: querying a checkpoint would reveal which answers it wrote.
+    """
+    return (
+        checkpoints_for(user)
+        .filter(kind__in=WRITES_TEXT, files_deleted_at__isnull=True)
+        .select_related("project")
+    )
+
+
+# ── Access to pages whose address names no project ──
+
+
+def require_manager(user: User, project: Project | None) -> None:
+    """Let managers of `project` through; where it is None, managers of any project and superusers.
+
+    An outsider gets 404 as if there were no such page, a member whose role is too low gets
+    403: pages that tell what wrote an answer are closed to those who judge it.
+    """
+    if project is None:
+        if user.is_superuser or managed_projects(user).exists():
+            return
+        if projects_for(user).exists():
+            raise PermissionDenied
+        raise Http404
+    if may(user, project, Role.MANAGER):
+        return
+    if membership_of(user, project):
+        raise PermissionDenied
+    raise Http404

@@ -13,11 +13,19 @@ from django.utils.translation import ngettext
 
 from annotation.choices import Split
 from training.choices import Verdict
-from training.figures.evaluation_statistics import Figure, outcomes_of
+from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of
 from training.models import Evaluation, Round
-from training.selectors.evaluation_report import Share, deciding_shares, height_of
-from training.selectors.evaluations import PeopleSay, evaluation_of, measurements_of, people_say, tolerance_in
-from training.selectors.validation import reward_model_validation
+from training.selectors.evaluations import (
+    PeopleSay,
+    Share,
+    deciding_shares,
+    evaluation_of,
+    height_of,
+    measurements_of,
+    people_say,
+    reward_model_validation,
+    tolerance_in,
+)
 
 _ANSWERS: dict[str, Literal["yes", "no", "open"]] = {Verdict.PROMOTE: "yes", Verdict.REJECT: "no"}
 
@@ -158,7 +166,7 @@ def _counted(outcomes: list[float] | tuple[float, ...]) -> tuple[int, int, int]:
 
 def _warning(evaluation: Evaluation, people: PeopleSay) -> str:
     """Say so where the reward rises while people like the responses less: over-optimisation."""
-    by_model = Figure.from_json(evaluation.figures["win_rate"])
+    by_model = EvaluationFigure.from_json(evaluation.figures["win_rate"])
     if by_model is None or people.held_out is None or people.held_out.value >= 0.5:
         return ""
     if by_model.value <= 0.5:

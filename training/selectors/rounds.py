@@ -1,16 +1,105 @@
-"""Reads of a round's page."""
+"""Rounds of a project: their states, steps and judgments."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import QuerySet
+from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 
-from annotation.models import AuditEntry
+from annotation.choices import Split, Verdict
+from annotation.models import AuditEntry, Comparison, Judgment, LabelledStep, Project
 from annotation.selectors.access import judgments_current
-from training.choices import CAN_START, IS_DECIDED, TRAINS, RoundState, StepKind, StepState
+from training.choices import (
+    CAN_ROLL_BACK,
+    CAN_START,
+    CAN_START_AGAIN,
+    IS_DECIDED,
+    STATE_OF_STEP,
+    TRAINS,
+    RoundState,
+    StepKind,
+    StepState,
+)
 from training.models import Checkpoint, Round, RoundStep
-from training.selectors.judgments import decided_judgments
-from training.selectors.round_states import can_decide, place_of
 from training.selectors.runs import RunView, run_view
+
+# ── States ──
+
+
+_ENDED = (StepState.FAILED, StepState.CANCELLED)
+
+
+def awaiting_evidence() -> QuerySet[Round]:
+    """Return rounds that ended without enough evidence and can still be decided: the next does not train
+    yet."""
+    following = Round.objects.filter(
+        project=OuterRef("project"), number=OuterRef("number") + 1, state__in=CAN_ROLL_BACK
+    )
+    return Round.objects.filter(Exists(following), state=RoundState.NOT_ENOUGH_EVIDENCE)
+
+
+def can_decide(round_: Round) -> bool:
+    """Return whether a round's new policy may be promoted or rejected now."""
+    if round_.state == RoundState.NOT_ENOUGH_EVIDENCE:
+        return awaiting_evidence().filter(pk=round_.pk).exists()
+    return round_.state == RoundState.DECIDING
+
+
+def place_of(round_: Round) -> RoundState:
+    """Return the state in which a paused round resumes, by its steps."""
+    steps = RoundStep.objects.filter(round=round_).order_by("position")
+    training = [step for step in steps if step.position > 0]
+    if training:
+        next_one = next((step for step in training if step.state != StepState.FINISHED), training[-1])
+        return STATE_OF_STEP[StepKind(next_one.kind)]
+    # A running or paused round does not resume sampling that ended early.
+    ended_early = Round.objects.filter(pk=round_.pk, state__in=CAN_START_AGAIN).exists()
+    left = {StepState.WAITING, StepState.RUNNING} | (set(_ENDED) if ended_early else set())
+    if any(step.state in left for step in steps):
+        return RoundState.SAMPLING
+    comparisons = Comparison.objects.filter(project=round_.project_id, round_number=round_.number)
+    return RoundState.LABELLING if steps or comparisons.exists() else RoundState.DRAFT
+
+
+# ── Judgments ──
+
+
+def judgments_with_labelled_steps(
+    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False
+) -> QuerySet[Judgment]:
+    """Return the current judgments on training prompts that label a step of a trace.
+
+    A process reward model learns from them without any preference.
+    """
+    labelled = Exists(LabelledStep.objects.filter(judgment=OuterRef("pk")))
+    return judgments_current(project, rounds, machines=ai_feedback).filter(
+        labelled, comparison__prompt__split=Split.TRAIN
+    )
+
+
+def decided_judgments(
+    project: Project, rounds: Sequence[int], *, ai_feedback: bool = False, first_passes: bool = False
+) -> QuerySet[Judgment]:
+    """Return the current judgments on training prompts that imply a preference.
+
+    Where a reviewer has decided the comparison, the reviewer's decision counts. AI judgments only with
+    `ai_feedback`; with `first_passes` as annotators judged before suggestions.
+    """
+    reviewed = Q(comparison__review__decided_at__isnull=False)
+    return (
+        judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
+        .filter(comparison__prompt__split=Split.TRAIN)
+        .annotate(places=Count("ranks__rank", distinct=True), ranked=Count("ranks", distinct=True))
+        .filter(
+            Q(~reviewed, places__gt=1)
+            # A partial ranking puts what it ranks above the others.
+            | Q(~reviewed, ranked__gt=0, ranked__lt=F("comparison__size"))
+            | Q(reviewed, comparison__review__verdict=Verdict.RANKED)
+        )
+    )
+
+
+# ── Rounds ──
+
 
 _MOST_ENTRIES = 50
 

@@ -33,10 +33,9 @@ from annotation.services.texts.quarantine import finding_in
 from training.choices import TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint
-from training.selectors.chats import chat_of
-from training.selectors.projects import responding_checkpoints
+from training.selectors.projects import chat_of, responding_checkpoints
 from training.services.feedback.recording import address_hash
-from training.services.voting import Vote, record_response, store_vote
+from training.services.voting import VoteChoice, record_response, store_vote
 
 FEWEST_CHECKPOINTS, MOST_CHECKPOINTS = 2, 8
 MOST_PROMPTS = 500
@@ -318,7 +317,7 @@ def _left_first(arena: ArenaLink, pair: ArenaPair) -> bool:
 
 
 @transaction.atomic
-def vote_in_arena(*, ballot: ArenaBallot, voter: User, vote: Vote) -> ArenaBallot:
+def vote_in_arena(*, ballot: ArenaBallot, voter: User, vote: VoteChoice) -> ArenaBallot:
     """Store a vote. Sent twice it is one; after the names were revealed it stays as it is.
 
     Refuses another person's ballot and an arena that is over.

@@ -28,15 +28,13 @@ from annotation.services.jobs.running import run_job
 from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
 from training.contract import SOURCE_FILE, RewardSettings, Settings
 from training.engine import Engine, EngineError, check_url, key_of
-from training.engine.addresses import GuardedTransport
-from training.engine.dialect import OPENAI
-from training.engine.servers import base_of
+from training.engine.client import OPENAI
+from training.engine.servers import GuardedTransport, base_of
 from training.files import shared
 from training.files.hub import HubError, HubModel, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
 from training.recipe import default_recipe
-from training.recipe.presets import PRESETS
-from training.recipe.recipe import Recipe
+from training.recipe.recipe import PRESETS, Recipe
 from training.selectors.base_models import uses_of_base
 from training.services.chat_templates import check_template
 from training.services.checkpoint_files import remove_folder

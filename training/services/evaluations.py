@@ -39,7 +39,6 @@ from training.figures.win_rate_interval import LEVEL, MINIMUM, checked_outcomes,
 from training.files.shared import both_have, fetched
 from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round, YardstickResult
 from training.recipe import SamplingSettings
-from training.selectors.chats import chat_of
 from training.selectors.evaluations import (
     digest_of,
     evaluation_of,
@@ -49,7 +48,8 @@ from training.selectors.evaluations import (
     measurements_of,
     trained_by,
 )
-from training.selectors.judgments import decided_judgments
+from training.selectors.projects import chat_of
+from training.selectors.rounds import decided_judgments
 from training.services.jobs import StepHeartbeat
 from training.services.runs.launcher import refuse_failed, run_process, trainer_environment
 from training.services.sampling import Asking, Draw, Question, retry_until_available

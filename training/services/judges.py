@@ -53,7 +53,7 @@ from training.contract.rubric import (
 )
 from training.engine import Answer, Engine, EngineError, engine_for
 from training.models import Checkpoint, Judge, JudgeVerdict
-from training.selectors.chats import chat_of
+from training.selectors.projects import chat_of
 from training.selectors.rubrics import rubric_of
 from training.services.sampling import retry_until_available
 

@@ -23,8 +23,8 @@ from training.choices import WRITES_TEXT, JobKind, TaskName
 from training.contract.rubric import LONGEST_REPLY, Rubric, RubricCriterion, RubricReplyError, read_scores
 from training.engine import Engine, EngineError, engine_for
 from training.models import Checkpoint, RubricDraft
-from training.selectors.chats import chat_of
 from training.selectors.drift import people_judged
+from training.selectors.projects import chat_of
 from training.services.judges import RUBRIC_TEMPLATE, again, question
 from training.services.sampling import retry_until_available
 

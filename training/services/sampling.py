@@ -33,9 +33,8 @@ from training.engine import (
 from training.engine.client import Sampling
 from training.models import Checkpoint, Round
 from training.recipe import POLICY, RIVAL, Recipe, SamplingSettings
-from training.selectors.chats import chat_of
 from training.selectors.evaluations import trained_by
-from training.selectors.projects import checkpoints_of
+from training.selectors.projects import chat_of, checkpoints_of
 from training.services.jobs import StepHeartbeat
 
 # ── Waiting for a model server ──

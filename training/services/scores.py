@@ -26,7 +26,7 @@ from annotation.services.jobs.running import call_with_heartbeat
 from training.choices import CheckpointKind, StepKind, TaskName
 from training.engine import Engine, EngineError, EngineUnavailableError, EngineUnknownModelError
 from training.models import Checkpoint
-from training.selectors.chats import chat_of
+from training.selectors.projects import chat_of
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from annotation.services.judgments.votes import voted_comparison
 from annotation.services.texts.completions import find_or_add_prompt
 from training.engine import Answer, EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
-from training.selectors.chats import chat_with, system_of, with_system
+from training.selectors.projects import chat_with, system_of, with_system
 from training.selectors.prompt_sets import progress_on
-from training.services.voting import Vote, record_shown, store_vote
+from training.services.voting import VoteChoice, record_shown, store_vote
 
 # ── Compare ──
 #
@@ -305,7 +305,7 @@ def reveal_names(*, shown: SideBySide, user: User) -> None:
 
 
 @transaction.atomic
-def vote_side_by_side(*, shown: SideBySide, voter: User, vote: Vote) -> Judgment:
+def vote_side_by_side(*, shown: SideBySide, voter: User, vote: VoteChoice) -> Judgment:
     """Store a vote on responses beside each other: a judgment like any other. It reveals the names.
 
     Unblinded where names were shown before, here or with an earlier vote of theirs on the same responses.

@@ -30,7 +30,7 @@ from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.contract.segmentation import segment
 from training.engine import Engine, EngineError, Scores, engine_for
 from training.models import Checkpoint, SuggestionSource
-from training.selectors.chats import chat_of
+from training.selectors.projects import chat_of
 from training.services import judges
 from training.services.judges import UnreadableError, again, read_reply
 from training.services.sampling import retry_until_available

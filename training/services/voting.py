@@ -16,7 +16,7 @@ from training.models import ArenaBallot, SideBySide, SideBySideAnswer, TurnRespo
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class VoteChoice:
     """The decision of one vote. Positions count from 1, in the order in which the responses were shown."""
 
     verdict: str
@@ -26,12 +26,12 @@ class Vote:
 
 
 VOTES = {
-    "first": Vote(Verdict.RANKED, {1: 1, 2: 2}),
-    "second": Vote(Verdict.RANKED, {1: 2, 2: 1}),
-    "equal": Vote(Verdict.EQUAL),
-    "both_good": Vote(Verdict.BOTH_GOOD),
-    "both_bad": Vote(Verdict.BOTH_BAD),
-    "cannot_judge": Vote(Verdict.CANNOT_JUDGE),
+    "first": VoteChoice(Verdict.RANKED, {1: 1, 2: 2}),
+    "second": VoteChoice(Verdict.RANKED, {1: 2, 2: 1}),
+    "equal": VoteChoice(Verdict.EQUAL),
+    "both_good": VoteChoice(Verdict.BOTH_GOOD),
+    "both_bad": VoteChoice(Verdict.BOTH_BAD),
+    "cannot_judge": VoteChoice(Verdict.CANNOT_JUDGE),
 }
 """The choices between two responses."""
 
@@ -76,7 +76,7 @@ def store_vote(
     *,
     row: ArenaBallot | SideBySide,
     voter: User,
-    vote: Vote,
+    vote: VoteChoice,
     comparison: Comparison,
     order: Sequence[int],
     idempotency_key: uuid.UUID,

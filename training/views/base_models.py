@@ -18,9 +18,8 @@ from annotation.views.access import Request, project_page
 from training.choices import BaseOrigin, CheckpointKind
 from training.forms.base_models import FORMS, ProjectBaseForm
 from training.models import BaseModel, BaseModelAddition
-from training.selectors.access import require_manager
 from training.selectors.base_models import additions_shown, base_of, bases_for, uses_of_base
-from training.selectors.projects import managed_projects
+from training.selectors.projects import managed_projects, require_manager
 from training.services.base_models import (
     NewBaseModel,
     allowed_roots,

@@ -1,4 +1,4 @@
-"""Checkpoints: the collection, one of them with its descent, and what can be done with it."""
+"""Pages of checkpoints: registry, evaluations, drift of reward models."""
 
 from urllib.parse import urlencode
 
@@ -14,16 +14,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.choices import JobState
+from annotation.choices import JobState, Role
 from annotation.errors import Refusal
+from annotation.models import Project
 from annotation.text.rendering import render_markdown
-from annotation.views.access import Request
+from annotation.views.access import Request, project_page
 from training.choices import WRITES_TEXT, CheckpointKind
 from training.figures.held_out import figures_of
 from training.figures.model_card import model_card
 from training.files.shared import StoreRefusal, fetched
-from training.models import Checkpoint, CheckpointExport
-from training.selectors.access import require_manager
+from training.models import Checkpoint, CheckpointExport, DriftFigure, DriftMeasurement
 from training.selectors.checkpoints import (
     ORDERS,
     card_of,
@@ -37,11 +37,17 @@ from training.selectors.checkpoints import (
     uses_of,
     with_evaluations,
 )
-from training.selectors.projects import checkpoints_for, lineage_of, managed_projects
+from training.selectors.drift import drift_page, items_behind, items_of
+from training.selectors.evaluations import Report, report_file, report_of
+from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import describe_checkpoint
+from training.services.drift import request_measurement
 from training.services.runs.files import zip_of_folder
+
+# ── Registry ──
+
 
 _ROWS_ON_A_PAGE = 50
 _EXPORTS_SHOWN = 5
@@ -267,3 +273,98 @@ def _exports(checkpoint: Checkpoint) -> dict[str, object]:
 def _without_metadata(card: str) -> str:
     """The card as people read it: what stands between the first two lines of dashes is for programs."""
     return card.split("\n---\n", 1)[-1]
+
+
+# ── Evaluations ──
+
+
+_ROWS_ON_THE_PAGE = 20
+
+
+@require_safe
+def evaluation(request: Request, name: str) -> HttpResponse:
+    """Show a checkpoint's evaluation against its parent, largest regressions first. For managers."""
+    report = _report(request, name)
+    context = {
+        "report": report,
+        "project": report.evaluation.round.project,
+        "rows": report.rows[:_ROWS_ON_THE_PAGE],
+        "rows_left_out": max(0, len(report.rows) - _ROWS_ON_THE_PAGE),
+    }
+    return render(request, "training/evaluation.html", context)
+
+
+@require_safe
+def evaluation_file(request: Request, name: str) -> HttpResponse:
+    """The report as one HTML file without script and without anything to fetch. For managers."""
+    response = HttpResponse(report_file(_report(request, name)), content_type="text/html; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{name}-evaluation.html"'
+    return response
+
+
+def _report(request: Request, name: str) -> Report:
+    checkpoint = get_object_or_404(Checkpoint.objects.select_related("project"), name=name)
+    require_manager(request.user, checkpoint.project)
+    report = report_of(checkpoint)
+    if report is None:
+        raise Http404
+    return report
+
+
+# ── Drift ──
+
+
+_ITEMS_ON_A_PAGE = 25
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def drift(request: Request, project: Project) -> HttpResponse:
+    """The matrix and the plots as they were last measured. For managers."""
+    context = {"project": project, "page": drift_page(project)}
+    return render(request, "training/drift.html", context)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def measure(request: Request, project: Project) -> HttpResponse:
+    """Have it measured anew. For managers."""
+    try:
+        request_measurement(project=project, requested_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    return redirect("drift", slug=project.slug)
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def progress(request: Request, project: Project) -> HttpResponse:
+    """Show the progress of the measurement: a fragment that reloads itself until it ends, then the page.
+    For managers."""
+    measurement = DriftMeasurement.objects.filter(project=project).order_by("-pk").first()
+    answer = render(request, "training/drift_progress.html", {"project": project, "measurement": measurement})
+    if request.htmx and (measurement is None or not measurement.goes_on):
+        answer["HX-Refresh"] = "true"
+    return answer
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def items(request: Request, project: Project, name: str, number: int) -> HttpResponse:
+    """The judgments behind a number of the matrix, beside what the reward model says. For managers."""
+    reward = get_object_or_404(
+        Checkpoint.objects.select_related("run__snapshot", "project"),
+        name=name,
+        project=project,
+        kind=CheckpointKind.REWARD,
+    )
+    page = Paginator(items_behind(reward, number), _ITEMS_ON_A_PAGE).get_page(request.GET.get("page"))
+    context = {
+        "project": project,
+        "reward": reward,
+        "number": number,
+        "page": page,
+        "items": items_of(reward, list(page)),
+        "figure": DriftFigure.objects.filter(checkpoint=reward, round_number=number).first(),
+    }
+    return render(request, "training/drift_items.html", context)

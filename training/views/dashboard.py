@@ -11,7 +11,7 @@ from annotation.statistics.cached import cached_report_of, is_large, report_of
 from annotation.statistics.page import ReportPage, cost_of
 from annotation.views.access import Request, project_page
 from training.selectors.dashboard import dashboard_of
-from training.selectors.reward_accuracy import reward_accuracy
+from training.selectors.lists import reward_accuracy
 
 
 @require_safe

@@ -27,7 +27,7 @@ from annotation.services.people.tokens import TooManyRequests, use_token
 from training.engine import EngineError, EngineUnavailableError, Upstream, upstream_of
 from training.engine.relay import ClientGoneError, Exchange, Head, relay
 from training.models import Checkpoint
-from training.selectors.served_models import served_models
+from training.selectors.projects import served_models
 from training.services.feedback.recording import Recorder, recorder_for
 
 ANSWER_SECONDS = 300.0

@@ -1,4 +1,4 @@
-"""A round's page: where it is, live, and what may be done to it, each deed after a question."""
+"""Pages of a round: steps, actions, recipe."""
 
 import json
 from typing import Any
@@ -7,6 +7,8 @@ from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_safe
 
 from annotation.choices import Role
@@ -14,12 +16,15 @@ from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.models import Evaluation, Round
-from training.selectors.evaluation_words import summary_of
-from training.selectors.evaluations import evaluation_of
+from training.recipe import POLICY, RIVAL, Recipe
+from training.recipe.form import Group, RecipeForm, flattened, with_policy
+from training.recipe.recipe import PRESETS
+from training.selectors.base_models import trainable_bases
+from training.selectors.evaluations import evaluation_of, round_evaluator, summary_of
 from training.selectors.lists import rounds_of_project
+from training.selectors.projects import checkpoints_of
 from training.selectors.round_help import help_in
 from training.selectors.rounds import audit_of, material_of, round_view
-from training.selectors.validation import round_evaluator
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import (
     ACTIONS,
@@ -30,6 +35,10 @@ from training.services.rounds.actions import (
     perform_action,
 )
 from training.services.rounds.base_choice import reward_base_of
+from training.services.rounds.dry_run import dry_run
+from training.services.rounds.recipes import CAN_CHANGE, change_recipe
+
+# ── Round ──
 
 
 @require_safe
@@ -134,3 +143,144 @@ def rounds(request: Request, project: Project) -> HttpResponse:
     """List a project's rounds, newest first. For managers."""
     context = {"project": project, "rows": rounds_of_project(project)}
     return render(request, "training/rounds.html", context)
+
+
+# ── Recipe ──
+
+
+SECTIONS = (
+    (
+        gettext_lazy("Prompts and responses"),
+        ("prompts", "samplers", "ranking_size", "sampling", "ready_prompts", "seed"),
+    ),
+    (gettext_lazy("Start, budget and compute"), ("start", "budget", "compute")),
+    (gettext_lazy("Training data"), ("reliability_weights", "ai_feedback", "first_passes", "feedback")),
+    (gettext_lazy("Reward model"), ("reward_base", "reward")),
+    (gettext_lazy("Policy"), ("policy",)),
+    (gettext_lazy("Evaluation"), ("evaluation",)),
+    (gettext_lazy("Promotion"), ("promotion",)),
+)
+"""Which fields of a recipe stand together on the page; each stands in one section."""
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def recipe(request: Request, project: Project, number: int) -> HttpResponse:
+    """Show a round's recipe with its estimate, save another one, open or start the round. For managers."""
+    round_ = get_object_or_404(
+        Round.objects.select_related("project", "policy"), project=project, number=number
+    )
+    if request.method != "POST":
+        return _page(request, round_, RecipeForm(flattened(round_.parsed_recipe)))
+    data: dict[str, list[str]] = {
+        name: [str(value) for value in values] for name, values in request.POST.lists()
+    }
+    if "json" in data:
+        return _save_json(request, round_, data["json"][-1])
+    choice = data.get("policy-choice", [""])[0]
+    if choice in PRESETS and ("show" in data or [choice] != data.get("policy-shown")):
+        messages.info(
+            request,
+            _("The settings of %(name)s are shown: look at them, then save.") % {"name": PRESETS[choice][0]},
+        )
+        return _page(request, round_, RecipeForm(with_policy(data, choice)))
+    form = RecipeForm(data)
+    if form.recipe is None:
+        return _page(request, round_, form, status=422)
+    action = next(
+        (action for action in ACTIONS.values() if action.on_recipe_page and action.name in data), None
+    )
+    if action is not None:
+        return _begin(request, round_, form.recipe, action) or _page(request, round_, form, status=422)
+    return _save(request, round_, form.recipe) or _page(request, round_, form, status=422)
+
+
+def _begin(request: Request, round_: Round, sent_recipe: Recipe, action: RoundAction) -> HttpResponse | None:
+    """Open or start the round if its recipe is the one that was sent; else save that, for its estimate."""
+    try:
+        if change_recipe(round_=round_, recipe=sent_recipe, actor=request.user):
+            messages.warning(
+                request,
+                _("The changed recipe is saved; nothing has started. Check its estimate, then press again."),
+            )
+            return redirect(address_of(action, round_))
+        perform_action(action.name, round_=round_, actor=request.user, answers=request.POST)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return None
+    return redirect(round_)
+
+
+def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
+    form = RecipeForm(flattened(round_.parsed_recipe))
+    try:
+        values = json.loads(text)
+        saved = _save(request, round_, Recipe.from_json(values))
+    except ValueError as error:
+        return _page(request, round_, form, text=text, text_error=str(error), status=422)
+    return saved or _page(request, round_, form, text=text, status=422)
+
+
+def _save(request: Request, round_: Round, new_recipe: Recipe) -> HttpResponse | None:
+    """Save and lead back to the page; None where the service refuses, with its words as a message."""
+    try:
+        changed = change_recipe(round_=round_, recipe=new_recipe, actor=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return None
+    messages.success(request, _("The recipe is saved.") if changed else _("Nothing was changed."))
+    return redirect("round-recipe", round_.project.slug, round_.number)
+
+
+def _page(
+    request: Request,
+    round_: Round,
+    form: RecipeForm,
+    *,
+    text: str | None = None,
+    text_error: str = "",
+    status: int = 200,
+) -> HttpResponse:
+    shown = form.recipe or round_.parsed_recipe
+    whole = json.dumps(shown.to_json(), indent=2, ensure_ascii=False)
+    context: dict[str, Any] = {
+        "project": round_.project,
+        "round": round_,
+        "sections": [(title, _section(form, names)) for title, names in SECTIONS],
+        "errors": form.errors,
+        "whole_errors": form.whole.errors,
+        "may_change": round_.state in CAN_CHANGE,
+        "text": whole if text is None else text,
+        "text_error": text_error,
+        "method_choices": _method_choices(form),
+        "method": form.sent("policy-choice")[:1],
+        "method_shown": form.sent("policy-shown")[:1],
+        "checkpoints": [
+            POLICY,
+            RIVAL,
+            *checkpoints_of(round_.project, writing=True).values_list("name", flat=True),
+        ],
+        "bases": trainable_bases().values_list("name", flat=True),
+        "dry_run": dry_run(round_=round_),
+    }
+    if action := next((a for a in offered_actions(round_view(round_)) if a.on_recipe_page), None):
+        context |= {"action": action, **facts_of(action, round_)}
+    return render(request, "training/recipe.html", context, status=status)
+
+
+def _section(form: RecipeForm, names: tuple[str, ...]) -> Group:
+    """Some of a recipe's fields; a section that is one part alone is that part."""
+    inputs = [field for name in names for field in form.whole.inputs if field.name == name]
+    groups = [group for name in names for group in form.whole.groups if group.name == name]
+    if not inputs and len(groups) == 1:
+        return groups[0]
+    return Group(name="", label="", inputs=inputs, groups=groups)
+
+
+def _method_choices(form: RecipeForm) -> list[tuple[str, str]]:
+    custom_choices = (
+        []
+        if form.sent("policy-shown")[:1] != ["policy_gradient"]
+        else [("policy_gradient", _("as it is set below"))]
+    )
+    return [*custom_choices, *((name, label) for name, (label, _make) in PRESETS.items())]

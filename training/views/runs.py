@@ -1,6 +1,7 @@
-"""A run: its page, its live parts, and what of it can be taken away."""
+"""Pages of runs: the table, one run, its downloads."""
 
 import json
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import (
@@ -11,21 +12,36 @@ from django.http import (
     StreamingHttpResponse,
 )
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from annotation.choices import Role
 from annotation.errors import Refusal
+from annotation.models import Project
 from annotation.text.rendering import render_markdown
-from annotation.views.access import Request
+from annotation.views.access import Request, project_page
 from training.contract import read_evaluation
 from training.figures.curves import MOST_LINES
 from training.figures.held_out import held_out_of
 from training.figures.samples import MEASURES
 from training.files.run_folders import folder_of
+from training.forms.runs import RunFilterForm
 from training.models import Run
-from training.selectors.access import require_manager
+from training.selectors.evaluations import run_baselines, run_people, run_validation
+from training.selectors.projects import require_manager
+from training.selectors.run_table import (
+    MOST_COLUMNS,
+    RunColumn,
+    RunTable,
+    rounds_of_runs,
+    run_table,
+    tags_of_runs,
+)
 from training.selectors.runs import (
     IS_GOING_ON,
+    MOST_COMPARED,
+    comparison_of,
     dropped_of,
     headline_figures_of,
     is_interrupted,
@@ -37,13 +53,16 @@ from training.selectors.runs import (
     overlaid_on,
     overlay_choices,
     rewards_of,
+    runs_to_compare,
     samples_of,
     state_mark,
     watch_warnings_of,
 )
-from training.selectors.validation import run_baselines, run_people, run_validation
 from training.services.checkpoints import describe_run
 from training.services.runs.files import archive_of, events_of
+
+# ── Run ──
+
 
 _LONGEST_SEARCH = 200
 
@@ -176,3 +195,74 @@ def _attached(answer: HttpResponseBase, name: str) -> HttpResponseBase:
     answer["Content-Disposition"] = f'attachment; filename="{name}"'
     answer["X-Accel-Buffering"] = "no"
     return answer
+
+
+# ── Table ──
+
+
+_MOST_COLUMNS_SENT = 100
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def runs(request: Request, project: Project) -> HttpResponse:
+    """List a project's runs with chosen metrics and settings, filtered and in any order. For managers."""
+    form = RunFilterForm(request.GET, rounds=rounds_of_runs(project), tags=tags_of_runs(project))
+    columns = [key for key in request.GET.getlist("col")[:_MOST_COLUMNS_SENT] if key]
+    table = run_table(
+        project,
+        filters=form.filters,
+        columns=columns,
+        sort=request.GET.get("sort", ""),
+        page=request.GET.get("page"),
+    )
+    shown = [("col", column.key) for column in table.columns] if columns else []
+    chosen = urlencode([*form.query.items(), *shown])
+    context = {
+        "project": project,
+        "form": form,
+        "table": table,
+        "headings": [(column, *_order(column, table)) for column in table.columns],
+        "chosen": chosen,
+        "query": urlencode([*form.query.items(), *shown, *([("sort", table.sort)] if table.sort else [])]),
+        "shown_keys": [column.key for column in table.columns],
+        "most_columns": MOST_COLUMNS,
+        "most_compared": MOST_COMPARED,
+    }
+    template = "training/runs_table.html" if request.htmx else "training/runs.html"
+    answer = render(request, template, context)
+    patch_vary_headers(answer, ["HX-Request"])
+    return answer
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def compare(request: Request, project: Project) -> HttpResponse:
+    """Show two to six runs beside each other: configurations, metrics, curves. For managers."""
+    chosen = runs_to_compare(project, request.GET.getlist("run"))
+    everything = request.GET.get("all") == "1"
+    context: dict[str, object] = {
+        "project": project,
+        "most_compared": MOST_COMPARED,
+        "all_settings": everything,
+        "address": urlencode([("run", str(run.pk)) for run in chosen]),
+    }
+    if len(chosen) > 1:
+        metrics, is_behind = metrics_of(chosen)
+        context |= {
+            "comparison": comparison_of(chosen, all_settings=everything),
+            "run": chosen[0],
+            "shown": chosen,
+            "metrics": metrics,
+            "is_behind": is_behind,
+        }
+    return render(request, "training/runs_compare.html", context)
+
+
+def _order(column: RunColumn, table: RunTable) -> tuple[str, str]:
+    """Return the `sort` of a click on a column's heading, and the order that it has now, as ARIA says it."""
+    if table.sort == f"-{column.key}":
+        return column.key, "descending"
+    if table.sort == column.key:
+        return f"-{column.key}", "ascending"
+    return f"-{column.key}", ""

@@ -13,8 +13,13 @@ from annotation.models import Completion
 from annotation.selectors.access import projects_for
 from annotation.views.access import Request
 from training.models import Snapshot
-from training.selectors.access import require_manager
-from training.selectors.projects import judgments_in, judgments_of, placed_candidates, request_of
+from training.selectors.projects import (
+    judgments_in,
+    judgments_of,
+    placed_candidates,
+    request_of,
+    require_manager,
+)
 
 _ROWS_ON_A_PAGE = 50
 

@@ -15,7 +15,7 @@ from annotation.exchange.formats.items import Reader
 from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.services.people.shortcuts import ACTIONS, shown_key
 from training.contract.methods import SETTINGS
-from training.recipe.help import help_of
+from training.recipe.form import help_of
 from training.recipe.recipe import Recipe
 from webapp.environment import documentation
 from webapp.guide.refusals import codes

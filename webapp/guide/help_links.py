@@ -109,7 +109,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "training.forms.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
     "training.forms.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
     "training.forms.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.rubrics.RubricDraftForm": (_PROJECT, "rubrics"),
+    "training.forms.judges.RubricDraftForm": (_PROJECT, "rubrics"),
     "training.forms.suggestions.SuggestionsForm": (_PROJECT, "suggestions"),
     "training.forms.judges.JudgeForm": (_PROJECT, "ai-annotators"),
     "training.forms.judges.ServedModelForm": (_BASES, "models-of-other-servers"),

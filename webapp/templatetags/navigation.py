@@ -10,7 +10,7 @@ from django.template import Context
 from annotation.models import Comparison, Project
 from annotation.statistics.home import HomeRow
 from training.models import Round
-from training.selectors.comparison_uses import uses_of_comparison
+from training.selectors.checkpoints import uses_of_comparison
 from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
 from webapp.navigation.sections import FULL_WIDTH, Entry, entries

@@ -6,7 +6,7 @@ import pytest
 
 from annotation.services import addresses
 from annotation.services.addresses import is_public
-from training.engine import addresses as server_addresses
+from training.engine import servers as server_addresses
 
 # IANA IPv4 Special-Purpose Address Registry, and multicast.
 IPV4 = {

@@ -21,7 +21,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server.text = lambda body: "Not <hot>." if body["model"] == "north" else "Very hot."
     fake_server.score = lambda text: 1.25 if text.startswith("Very") else -0.5
     monkeypatch.setattr("training.services.side_by_side.engine_for", fake_server.engine)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
+    monkeypatch.setattr("training.views.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

@@ -17,7 +17,7 @@ from tests.refusals import refused
 from tests.training.comparing.arena_scene import engines_of, make_checkpoints, ready_arena
 from tests.training.engine.fake_server import FakeServer
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Slice, VoteCount
-from training.selectors.judgments import decided_judgments
+from training.selectors.rounds import decided_judgments
 from training.services.arenas import (
     BALLOTS_A_MINUTE,
     TooFast,

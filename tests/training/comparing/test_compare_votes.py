@@ -17,9 +17,9 @@ from tests import factories
 from tests.training.comparing.compare_scene import ask, better, page_of, vote
 from training.models import Checkpoint, SideBySide, SideBySideAnswer, VoteCount
 from training.selectors.evaluations import people_say
-from training.selectors.judgments import decided_judgments
+from training.selectors.rounds import decided_judgments
 from training.services.leaderboard import count_votes
-from training.views.comparing.responses import responses_of
+from training.views.responses import responses_of
 
 pytestmark = pytest.mark.django_db
 

@@ -36,7 +36,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> StreamingServer:
     fake_server = StreamingServer()
     fake_server.text = lambda body: f"{body['model']} says so."
     monkeypatch.setattr("training.services.side_by_side.engine_for", fake_server.engine)
-    monkeypatch.setattr("training.views.comparing.side_by_side.Engine", fake_server.engine)
+    monkeypatch.setattr("training.views.side_by_side.Engine", fake_server.engine)
     return fake_server
 
 

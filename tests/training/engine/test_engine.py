@@ -11,7 +11,7 @@ from training.engine import (
     EngineUnavailableError,
     EngineUnknownModelError,
 )
-from training.engine.dialect import OPENAI
+from training.engine.client import OPENAI
 
 
 def engine(handler) -> Engine:

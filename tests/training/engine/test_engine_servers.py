@@ -20,8 +20,8 @@ from training.engine import (
     engine_for,
     key_of,
 )
-from training.engine.addresses import GuardedTransport, is_public
-from training.engine.dialect import OPENAI
+from training.engine.client import OPENAI
+from training.engine.servers import GuardedTransport, is_public
 from training.models import Checkpoint
 from training.recipe import SamplingSettings
 from training.services.sampling import _completion

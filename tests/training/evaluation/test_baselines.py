@@ -23,8 +23,7 @@ from training.contract import (
     baselines_from_details,
     write_evaluation,
 )
-from training.figures.baselines import baselines_of
-from training.figures.held_out import held_out_of
+from training.figures.held_out import baselines_of, held_out_of
 from training.models import Run, Snapshot
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from training.figures.length_control import length_controlled_win_rate
+from training.figures.evaluation_statistics import length_controlled_win_rate
 
 
 def drawn(size: int, *, quality: float, taste: float, seed: int) -> tuple[list[float], list[tuple[int, int]]]:

@@ -15,8 +15,7 @@ from tests.annotation.labelling.work import answer
 from tests.refusals import refused
 from training.contract import read_snapshot
 from training.models import Round
-from training.selectors.judgments import decided_judgments
-from training.selectors.rounds import material_of
+from training.selectors.rounds import decided_judgments, material_of
 from training.services.checkpoints import register_starter
 from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
 

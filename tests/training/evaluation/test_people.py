@@ -19,8 +19,7 @@ from training.contract import (
     ReliabilityFigures,
     write_evaluation,
 )
-from training.figures.held_out import held_out_of
-from training.figures.people import people_of
+from training.figures.held_out import held_out_of, people_of
 from training.models import Run, Snapshot
 
 NURSES = GroupFigures(

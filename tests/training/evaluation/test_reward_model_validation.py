@@ -11,7 +11,7 @@ from tests.training.registry.registry_rows import make_trained
 from training.choices import CheckpointKind
 from training.contract import validation_from_figures
 from training.models import Checkpoint
-from training.selectors.validation import reward_model_validation
+from training.selectors.evaluations import reward_model_validation
 
 FIGURES = {
     "held_out_judgments": 30.0,

@@ -16,12 +16,12 @@ from training.choices import AbuseKind
 from training.models import Checkpoint, Feedback, FeedbackIncident
 from training.selectors.feedback import thumbs_by_day, trust_of_authors, usable_feedback
 from training.services.feedback import abuse
-from training.services.feedback.abuse import Vote, check_project, decide_incident, detect, sweep_abuse
+from training.services.feedback.abuse import FeedbackVote, check_project, decide_incident, detect, sweep_abuse
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def vote(pk: int, *, author: str = "", seconds: float = 0.0, **fields: object) -> Vote:
+def vote(pk: int, *, author: str = "", seconds: float = 0.0, **fields: object) -> FeedbackVote:
     """Return a thumb up, by default by a new author and on a new completion."""
     values = {
         "completion": (pk, 0),
@@ -34,10 +34,12 @@ def vote(pk: int, *, author: str = "", seconds: float = 0.0, **fields: object) -
         "at": NOON + timedelta(seconds=seconds),
         **fields,
     }
-    return Vote(pk=pk, **values)  # type: ignore[arg-type]
+    return FeedbackVote(pk=pk, **values)  # type: ignore[arg-type]
 
 
-def findings(votes: list[Vote], before: Counter[str] | None = None) -> dict[tuple[str, str], set[int]]:
+def findings(
+    votes: list[FeedbackVote], before: Counter[str] | None = None
+) -> dict[tuple[str, str], set[int]]:
     return {
         (str(finding.kind), finding.subject): set(finding.votes)
         for finding in detect(votes, before or Counter())

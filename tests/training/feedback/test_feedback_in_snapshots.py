@@ -16,7 +16,7 @@ from training.contract import ContractError, read_snapshot, read_snapshot_header
 from training.models import ApplicationRequest, Checkpoint, Feedback, FeedbackIncident, Snapshot
 from training.recipe import Recipe
 from training.recipe.form import RecipeForm, flattened
-from training.recipe.parts import FeedbackUse
+from training.recipe.recipe import FeedbackUse
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

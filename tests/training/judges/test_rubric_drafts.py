@@ -19,7 +19,7 @@ from tests.refusals import refused
 from training.contract.rubric import LONGEST_REPLY, RubricReplyError
 from training.engine import Engine
 from training.models import RubricDraft
-from training.selectors.rubric_drafts import checked_criteria
+from training.selectors.rubrics import checked_criteria
 from training.services import rubric_drafts
 from training.services.checkpoints import register_starter
 from training.services.rubric_drafts import (

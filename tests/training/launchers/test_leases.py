@@ -17,7 +17,6 @@ from training.choices import StepKind, StepState
 from training.models import GpuLease, Round, RoundStep, Run, Snapshot, Worker
 from training.services.rounds import start_round
 from training.services.runs import launcher
-from training.services.runs import launcher as leases
 
 pytestmark = pytest.mark.django_db
 
@@ -28,7 +27,7 @@ HERE = socket.gethostname()
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The GPUs of this host: two."""
     host_gpus = [{"index": 0}, {"index": 1}]
-    monkeypatch.setattr(leases, "gpus", lambda: host_gpus)
+    monkeypatch.setattr(launcher, "gpus", lambda: host_gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return host_gpus
 
@@ -53,13 +52,13 @@ def runs(labelled: Round) -> list[Run]:
 
 def test_two_runs_lease_different_gpus_and_a_third_waits_for_them(gpus: list[Any], runs: list[Run]):
     with (
-        leases.leased_gpus(runs[0], processes=1, requested=None) as first,
-        leases.leased_gpus(runs[1], processes=1, requested=1) as second,
+        launcher.leased_gpus(runs[0], processes=1, requested=None) as first,
+        launcher.leased_gpus(runs[1], processes=1, requested=1) as second,
     ):
         assert (first, second) == ([0], [1])
         with (
             refused("waiting_for_gpus", Unavailable, host=HERE, count=1, free=0, runs="run-0, run-1"),
-            leases.leased_gpus(runs[2], processes=1, requested=None),
+            launcher.leased_gpus(runs[2], processes=1, requested=None),
         ):
             pass
         assert GpuLease.objects.count() == 2
@@ -67,10 +66,10 @@ def test_two_runs_lease_different_gpus_and_a_third_waits_for_them(gpus: list[Any
 
 
 def test_a_run_that_gets_only_some_of_its_gpus_keeps_none(gpus: list[Any], runs: list[Run]):
-    with leases.leased_gpus(runs[0], processes=1, requested=None):
+    with launcher.leased_gpus(runs[0], processes=1, requested=None):
         with (
             refused("waiting_for_gpus", Unavailable),
-            leases.leased_gpus(runs[1], processes=2, requested=None),
+            launcher.leased_gpus(runs[1], processes=2, requested=None),
         ):
             pass
         assert list(GpuLease.objects.values_list("run__name", flat=True)) == ["run-0"]
@@ -87,13 +86,13 @@ def test_a_setting_lets_runs_share_a_gpu(gpus: list[Any], runs: list[Run], setti
     settings.RONDO_JOBS_PER_GPU = 2
     gpus.pop()
     with (
-        leases.leased_gpus(runs[0], processes=1, requested=None) as first,
-        leases.leased_gpus(runs[1], processes=1, requested=None) as second,
+        launcher.leased_gpus(runs[0], processes=1, requested=None) as first,
+        launcher.leased_gpus(runs[1], processes=1, requested=None) as second,
     ):
         assert (first, second) == ([0], [0])
         with (
             refused("waiting_for_gpus", Unavailable),
-            leases.leased_gpus(runs[2], processes=1, requested=None),
+            launcher.leased_gpus(runs[2], processes=1, requested=None),
         ):
             pass
 
@@ -102,22 +101,22 @@ def test_the_gpus_of_a_silent_worker_are_free_again(gpus: list[Any], runs: list[
     long_ago = timezone.now() - timedelta(seconds=settings.RONDO_STALE_SECONDS + 60)
     for gpu in (0, 1):
         GpuLease.objects.create(host=HERE, gpu=gpu, run=runs[0], worker="dead", heartbeat_at=long_ago)
-    with leases.leased_gpus(runs[1], processes=2, requested=None) as indices:
+    with launcher.leased_gpus(runs[1], processes=2, requested=None) as indices:
         assert indices == [0, 1]
 
 
 def test_renewing_keeps_a_lease_alive(gpus: list[Any], runs: list[Run], settings: Settings):
-    with leases.leased_gpus(runs[0], processes=1, requested=None):
+    with launcher.leased_gpus(runs[0], processes=1, requested=None):
         GpuLease.objects.update(heartbeat_at=timezone.now() - timedelta(seconds=60))
-        leases.renew(runs[0])
-        leases.forget_silent()
+        launcher.renew(runs[0])
+        launcher.forget_silent()
         assert GpuLease.objects.count() == 1
 
 
 def test_more_processes_than_gpus_are_refused_with_the_remedy(gpus: list[Any], runs: list[Run]):
     with (
         refused("too_few_gpus", count=3, most=2),
-        leases.leased_gpus(runs[0], processes=3, requested=None),
+        launcher.leased_gpus(runs[0], processes=3, requested=None),
     ):
         pass
 
@@ -134,7 +133,7 @@ def test_where_another_worker_has_enough_the_step_waits_for_it(gpus: list[Any], 
     )
     with (
         refused("waiting_for_gpus", Unavailable, count=3, here=2),
-        leases.leased_gpus(runs[0], processes=3, requested=None),
+        launcher.leased_gpus(runs[0], processes=3, requested=None),
     ):
         pass
 
@@ -143,13 +142,13 @@ def test_without_gpus_a_run_of_several_processes_takes_the_processor(
     gpus: list[Any], runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ):
     gpus.clear()
-    with leases.leased_gpus(runs[0], processes=4, requested=None) as indices:
+    with launcher.leased_gpus(runs[0], processes=4, requested=None) as indices:
         assert indices is None
     assert launcher.devices_of(None) == {}
 
 
 def test_a_recipe_with_no_gpus_hides_those_of_the_host(gpus: list[Any], runs: list[Run]):
-    with leases.leased_gpus(runs[0], processes=2, requested=0) as indices:
+    with launcher.leased_gpus(runs[0], processes=2, requested=0) as indices:
         assert indices == []
     assert launcher.devices_of([])["CUDA_VISIBLE_DEVICES"] == ""
     assert launcher.devices_of([1, 3])["CUDA_VISIBLE_DEVICES"] == "1,3"
@@ -159,7 +158,7 @@ def test_a_worker_that_sees_some_gpus_leases_those(
     gpus: list[Any], runs: list[Run], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    with leases.leased_gpus(runs[0], processes=1, requested=None) as indices:
+    with launcher.leased_gpus(runs[0], processes=1, requested=None) as indices:
         assert indices == [1]
 
 
@@ -178,7 +177,7 @@ def test_a_trainer_sees_the_gpus_that_are_leased_to_it_and_its_step_waits_where_
     start_round(round_=labelled, started_by=carol)
     assert do_step(labelled.steps.get(kind=StepKind.FREEZE_SNAPSHOT))
     step = labelled.steps.get(kind=StepKind.TRAIN_REWARD_MODEL)
-    with leases.leased_gpus(runs[0], processes=2, requested=None):
+    with launcher.leased_gpus(runs[0], processes=2, requested=None):
         assert not do_step(step)
     waiting = RoundStep.objects.get(pk=step.pk)
     assert (waiting.state, waiting.message) == (

@@ -18,10 +18,9 @@ from training.contract import (
     SftSettings,
 )
 from training.recipe import Recipe, form
-from training.recipe.form import Group, RecipeForm, choice_of, flattened, with_policy
-from training.recipe.help import help_of, sentences
-from training.recipe.presets import PRESETS
-from training.views.recipe import SECTIONS
+from training.recipe.form import Group, RecipeForm, choice_of, flattened, help_of, sentences, with_policy
+from training.recipe.recipe import PRESETS
+from training.views.rounds import SECTIONS
 
 
 def classes(cls: Any, seen: set[Any]) -> set[Any]:

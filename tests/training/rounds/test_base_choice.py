@@ -19,14 +19,14 @@ from training.models import BaseModel, Checkpoint, ProjectBase, Round, SideBySid
 from training.recipe import Recipe, default_recipe
 from training.selectors.base_models import base_of, same_tokenizer
 from training.selectors.projects import comparable_checkpoints
-from training.selectors.run_comparison import comparison_of
+from training.selectors.runs import comparison_of
 from training.services.base_models import register_base_model
 from training.services.checkpoints import register_starter
 from training.services.rounds import draft_first_round, promote_round, roll_back
 from training.services.rounds.base_choice import choose_base
 from training.services.rounds.dry_run import dry_run
 from training.services.runs.runs import create_run
-from training.views.comparing.responses import responses_of
+from training.views.responses import responses_of
 
 pytestmark = pytest.mark.django_db
 

@@ -20,8 +20,7 @@ from tests.training.jobs.machines_report import report
 from training.choices import RoundState, StepKind
 from training.contract import MachineUse, OptimiserSettings, RewardSettings, append_machine_use
 from training.models import Checkpoint, Round, RoundStep, Run
-from training.selectors.dashboard import next_step_of
-from training.selectors.training_time import Pace, steps_of
+from training.selectors.dashboard import Pace, next_step_of, steps_of
 from training.services.checkpoints import register_served_model, register_starter
 from training.services.rounds.controls import open_round
 from training.services.rounds.dry_run import UNKNOWN, PlannedRun, dry_run, refuse_unless_fits
@@ -183,7 +182,7 @@ def test_the_next_step_tells_how_long_training_would_take(
     assert next_step_of(project, round_).text == "3 of 3 annotations of this round. Training is possible."
     # A second an example: reward model two steps of two, policy two passes of one step of four.
     pace = Pace(run="earlier", seconds_per_example=1.0, tokens_per_second=None)
-    monkeypatch.setattr("training.selectors.training_time.pace_of", lambda round_, method: pace)
+    monkeypatch.setattr("training.selectors.dashboard.pace_of", lambda round_, method: pace)
     assert next_step_of(project, round_).text == (
         "3 of 3 annotations of this round. Training is possible and takes about 12 s."
     )

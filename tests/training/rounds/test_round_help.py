@@ -14,9 +14,8 @@ from tests import factories
 from tests.training.evaluation.evaluation_scene import trained_round
 from training.choices import RoundState
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round
-from training.selectors.evaluation_words import summary_of
-from training.selectors.evaluations import digest_of, evaluation_of, evaluation_settings
-from training.selectors.outlook import outlook_of
+from training.selectors.dashboard import outlook_of
+from training.selectors.evaluations import digest_of, evaluation_of, evaluation_settings, summary_of
 from training.selectors.round_help import help_of
 from training.services.rounds.deciding import decision_of
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.contract import METRICS_FILE, read_metrics
-from training.figures.curves import metric_of, points_since
-from training.figures.folded_metrics import (
+from training.figures.curves import (
     COUNT,
     HIGH,
     LOW,
@@ -20,6 +19,8 @@ from training.figures.folded_metrics import (
     SUM,
     Folded,
     folded_metrics,
+    metric_of,
+    points_since,
     standing_rows,
 )
 
@@ -69,7 +70,7 @@ def write(folder: Path, rows: list[dict[str, Any]], *, torn: str = "") -> None:
 
 
 def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("training.figures.folded_metrics._KEEP_AFTER_BYTES", 0)
+    monkeypatch.setattr("training.figures.curves._KEEP_AFTER_BYTES", 0)
     cache_file = tmp_path / "kept.json"
     write(tmp_path, [{"step": step, "loss": float(step)} for step in range(1, 4)], torn='{"step": 4, "lo')
     first = folded_metrics(tmp_path, cache_file=cache_file)
@@ -80,7 +81,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch):
         read.append(line)
         return json.loads(line)
 
-    monkeypatch.setattr("training.figures.folded_metrics._row", reading)
+    monkeypatch.setattr("training.figures.curves._row", reading)
     write(tmp_path, [], torn='ss": 4.0}\n')
     again = folded_metrics(tmp_path, cache_file=cache_file)
     assert again.last_step == 4
@@ -88,7 +89,7 @@ def test_only_what_was_added_is_read(tmp_path: Path, monkeypatch):
 
 
 def test_what_is_remembered_equals_what_is_read_at_once(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("training.figures.folded_metrics._KEEP_AFTER_BYTES", 0)
+    monkeypatch.setattr("training.figures.curves._KEEP_AFTER_BYTES", 0)
     cache_file = tmp_path / "kept.json"
     rows = [
         {"step": step, "loss": math.sin(step), "kl": None if step % 50 else 1.0} for step in range(1, 1200)
@@ -126,7 +127,7 @@ def test_steps_that_a_resumed_run_takes_again_stand_as_it_took_them_last(tmp_pat
 
 
 def test_another_file_of_the_same_name_is_read_from_its_beginning(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("training.figures.folded_metrics._KEEP_AFTER_BYTES", 0)
+    monkeypatch.setattr("training.figures.curves._KEEP_AFTER_BYTES", 0)
     cache_file = tmp_path / "kept.json"
     write(tmp_path, [{"step": step, "loss": 9.0} for step in range(1, 50)])
     folded_metrics(tmp_path, cache_file=cache_file)

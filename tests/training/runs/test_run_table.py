@@ -17,8 +17,8 @@ from tests import factories
 from tests.api.scene import Asker
 from tests.training.registry.registry_rows import make_snapshot
 from training.models import Run
-from training.selectors.run_columns import best_values, offered_columns
-from training.selectors.run_comparison import comparison_of
+from training.selectors.run_table import best_values, offered_columns
+from training.selectors.runs import comparison_of
 from training.services.runs.runs import MOST_METRICS, summarise, sweep_summaries
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ from django.urls import reverse
 from annotation.models import Project, User
 from tests import factories
 from tests.api.scene import make_scene
-from training.selectors.comparison_uses import uses_of_comparison
+from training.selectors.checkpoints import uses_of_comparison
 from training.services.rounds import open_first_round
 from training.services.snapshots import freeze_snapshot
 

@@ -15,7 +15,7 @@ from tests.tiny import tiny_tokenizer
 from training.contract import read_snapshot
 from training.rlhf.data import build_examples
 from training.rlhf.tokens.example import UsedLabels
-from training.selectors.judgments import decided_judgments
+from training.selectors.rounds import decided_judgments
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

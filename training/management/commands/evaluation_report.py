@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from training.models import Checkpoint
-from training.selectors.evaluation_report import report_file, report_of
+from training.selectors.evaluations import report_file, report_of
 
 
 class Command(BaseCommand):

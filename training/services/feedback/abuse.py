@@ -36,7 +36,7 @@ _WEEK = timedelta(days=7)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Vote:
+class FeedbackVote:
     """One piece of feedback, as detection reads it."""
 
     pk: int
@@ -60,7 +60,7 @@ class Finding:
     votes: frozenset[int]
 
 
-def detect(votes: Sequence[Vote], before: Counter[str]) -> list[Finding]:
+def detect(votes: Sequence[FeedbackVote], before: Counter[str]) -> list[Finding]:
     """Return the patterns in one day's feedback. before: feedback of the week before, by token or key."""
     findings: list[Finding] = []
     for subject, theirs in _by_subject(votes).items():
@@ -124,8 +124,8 @@ def decide_incident(*, incident: FeedbackIncident, included: bool, decided_by: U
 # ── patterns ──────────────────────────────────────────────────────────────────────────
 
 
-def _by_subject(votes: Iterable[Vote]) -> dict[str, list[Vote]]:
-    groups: dict[str, list[Vote]] = defaultdict(list)
+def _by_subject(votes: Iterable[FeedbackVote]) -> dict[str, list[FeedbackVote]]:
+    groups: dict[str, list[FeedbackVote]] = defaultdict(list)
     for vote in sorted(votes, key=lambda vote: (vote.at, vote.pk)):
         groups[f"user:{vote.author}"].append(vote)
         groups[f"source:{vote.source}"].append(vote)
@@ -139,7 +139,7 @@ def _finding(kind: AbuseKind, subject: str, votes: set[int]) -> Iterator[Finding
         yield Finding(kind=kind, subject=subject, votes=frozenset(votes))
 
 
-def _burst(votes: Sequence[Vote], most: int, seconds: float) -> set[int]:
+def _burst(votes: Sequence[FeedbackVote], most: int, seconds: float) -> set[int]:
     """Return the votes, in order of time, that lie in a window with at least `most` of them."""
     burst: set[int] = set()
     first = 0
@@ -151,12 +151,12 @@ def _burst(votes: Sequence[Vote], most: int, seconds: float) -> set[int]:
     return burst
 
 
-def _surge(votes: Sequence[Vote], before: int) -> set[int]:
+def _surge(votes: Sequence[FeedbackVote], before: int) -> set[int]:
     usual = before / (7 * 24)
     return _burst(votes, max(SURGE, int(SURGE_FACTOR * usual) + 1), 3600)
 
 
-def _contradictions(subject: str, votes: Sequence[Vote]) -> set[int]:
+def _contradictions(subject: str, votes: Sequence[FeedbackVote]) -> set[int]:
     """Return votes that were changed again and again, and those of one user or address for and against."""
     if subject.startswith("source:"):
         return set()
@@ -171,7 +171,7 @@ def _contradictions(subject: str, votes: Sequence[Vote]) -> set[int]:
     return contradictions
 
 
-def _dominates(subject: str, theirs: Sequence[Vote], total: int, before: Counter[str]) -> bool:
+def _dominates(subject: str, theirs: Sequence[FeedbackVote], total: int, before: Counter[str]) -> bool:
     if total < ENOUGH:
         return False
     share = len(theirs) / total
@@ -185,13 +185,13 @@ def _dominates(subject: str, theirs: Sequence[Vote], total: int, before: Counter
 # ── reading and writing ───────────────────────────────────────────────────────────────
 
 
-def _votes(project: Project, day: date) -> list[Vote]:
+def _votes(project: Project, day: date) -> list[FeedbackVote]:
     begins = _midnight(day)
     rows = Feedback.objects.filter(
         project=project, created_at__gte=begins, created_at__lt=begins + timedelta(days=1)
     )
     return [
-        Vote(
+        FeedbackVote(
             pk=row.pk,
             completion=(row.request_id, row.choice),
             is_thumb=row.kind == FeedbackKind.THUMB,

@@ -24,8 +24,7 @@ from annotation.services import audit
 from annotation.services.texts.completions import storable
 from annotation.text.identity import content_hash
 from training.choices import FeedbackKind
-from training.engine.errors import EngineError
-from training.engine.streams import events
+from training.engine.client import EngineError, events
 from training.models import (
     ApplicationRequest,
     Checkpoint,

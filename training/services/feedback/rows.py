@@ -14,7 +14,7 @@ from annotation.text.identity import in_held_out_share
 from training.choices import FeedbackKind
 from training.contract import Message, SnapshotCompletion, SnapshotRow
 from training.models import ApplicationRequest, Feedback
-from training.recipe.parts import FeedbackUse
+from training.recipe.recipe import FeedbackUse
 from training.selectors.feedback import trust_of_authors, usable_feedback
 from training.services.feedback.abuse import check_project
 

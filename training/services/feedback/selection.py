@@ -36,8 +36,8 @@ from training.models import (
     FeedbackRule,
     FeedbackSettings,
 )
-from training.selectors.chats import chat_of
 from training.selectors.feedback import negative_feedback
+from training.selectors.projects import chat_of
 from training.services.feedback.rows import split_of
 from training.services.scores import reward_models_of
 

@@ -26,7 +26,7 @@ from training.choices import (
 )
 from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
 from training.recipe import default_recipe
-from training.selectors.round_states import place_of
+from training.selectors.rounds import place_of
 from training.services.chat_templates import untrainable_template
 from training.services.evaluations import trains_evaluator
 from training.services.jobs import tell_of_round

@@ -27,7 +27,7 @@ from training.choices import (
     Verdict,
 )
 from training.contract import PolicyGradientSettings
-from training.figures.evaluation_statistics import Figure, outcomes_of, win_rate
+from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
 from training.figures.win_rate_interval import prompts_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
 from training.models.decision_reasons import Reason, reason, reason_text
@@ -37,12 +37,12 @@ from training.selectors.evaluations import (
     judgment_progress,
     measurements_of,
     people_say,
+    reward_model_validation,
     tolerance_in,
     trained_by,
 )
 from training.selectors.projects import checkpoints_of
-from training.selectors.round_states import can_decide
-from training.selectors.validation import reward_model_validation
+from training.selectors.rounds import can_decide
 from training.services.evaluations import Decision as Shown
 from training.services.evaluations import ask_people, decide
 from training.services.jobs import tell_managers_of_round, tell_of_round
@@ -139,7 +139,7 @@ def _conditions(evaluation: Evaluation, recipe: Recipe) -> Iterator[Condition]:
 def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Condition]:
     figures = evaluation.figures
     reward = figures.get("reward") or {}
-    measured: list[tuple[dict[str, str], float | None, Figure | None, bool]] = [
+    measured: list[tuple[dict[str, str], float | None, EvaluationFigure | None, bool]] = [
         ({"measure": "reward_gain"}, promotion.least_reward_gain, _figure(reward.get("gain")), True),
         ({"measure": "kl"}, promotion.most_kl, _figure(figures["kl"]), False),
         ({"measure": "length_ratio"}, promotion.most_length_ratio, _figure(figures["length_ratio"]), False),
@@ -235,7 +235,9 @@ def _not_independent(evaluation: Evaluation, recipe: Recipe) -> Iterator[Reason]
     yield reason("same_reward_model" if by_scores else "same_judgments")
 
 
-def _bounded(what: dict[str, str], bound: float, figure: Figure | None, *, at_least: bool) -> Condition:
+def _bounded(
+    what: dict[str, str], bound: float, figure: EvaluationFigure | None, *, at_least: bool
+) -> Condition:
     code = "at_least" if at_least else "at_most"
     if figure is None:
         return Condition(held=None, reasons=[reason(f"{code}_not_known", bound=bound, **what)])
@@ -243,8 +245,8 @@ def _bounded(what: dict[str, str], bound: float, figure: Figure | None, *, at_le
     return Condition(held=held, reasons=[reason(code, bound=bound, value=figure.value, **what)])
 
 
-def _figure(values: dict[str, Any] | None) -> Figure | None:
-    return Figure.from_json(values)
+def _figure(values: dict[str, Any] | None) -> EvaluationFigure | None:
+    return EvaluationFigure.from_json(values)
 
 
 # ── Promotion, rejection, rollback ──

@@ -35,10 +35,10 @@ from training.figures.win_rate_interval import prompts_needed, win_rate_shown
 from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL
-from training.recipe.parts import ComputeSettings
-from training.selectors.judgments import decided_judgments
+from training.recipe.recipe import ComputeSettings
+from training.selectors.dashboard import pace_of, steps_of
 from training.selectors.projects import checkpoints_of
-from training.selectors.training_time import pace_of, steps_of
+from training.selectors.rounds import decided_judgments
 from training.services.chat_templates import untrainable_template
 from training.services.evaluations import trains_evaluator
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
@@ -84,7 +84,7 @@ class PlannedRun:
     processes: int = 1
     """That train together on a machine, each on a GPU of its own where it has some."""
 
-    def bytes_on(self, machine: Machine) -> int | None:
+    def bytes_on(self, machine: WorkerMachine) -> int | None:
         """Return the bytes of the machine's GPU, or of its memory, that the run needs; None if not known."""
         if self.memory is None:
             return None
@@ -97,7 +97,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Machine:
+class WorkerMachine:
     """Hardware for training, as a worker reported it."""
 
     name: str
@@ -133,11 +133,11 @@ class Machine:
         return _BYTES_OF_A_WEIGHT.get(self.dtype if dtype == "auto" else dtype, 4)
 
 
-UNKNOWN = Machine(name="", device="cpu", dtype="float32", total_bytes=0, available_bytes=None)
+UNKNOWN = WorkerMachine(name="", device="cpu", dtype="float32", total_bytes=0, available_bytes=None)
 """No worker that takes training has reported."""
 
 
-def training_machine() -> Machine:
+def training_machine() -> WorkerMachine:
     """Return the machine with the most memory among live training workers, else `UNKNOWN`."""
     silent_since = Now() - timedelta(seconds=settings.RONDO_STALE_SECONDS)
     live = Worker.objects.filter(heartbeat_at__gte=silent_since)
@@ -150,7 +150,7 @@ def training_machine() -> Machine:
     return max(known, key=lambda machine: (machine.on_gpu, machine.usable_bytes), default=UNKNOWN)
 
 
-def machine_of(worker: str, report: dict[str, Any]) -> Machine:
+def machine_of(worker: str, report: dict[str, Any]) -> WorkerMachine:
     """Return a worker's machine as reported: its largest GPU, else its memory."""
     host = worker.split(":", 1)[0]
     held = int(report.get("model_server_bytes") or 0)
@@ -158,7 +158,7 @@ def machine_of(worker: str, report: dict[str, Any]) -> Machine:
     if gpus:
         gpu = max(gpus, key=lambda device: float(device["memory_total_bytes"]))
         total, used = int(gpu["memory_total_bytes"]), gpu.get("memory_bytes")
-        return Machine(
+        return WorkerMachine(
             name=host,
             device="cuda",
             dtype=report.get("dtype") or "bfloat16",
@@ -167,7 +167,7 @@ def machine_of(worker: str, report: dict[str, Any]) -> Machine:
             held_bytes=held,
         )
     total = int(report.get("memory_total_bytes") or 0)
-    return Machine(
+    return WorkerMachine(
         name=host,
         device=report.get("device") or "cpu",
         dtype=report.get("dtype") or "float32",
@@ -177,7 +177,7 @@ def machine_of(worker: str, report: dict[str, Any]) -> Machine:
     )
 
 
-def too_large(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
+def too_large(runs: Sequence[PlannedRun], machine: WorkerMachine) -> Iterator[str]:
     """Runs that cannot fit, each with the remedy."""
     for run in runs:
         needed = run.bytes_on(machine)
@@ -194,7 +194,7 @@ def too_large(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
             }
 
 
-def tight(runs: Sequence[PlannedRun], machine: Machine) -> Iterator[str]:
+def tight(runs: Sequence[PlannedRun], machine: WorkerMachine) -> Iterator[str]:
     """Runs of which it is not sure that they fit."""
     if not machine.is_known:
         yield _("No worker that trains has reported yet: whether its memory suffices is not known.")
@@ -308,7 +308,7 @@ class DryRun:
     """Current judgments of this round and those before: `learned` from, and what is left out, by reason."""
     runs: Sequence[PlannedRun]
     evaluated_prompts: int
-    machine: Machine
+    machine: WorkerMachine
     launch: LaunchPlan
     problems: Sequence[str] = field(default_factory=tuple)
     """Why training cannot be started so. Each says what to change."""
@@ -441,7 +441,7 @@ def _judgments_expected(round_: Round, comparisons: int) -> int:
     return round(places + max(0, comparisons - there.count()) * each)
 
 
-def _planned(round_: Round, learned: int, prompts: int, machine: Machine) -> Iterator[PlannedRun]:
+def _planned(round_: Round, learned: int, prompts: int, machine: WorkerMachine) -> Iterator[PlannedRun]:
     recipe = round_.parsed_recipe
     compute = recipe.compute
     spread = Spread.of(compute.sharding, nodes=compute.nodes, per_node=compute.processes)

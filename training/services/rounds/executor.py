@@ -36,7 +36,7 @@ from training.choices import (
 from training.contract import ContractError, Settings, log_lines
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.selectors.round_states import awaiting_evidence
+from training.selectors.rounds import awaiting_evidence
 from training.services.checkpoints import register_checkpoint
 from training.services.evaluations import evaluate_round
 from training.services.jobs import (

@@ -50,7 +50,7 @@ from training.launchers.command import CommandTemplate
 from training.launchers.job_files import CANCELS, Beat, JobFile, read_beat, write_job_file
 from training.launchers.ray import Ray
 from training.models import Launch, Run
-from training.recipe.parts import ComputeSettings
+from training.recipe.recipe import ComputeSettings
 from training.services.jobs import StepHeartbeat, StopAskedError
 from training.services.runs.files import checkpoints_of_run, spec_here
 from training.services.runs.launcher import TrainerExit, forget_silent, trainer_environment

@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 
 from annotation.services.jobs.running import call_with_heartbeat, result_with_heartbeat
 from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
-from training.figures.folded_metrics import standing_rows
+from training.figures.curves import standing_rows
 from training.files import shared as shared_files
 from training.files.run_folders import OWN_FILES, bring_run, folder_of
 from training.models import Run

@@ -21,11 +21,10 @@ from training.choices import RunState
 from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
 from training.files.run_folders import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
-from training.recipe.parts import ComputeSettings
+from training.recipe.recipe import ComputeSettings
 from training.selectors.runs import folded_of
 from training.services.jobs import InterruptedStepError, StepHeartbeat, StopAskedError, tell_of_run
 from training.services.runs import launcher
-from training.services.runs import launcher as leases
 from training.services.runs.clusters import LOCAL, resources_of, run_on_cluster
 from training.services.runs.files import Sender, gather, spec_here
 
@@ -180,7 +179,7 @@ def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
     """Train as a process of this worker, on GPUs that are leased to it."""
     run.worker = heartbeat.job.worker
     gpu_count = run.resources.get("gpus")
-    with leases.leased_gpus(run, processes=run.spec.get("processes", 1), requested=gpu_count) as gpus:
+    with launcher.leased_gpus(run, processes=run.spec.get("processes", 1), requested=gpu_count) as gpus:
         gather(run, heartbeat)
         run.path.mkdir(parents=True, exist_ok=True)
         write_spec(run.path, spec_here(run))
@@ -260,7 +259,7 @@ def _watch(
         _mirror(run, status, message=message)
         if sender is not None:
             sender.offer()
-            leases.renew(run)
+            launcher.renew(run)
     return False
 
 

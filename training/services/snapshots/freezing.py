@@ -27,8 +27,8 @@ from training.contract import (
 )
 from training.files.shared import publish
 from training.models import Snapshot
-from training.recipe.parts import FeedbackUse
-from training.selectors.judgments import decided_judgments, judgments_with_labelled_steps
+from training.recipe.recipe import FeedbackUse
+from training.selectors.rounds import decided_judgments, judgments_with_labelled_steps
 from training.services.feedback.rows import feedback_rows
 from training.services.snapshots.rows import readers, snapshot_prompts, snapshot_rows
 

@@ -32,7 +32,7 @@ from training.services.arenas import (
     vote_in_arena,
 )
 from training.services.conversations import begin_in_arena
-from training.views.comparing.responses import responses_on, vote_in_words
+from training.views.responses import responses_on, vote_in_words
 
 # ── The manager's side ────────────────────────────────────────────────────────────────
 

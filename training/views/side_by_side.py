@@ -17,9 +17,7 @@ from annotation.views.access import Request
 from training.engine import Engine, EngineError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
 from training.models import SideBySide, SideBySideAnswer
-from training.selectors.access import require_manager
-from training.selectors.chats import system_of
-from training.selectors.projects import checkpoints_for, managed_projects
+from training.selectors.projects import checkpoints_for, managed_projects, require_manager, system_of
 from training.selectors.prompt_sets import Progress, progress_on, prompt_sets_of, prompts_matching
 from training.services.side_by_side import (
     ask_side_by_side,
@@ -32,7 +30,7 @@ from training.services.side_by_side import (
     write_answer,
     write_answers,
 )
-from training.views.comparing.responses import responses_of, vote_in_words
+from training.views.responses import responses_of, vote_in_words
 
 _LATEST = 20
 _PROMPTS_LISTED = 8
