@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from annotation.agreement.estimate import Estimate
-from annotation.agreement.shares import share_of_independent
 from annotation.models import RubricVersion
 from annotation.record.judgment import Scale
 from training.contract.rubric import Rubric, RubricCriterion
@@ -57,6 +56,9 @@ class CheckedCriterion:
 
 def checked_criteria(draft: RubricDraft) -> list[CheckedCriterion]:
     """Return the criteria of a draft in their order, the most frequently proposed first."""
+    # Imported late: the web process has no use for NumPy.
+    from annotation.agreement.shares import share_of_independent
+
     return [
         CheckedCriterion(
             values=row,

@@ -23,7 +23,8 @@ from training.ratings import (
     WEAK_PRIOR,
     bradley_terry_ratings,
 )
-from training.selectors.leaderboard import WIDEST_INTERVAL, Choice, board, board_of, groups, is_narrow
+from training.selectors.leaderboard import Choice, board_of
+from training.selectors.standings import WIDEST_INTERVAL, board, groups, is_narrow
 from training.services.leaderboard import count_votes
 
 SignIn = Callable[[User], Client]
