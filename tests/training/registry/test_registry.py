@@ -127,7 +127,7 @@ def test_checkpoints_are_ordered_by_what_was_measured_and_lead_to_it(
     def listed(**query: str) -> list[str]:
         page = client.get(reverse("checkpoints"), query)
         assert page.status_code == 200
-        return re.findall(r'<th scope="row"><a href="/checkpoints/([^/]+)/"', page.content.decode())
+        return re.findall(r'<th scope="row">\s*<a href="/checkpoints/([^/]+)/"', page.content.decode())
 
     assert listed(sort="-accuracy")[:2] == ["reward-2", "reward-1"]
     assert listed(sort="accuracy")[:2] == ["reward-1", "reward-2"]
