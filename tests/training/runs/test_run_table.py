@@ -68,7 +68,7 @@ def listed(client: Client, **query: Any) -> list[str]:
     page = client.get(reverse("runs", args=["tea"]), query)
     assert page.status_code == 200
     table = page.content.decode().partition('id="runs-table"')[2]
-    return re.findall(r'<th scope="row"><a href="[^"]+">([^<]+)</a>', table)
+    return re.findall(r'<th scope="row">\s*<a href="[^"]+">([^<]+)</a>', table)
 
 
 # ── Table ─────────────────────────────────────────────────────────────────────────────
@@ -134,11 +134,11 @@ def test_the_best_value_of_a_metric_is_marked_and_leads_to_its_run(manager: Clie
     page = manager.get(reverse("runs", args=["tea"])).content.decode()
     cards, _, table = page.partition('id="runs-table"')
     assert runs["best"].get_absolute_url() in cards
-    marked = re.findall(r'<td class="number nowrap runs__best">([^ <]+)', table)
+    marked = re.findall(r'<td class="number nowrap runs__best">\s*([^\s<]+)', table)
     # The highest accuracy and the lowest log loss; of KL divergences none is the best.
     assert sorted(marked) == ["0.5", "0.9"]
     by_reward = manager.get(reverse("runs", args=["tea"]), {"col": ["reward/helpful"]}).content.decode()
-    assert re.findall(r'runs__best">([^ <]+)', by_reward) == ["2"]
+    assert re.findall(r'runs__best">\s*([^\s<]+)', by_reward) == ["2"]
 
 
 def test_columns_are_chosen_by_the_address_and_stay_with_the_order(manager: Client):
@@ -290,9 +290,11 @@ def compared(client: Client, *ids: object, **more: str) -> str:
 
 def rows_of(page: str, section: str) -> dict[str, list[str]]:
     table = page.partition(f'<h2 id="{section}">')[2].partition("</table>")[0]
-    rows = re.findall(r'<tr[^>]*><th scope="row">(.*?)</th>(.*?)</tr>', table, re.S)
+    rows = re.findall(r'<tr[^>]*>\s*<th scope="row">(.*?)</th>(.*?)</tr>', table, re.S)
     return {
-        name: [re.sub(r"<[^>]+>", " ", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", cells)]
+        name: [
+            re.sub(r"<[^>]+>", " ", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", cells, re.S)
+        ]
         for name, cells in rows
     }
 
