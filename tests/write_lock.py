@@ -31,7 +31,7 @@ class WriteLock:
 def measured_write_lock() -> Iterator[WriteLock]:
     """Measure every hold by this thread. Each transaction holds the lock from BEGIN IMMEDIATE to its end.
 
-    Nothing is collected meanwhile: after thousands of tests that takes this process longer than a transaction.
+    Nothing is collected meanwhile: after thousands of tests that takes this process a second or two.
     """
     lock = WriteLock()
     begun: list[tuple[float, float]] = []
