@@ -15,6 +15,7 @@ from annotation.forms.entered import Entered, MissingRow, rating_field, step_of_
 from annotation.forms.rewrites import corrected, rewrites_sent
 from annotation.models import Assignment, Completion
 from annotation.record.judgment import (
+    MOST_SECONDS,
     CorrectionPart,
     CritiquePart,
     EvidencePointer,
@@ -49,7 +50,7 @@ class JudgmentForm(forms.Form):
 
     idempotency_key = forms.UUIDField()
     guideline = forms.IntegerField(required=False, min_value=1)
-    active_seconds = forms.IntegerField(required=False, min_value=0)
+    active_seconds = forms.IntegerField(required=False, min_value=0, max_value=MOST_SECONDS)
     comment = forms.CharField(required=False, max_length=20_000)
     choice = forms.CharField(required=False)
     span_flags = forms.JSONField(required=False)

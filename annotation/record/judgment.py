@@ -6,7 +6,7 @@ code points, half open; passages, sentences and steps count from 0.
 
 from __future__ import annotations
 
-from dataclasses import field, fields, replace
+from dataclasses import field
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -17,6 +17,8 @@ from annotation.record.base import CountOrZero, one_of, record
 Verdict = Annotated[str, one_of("ranked", "equal", "both_good", "both_bad", "cannot_judge", "not_asked")]
 Scale = Annotated[str, one_of("five", "seven", "thumbs")]
 StepLabel = Annotated[str, one_of("correct", "wrong", "unnecessary")]
+MOST_SECONDS = 2**31 - 1
+"""The most that a database holds."""
 
 
 @record
@@ -67,7 +69,7 @@ class Origin:
     span: tuple[str, int, int] | None = None
     """Category, start and end of a span in the original; None where it mends none."""
     is_unstored: bool = False
-    """Whether a model wrote it whose continuation is not stored here, as of an import."""
+    """True if a model wrote it and its continuation is not stored, as in an import."""
     seed: int | None = None
     """Seed of the model's text, where a file or a stored continuation says it."""
     sampling: dict[str, Any] = field(default_factory=dict)
@@ -143,7 +145,7 @@ class StepLabelPart:
 
 @record
 class JudgmentParts:
-    """What one annotator says of one comparison, as everything that reads judgments has it."""
+    """One annotator's judgment of one comparison: the fields that snapshots have, too."""
 
     verdict: Verdict
     ranks: dict[str, int] = field(default_factory=dict)
@@ -169,7 +171,7 @@ class JudgmentRecord(JudgmentParts):
     step_labels: tuple[StepLabelPart, ...] = ()
     rubric_scores: tuple[RubricScorePart, ...] = ()
     """Given by AI annotators alone."""
-    active_seconds: Annotated[CountOrZero, Field(le=2**31 - 1)] | None = None
+    active_seconds: Annotated[CountOrZero, Field(le=MOST_SECONDS)] | None = None
     """Seconds that it took; None where nobody measured them."""
 
     @property
@@ -185,20 +187,3 @@ class JudgmentRecord(JudgmentParts):
             or self.demonstration
             or self.rubric_scores
         )
-
-
-def without_provenance(parts: JudgmentParts) -> dict[str, Any]:
-    """Return the fields of `JudgmentParts` without authors, hashes and quotes of evidence."""
-    values = {f.name: getattr(parts, f.name) for f in fields(JudgmentParts)}
-    return {
-        **values,
-        "spans": tuple(replace(span, text_hash="") for span in parts.spans),
-        "missing": tuple(
-            replace(lack, evidence=tuple(replace(pointer, quote="") for pointer in lack.evidence))
-            for lack in parts.missing
-        ),
-        "corrections": tuple(
-            replace(correction, edits=tuple(replace(edit, origin=BY_HAND) for edit in correction.edits))
-            for correction in parts.corrections
-        ),
-    }

@@ -402,13 +402,16 @@ def _marks(
         f"{where}.value",
     )
     meta = result.get("meta") or {}
+    severity = meta.get("severity")
+    if severity is not None:
+        severity = fields.whole_number(severity, f"{where}.meta.severity")
     for label in value.get("labels") or value.get("hypertextlabels") or []:
         yield ImportedSpan(
             completion=place,
             category=key_of(str(label)),
             start=start,
             end=end,
-            severity=meta.get("severity"),
+            severity=severity,
             note="\n".join(meta.get("text") or []),
         )
 

@@ -292,10 +292,17 @@ def _missing(info: Mapping[str, Any], completion: int) -> ImportedMissing:
         text=fields.optional_text(info.get("text"), "missing.text"),
         insert_at=None if place is None else fields.whole_number(place, "missing.insert_at"),
         evidence=tuple(
-            (fields.whole_number(pointer.get("passage"), "missing.evidence"), pointer.get("sentence"))
+            (
+                fields.whole_number(pointer.get("passage"), "missing.evidence"),
+                _sentence(pointer.get("sentence")),
+            )
             for pointer in evidence
         ),
     )
+
+
+def _sentence(value: Any) -> int | None:
+    return None if value is None else fields.whole_number(value, "missing.evidence")
 
 
 def _rating(rating: Mapping[str, Any], completion: int) -> ImportedRating:

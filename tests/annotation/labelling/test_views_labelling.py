@@ -138,6 +138,7 @@ def test_a_submit_that_is_sent_twice_is_one_judgment(pair, project, alice, brows
         ({"choice": "equal", "span_flags": "[7]"}, "no longer fits"),
         ({"choice": "equal", "idempotency_key": "7"}, "Enter a valid UUID"),
         ({"choice": "equal", "active_seconds": "-4"}, "Active time"),
+        ({"choice": "equal", "active_seconds": "3000000000"}, "Active time"),
     ],
 )
 def test_a_refused_submit_comes_back_with_what_was_entered(

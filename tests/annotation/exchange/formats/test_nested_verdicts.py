@@ -15,6 +15,7 @@ from annotation.exchange.file_imports import items_of
 from annotation.exchange.formats import rondo_csv
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
+from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.formats.writers import Scene
 from tests.annotation.exchange.formats.reading import Rows, account_of, plan_rows, read_by, read_file
@@ -165,6 +166,38 @@ def test_notes_of_regions_stay_with_their_spans_and_all_comments_are_kept():
     # A region's rating is none of the response.
     assert judgment.ratings == ()
     assert judgment.more["results"][0]["value"]["rating"] == 4
+
+
+def _severity(value: object) -> dict[str, Any]:
+    region = {"start": 0, "end": 3, "text": "Yes", "labels": ["vague"]}
+    return task(1, result("labels", region, "m", "answer_1", id="x", meta={"severity": value}))
+
+
+def test_a_severity_is_a_whole_number_or_refused():
+    (item,) = READERS["label-studio"].read(_severity(2.0))
+    (span,) = item.judgments[0].spans
+    assert (span.severity, type(span.severity)) == (2, int)
+    for wrong in ("2", True, 2.5):
+        with refused("number_expected", FieldError):
+            list(READERS["label-studio"].read(_severity(wrong)))
+
+
+def test_evidence_names_a_sentence_by_a_whole_number_or_is_refused():
+    def read(sentence: object) -> ImportedJudgment:
+        evidence = [{"passage": 0, "sentence": sentence, "quote": "Hot."}]
+        lack = {"completion": "1", "category": "gap", "text": "", "insert_at": None, "evidence": evidence}
+        context = [{"title": "Tea", "sentences": ["Hot.", "Green."]}]
+        row = {**record("Yes.", "No.", ranks=(1, 2), missing=[lack]), "context": context}
+        (item,) = READERS["jsonl"].read(row)
+        return item.judgments[0]
+
+    for value, sentence in ((1.0, 1), (0, 0), (None, None)):
+        (lack,) = read(value).missing
+        assert lack.evidence == ((0, sentence),)
+        assert type(lack.evidence[0][1]) is type(sentence)
+    for wrong in ("1", True, 0.5):
+        with refused("number_expected", FieldError, field="missing.evidence"):
+            read(wrong)
 
 
 def test_label_studios_time_is_that_of_the_annotation_and_paths_count_by_their_global_offsets():
