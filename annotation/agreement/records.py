@@ -9,7 +9,7 @@ from typing import TypeVar
 from annotation.choices import Purpose
 
 K = TypeVar("K", int, str)
-"""What names a completion."""
+"""A completion's id, or its name in a record."""
 
 
 def outcome_between(ranks: Mapping[int, int], left: int, right: int) -> int | None:

@@ -258,7 +258,7 @@ class _Reader:
     def __init__(self, assignment: Assignment) -> None:
         configured = configuration_of(assignment.comparison.project)
         self._answers = {token: str(pk) for token, pk in tokens_of(assignment).items()}
-        self._categories = {category.key: category.key for category in configured.categories}
+        self._categories = {category.key: category for category in configured.categories}
         self._criteria = {criterion.key: criterion for criterion in configured.criteria}
         self._texts: dict[str, str] = {}
 
@@ -272,9 +272,8 @@ class _Reader:
         )
 
     def category(self, name: str, where: str) -> str:
-        return _known(
-            self._categories, name, where, "unknown_category", _("The project has no category %(name)r.")
-        )
+        message = _("The project has no category %(name)r.")
+        return _known(self._categories, name, where, "unknown_category", message).key
 
     def span(self, row: Mapping[str, Any], where: str) -> SpanPart:
         return SpanPart(

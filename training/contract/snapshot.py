@@ -173,8 +173,8 @@ class SnapshotRow(JudgmentParts):
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
         Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN`, and steps where there are none: older
-        rows keep their digest. What `without_provenance` takes away is not
-        training data.
+        rows keep their digest. What `_provenance`
+        names is not training data.
         """
         values = dataclasses.asdict(self)
         for part, name in _provenance(values):

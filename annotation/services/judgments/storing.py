@@ -122,7 +122,7 @@ def store_parts(judgments: Sequence[StoredJudgment], keys: Keys) -> None:
     _store_corrections(detailed, spans)
 
 
-def quote_of(passages: Sequence[Mapping[str, Any]], passage: int, sentence: int | None) -> str:
+def _quote(passages: Sequence[Mapping[str, Any]], passage: int, sentence: int | None) -> str:
     """Return the text of the context that evidence points at; without a sentence, the passage's title."""
     document = passages[passage]
     return str(document["title"] if sentence is None else document["sentences"][sentence])
@@ -166,7 +166,7 @@ def _evidence(part: MissingPart, passages: Sequence[Mapping[str, Any]]) -> tuple
         {
             "passage": pointer.passage,
             "sentence": pointer.sentence,
-            "quote": quote_of(passages, pointer.passage, pointer.sentence),
+            "quote": _quote(passages, pointer.passage, pointer.sentence),
         }
         for pointer in part.evidence
     )

@@ -238,7 +238,7 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
                 judgment=judgment.pk,
                 assignment=judgment.assignment_id,
                 record=record,
-                completions=_Ids(),
+                completions={str(pk): pk for pk in judgment.assignment.display_order},
                 passages=comparison.prompt.context if record.missing else (),
                 texts={str(pk): text for pk, text in texts},
             )
@@ -249,13 +249,6 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
             rubric={criterion.key: criterion.pk for criterion in rubric},
         ),
     )
-
-
-class _Ids(dict[str, int]):
-    """Completions by their ids, as texts."""
-
-    def __missing__(self, name: str) -> int:
-        return int(name)
 
 
 def flag_item(*, assignment: Assignment, annotator: User, reason: str, details: str = "") -> ItemFlag:

@@ -7,17 +7,11 @@ import pytest
 from annotation.choices import RatingScale, StepLabel, Verdict
 from annotation.record.base import ContractError
 from annotation.record.judgment import (
-    BY_HAND,
-    CorrectionPart,
-    Edit,
-    EvidencePointer,
     JudgmentRecord,
     MissingPart,
-    Origin,
     RatingPart,
     SpanPart,
     StepLabelPart,
-    without_provenance,
 )
 
 SPAN: dict[str, Any] = {"completion": "1", "category": "untruthful", "start": 0, "end": 3, "quote": "Tea"}
@@ -64,33 +58,3 @@ def test_every_choice_of_the_database_passes_and_becomes_plain_text(
     for choice in choices:
         value = getattr(record(**fields, **{field: choice}), field)
         assert (value, type(value)) == (choice.value, str)
-
-
-def test_what_only_the_database_knows_of_parts_is_taken_away():
-    record = JudgmentRecord(
-        verdict="equal",
-        ranks={"1": 1, "2": 1},
-        comment="Both.",
-        spans=(SpanPart(**SPAN, text_hash="ab"),),
-        missing=(
-            MissingPart(
-                completion="1",
-                category="missing",
-                evidence=(EvidencePointer(passage=0, sentence=1, quote="Tea is a drink."),),
-            ),
-        ),
-        corrections=(
-            CorrectionPart(
-                completion="2",
-                text="Tea.",
-                edits=(Edit(start=0, end=1, quote="t", replacement="T", origin=Origin(continuation=3)),),
-            ),
-        ),
-        active_seconds=4,
-    )
-    left = without_provenance(record)
-    assert left["spans"] == (SpanPart(**SPAN),)
-    assert left["missing"][0].evidence == (EvidencePointer(passage=0, sentence=1),)
-    assert left["corrections"][0].edits[0].origin == BY_HAND
-    assert (left["verdict"], left["ranks"], left["comment"]) == ("equal", {"1": 1, "2": 1}, "Both.")
-    assert "active_seconds" not in left

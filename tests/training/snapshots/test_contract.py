@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from annotation.record import judgment as record
 from annotation.record.judgment import SpanPart
 from training import contract
 from training.contract import ContractError, SnapshotCompletion, SnapshotRow
+
+TEXT = "No idea."
+"""The third completion of `row`."""
 
 
 def row(**changes) -> SnapshotRow:
@@ -29,7 +33,7 @@ def row(**changes) -> SnapshotRow:
         "completions": (
             SnapshotCompletion(id="1", text="Rayleigh scattering 🙂.", source="starter"),
             SnapshotCompletion(id="2", text="It reflects the sea.", source="starter"),
-            SnapshotCompletion(id="3", text="No idea.", source="starter"),
+            SnapshotCompletion(id="3", text=TEXT, source="starter"),
         ),
         "verdict": "ranked",
         "ranks": {"1": 1, "2": 2, "3": 2},
@@ -285,3 +289,21 @@ def test_a_spec_resolves_the_learning_rate_by_method_and_adapter_and_keeps_one_t
     assert adapter_rate == preference.default_rates["lora"] > full_rate == full.default_rates["none"]
     set_by_hand = contract.settings_from_json("preference", {"optimiser": {"learning_rate": 1e-6}})
     assert spec(method="preference", settings=set_by_hand).settings.optimiser.learning_rate == 1e-6
+
+
+def test_hashes_quotes_of_evidence_and_authors_of_edits_change_no_byte_of_a_row():
+    def written(text_hash: str = "", quote: str = "", origin: record.Origin = record.BY_HAND) -> str:
+        span = record.SpanPart(
+            completion="3", category="vague", start=0, end=1, quote=TEXT[0], text_hash=text_hash
+        )
+        evidence = record.EvidencePointer(passage=0, sentence=1, quote=quote)
+        edit = record.Edit(start=0, end=len(TEXT), quote=TEXT, replacement="Tea.", origin=origin)
+        return row(
+            spans=(span,),
+            missing=(record.MissingPart(completion="3", category="gap", evidence=(evidence,)),),
+            corrections=(record.CorrectionPart(completion="3", text="Tea.", edits=(edit,)),),
+        ).to_json()
+
+    known = written("ab", "Tea is a drink.", record.Origin(continuation=3, seed=1, span=("vague", 0, 1)))
+    assert known == written()
+    assert not {"text_hash", "origin", "Tea is a drink."} & set(re.split(r'"', known))

@@ -86,7 +86,7 @@ def cohen_kappa(first: Sequence[Hashable] | Tensor, second: Sequence[Hashable] |
         )
     if not left:
         raise ValueError("there is nothing to agree on")
-    place = {category: number for number, category in enumerate({*left, *right})}
+    place = {category: number for number, category in enumerate(dict.fromkeys([*left, *right]))}
     if len(place) < 2:
         return None
     table = np.zeros((1, len(place), len(place)))

@@ -1,7 +1,7 @@
 """Rows and prompts of a snapshot, read from the database some hundred at a time."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
@@ -18,7 +18,7 @@ from annotation.models import (
     SpanFlag,
     TraceStep,
 )
-from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart, without_provenance
+from annotation.record.judgment import JudgmentParts, JudgmentRecord, MissingPart, SpanPart
 from annotation.selectors.access import judgments_current
 from annotation.selectors.records import records_of
 from training.contract import (
@@ -110,7 +110,7 @@ def _row(
     prompt = comparison.prompt
     completions = [candidate.completion for candidate in comparison.candidates.all()]
     return SnapshotRow(
-        **without_provenance(record),
+        **{part.name: getattr(record, part.name) for part in fields(JudgmentParts)},
         judgment=str(judgment.pk),
         comparison=str(comparison.pk),
         annotator=str(judgment.annotator.pseudonym),
