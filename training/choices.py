@@ -59,7 +59,7 @@ class RoundState(models.TextChoices):
 
 
 class Verdict(models.TextChoices):
-    """Verdicts on a round's new policy; the names of `services.evaluations`."""
+    """Verdicts on a round's new policy; the names of `services.evaluation.decision`."""
 
     PROMOTE = "promote", _("promote")
     REJECT = "reject", _("reject")

@@ -12,7 +12,7 @@ from training.choices import RoundState, StepKind
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.checkpoints import register_starter
-from training.services.evaluations import evaluate_round
+from training.services.evaluation.evaluating import evaluate_round
 from training.services.jobs import StepHeartbeat
 
 VALIDATED = {

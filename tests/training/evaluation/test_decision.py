@@ -10,7 +10,7 @@ from scipy.special import betaincc, betaln
 from scipy.stats import binom
 
 from training.figures.win_rate_interval import prompts_needed, win_rate_interval, win_rate_shown
-from training.services.evaluations import Decision, decide
+from training.services.evaluation.decision import Decision, decide
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
 OUTCOMES = st.lists(st.sampled_from([WIN, TIE, LOSS]), max_size=120)

@@ -14,7 +14,7 @@ from training.figures.evaluation_statistics import (
     tolerance_of,
     win_rate,
 )
-from training.services.evaluations import Decision, decide
+from training.services.evaluation.decision import Decision, decide
 
 
 def test_a_tie_counts_half():

@@ -12,7 +12,7 @@ from training.contract import ContractError, part_of_prompt
 from training.models import Round
 from training.recipe import Recipe
 from training.selectors.evaluations import evaluation_of, evaluator_of
-from training.services import evaluations
+from training.services.evaluation import evaluating as evaluations
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.dry_run import dry_run
 from training.services.scores import reward_models_of

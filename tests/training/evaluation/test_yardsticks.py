@@ -12,8 +12,8 @@ from annotation.models import Project, User
 from tests.refusals import refused
 from tests.training.evaluation.test_scores import reward_model
 from training.models import Checkpoint, Snapshot, YardstickResult
-from training.services import evaluations
 from training.services.checkpoints import register_starter
+from training.services.evaluation import evaluating as evaluations
 from training.services.runs.launcher import Ended
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,7 @@ from tests.training.conftest import judge_all
 from tests.training.rounds.round_scenes import behave, do_steps_before
 from training.choices import RoundState, RunState, StepKind
 from training.models import EvaluatedPrompt, Round, RoundStep, Run
-from training.services import evaluations
+from training.services.evaluation import evaluating as evaluations
 from training.services.jobs import StepHeartbeat
 from training.services.rounds import advance_round, start_round
 from training.services.rounds.executor import claim_step, do_step

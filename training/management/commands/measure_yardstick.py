@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.models import Checkpoint
-from training.services.evaluations import measure_yardstick
+from training.services.evaluation.evaluating import measure_yardstick
 
 
 class Command(BaseCommand):

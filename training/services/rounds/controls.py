@@ -28,7 +28,7 @@ from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
 from training.recipe import default_recipe
 from training.selectors.rounds import place_of
 from training.services.chat_templates import untrainable_template
-from training.services.evaluations import trains_evaluator
+from training.services.evaluation.evaluating import trains_evaluator
 from training.services.jobs import tell_of_round
 from training.services.rounds.base_choice import first_policy
 from training.services.rounds.dry_run import refuse_unless_fits

@@ -43,8 +43,9 @@ from training.selectors.evaluations import (
 )
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import can_decide
-from training.services.evaluations import Decision as Shown
-from training.services.evaluations import ask_people, decide
+from training.services.evaluation.decision import Decision as Shown
+from training.services.evaluation.decision import decide
+from training.services.evaluation.evaluating import ask_people
 from training.services.jobs import tell_managers_of_round, tell_of_round
 from training.services.rounds.base_choice import next_policy, note_base_of
 from training.services.rounds.controls import FROM_THE_BEGINNING, move, unfinished
@@ -86,7 +87,7 @@ def decision_of(*, round_: Round) -> Decision:
     """Hold what the round's evaluation found against its recipe's conditions.
 
     Promote where every condition holds, reject where one does not, else not enough evidence. The win rate
-    decides as `services.evaluations.decide` says: by the reward model if it is validated, and by
+    decides as `services.evaluation.decision.decide` says: by the reward model if it is validated, and by
     people's judgments on held-out prompts as they come.
     """
     evaluation = evaluation_of(round_)

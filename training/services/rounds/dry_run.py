@@ -40,7 +40,7 @@ from training.selectors.dashboard import pace_of, steps_of
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import decided_judgments
 from training.services.chat_templates import untrainable_template
-from training.services.evaluations import trains_evaluator
+from training.services.evaluation.evaluating import trains_evaluator
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
 from training.services.rounds.recipes import served_groups, unknown_reference, unknown_rubric
 from training.services.runs.clusters import (

@@ -38,7 +38,7 @@ from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.selectors.rounds import awaiting_evidence
 from training.services.checkpoints import register_checkpoint
-from training.services.evaluations import evaluate_round
+from training.services.evaluation.evaluating import evaluate_round
 from training.services.jobs import (
     BudgetSpentError,
     CancelledError,

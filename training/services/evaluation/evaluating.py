@@ -1,11 +1,10 @@
-"""Evaluations: a round's new policy against its parent on held-out prompts, and the decision on it."""
+"""Evaluations: a round's new policy against its parent on held-out prompts."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -15,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,7 +33,6 @@ from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json, part_of_prompt
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
 from training.figures.evaluation_statistics import figures_of
-from training.figures.win_rate_interval import LEVEL, MINIMUM, checked_outcomes, log_capital
 from training.files.shared import both_have, fetched
 from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round, YardstickResult
 from training.recipe import SamplingSettings
@@ -53,45 +50,6 @@ from training.selectors.rounds import decided_judgments
 from training.services.jobs import StepHeartbeat
 from training.services.runs.launcher import refuse_failed, run_process, trainer_environment
 from training.services.sampling import Asking, Draw, Question, retry_until_available
-
-# ── Decision: promote, reject, or not enough evidence ──
-#
-# It rests on the confidence sequence of `training.figures.win_rate_interval`, so it may be looked at whenever
-# another judgment arrives.
-
-
-class Decision(StrEnum):
-    """The verdict of an evaluation on the new policy."""
-
-    PROMOTE = "promote"
-    REJECT = "reject"
-    NOT_ENOUGH_EVIDENCE = "not_enough_evidence"
-
-
-def decide(outcomes: Sequence[float], *, minimum: int = MINIMUM, level: float = LEVEL) -> Decision:
-    """Decide between a new policy and its parent.
-
-    Args:
-        outcomes: one per held-out prompt, in [0, 1]: 1 the new policy wins, 1/2 a tie or identical
-            responses, 0 it loses. An outcome must not change once it is included.
-        minimum: prompts with an outcome other than 1/2 below which nothing is decided.
-        level: confidence of the interval; each wrong verdict has at most the probability (1 − level)/2,
-            however often the decision is looked at.
-
-    Returns promote where the interval of the win rate lies above one half, reject where it lies below,
-    else not enough evidence. Raises `ValueError` for an outcome outside [0, 1], and for a level outside
-    (0, 1).
-    """
-    values = checked_outcomes(outcomes, level)
-    if sum(value != 0.5 for value in values) < minimum:
-        return Decision.NOT_ENOUGH_EVIDENCE
-    threshold = math.log(2 / (1 - level))
-    if log_capital(values, 0.5) >= threshold:
-        return Decision.PROMOTE
-    if log_capital([1 - value for value in values], 0.5) >= threshold:
-        return Decision.REJECT
-    return Decision.NOT_ENOUGH_EVIDENCE
-
 
 # ── Second reward models that evaluate alone ──
 
