@@ -174,6 +174,16 @@ else:
         DATABASES["default"]["OPTIONS"] = {**OF_POSTGRESQL, **DATABASES["default"].get("OPTIONS", {})}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
+        # Django keeps 300 entries and throws away a third of them when they are full. A labelling screen keeps
+        # four small ones for each annotator: with more than 75 at work every label counts again.
+        "OPTIONS": {"MAX_ENTRIES": 20_000},
+    }
+}
+"""Counts and medians that may be a minute old, of each web process for itself."""
+
 # ── Jobs: messages that wake workers ──────────────────────────────────────────────────
 CELERY_BROKER_URL = env["RONDO_BROKER_URL"]
 if CELERY_BROKER_URL.startswith("filesystem:"):

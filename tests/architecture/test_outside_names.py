@@ -20,7 +20,8 @@ WITHOUT_DJANGO = {
     "training.rlhf.rollout": "SamplingParameters rollout",
     "training.contract": "ContractError read_manifest read_metrics",
     "training.ratings": "bradley_terry_ratings",
-    "training.services.evaluation.decision": "Decision decide",
+    "training.services.evaluation.decision": "Decision decide decide_with_model",
+    "tests.tiny": "tiny_tokenizer",
     "annotation.offsets": "utf16_to_codepoint codepoint_to_utf16",
 }
 

@@ -1,0 +1,162 @@
+"""Decisions by people and a model, simulated: wrong promotions, and the answers that a decision takes.
+
+    python -m tests.benchmarks.decisions [--part wrong,misled,power,pools] [--rounds 2000] [--processes 2]
+    python -m tests.benchmarks.decisions --smoke
+
+A round draws a pool of held-out prompts at random. People's outcome is a win with the true win rate; the
+evaluator's is the same with the probability `agreement`, else the opposite. People answer prompts of the pool
+in random order, and `decide_with_model` is asked after every answer from the tenth on; the first verdict
+ends the round. Says one line of JSON for each setting.
+
+A look is left out while the estimate lies within 1.8 standard errors of one half: no such look decides (the
+evidence of ln 40 takes 2.7).
+"""
+
+import argparse
+import json
+import math
+import random
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from training.figures.win_rate_with_model import Claim
+from training.services.evaluation.decision import LEAST_ANSWERS, Decision, decide, decide_with_model
+
+_UNDECIDED_WITHIN = 1.8
+_CHUNK = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One kind of round."""
+
+    part: str
+    win_rate: float
+    pool: int
+    answers: int
+    """Most answers that people give."""
+    agreement: float | None = None
+    """Of the evaluator with people; None for one that does not look at the responses."""
+    says: float = 0.5
+    """The win rate that such an evaluator reports."""
+    tie_rate: float = 0.0
+    claim: Claim = "new_prompts"
+    alone: bool = False
+    """Decide by people alone."""
+
+
+def settings(parts: list[str], *, smoke: bool) -> Iterator[Setting]:
+    """Yield the settings of the parts; a few small ones for a smoke run."""
+    if smoke:
+        yield Setting(part="wrong", win_rate=0.5, pool=60, answers=40, agreement=0.8)
+        yield Setting(part="power", win_rate=0.8, pool=60, answers=40, agreement=0.8)
+        return
+    for claim in ("new_prompts", "these_prompts"):
+        for pool in (40, 100, 300, 1000) if "wrong" in parts else ():
+            for agreement in (0.3, 0.5, 0.75, 0.87, 0.95):
+                yield Setting(
+                    part="wrong",
+                    win_rate=0.5,
+                    pool=pool,
+                    answers=min(pool, 400),
+                    agreement=agreement,
+                    claim=claim,
+                    tie_rate=0.2 if pool == 300 else 0.0,
+                )
+    if "misled" in parts:
+        yield Setting(part="misled", win_rate=0.44, pool=1000, answers=400, says=0.75)
+        yield Setting(part="misled", win_rate=0.44, pool=100, answers=100, says=0.75)
+    if "power" in parts:
+        for win_rate, answers in ((0.7, 200), (0.6, 700)):
+            for agreement in (0.75, 0.87):
+                yield Setting(
+                    part="power", win_rate=win_rate, pool=1000, answers=answers, agreement=agreement
+                )
+            yield Setting(part="power", win_rate=win_rate, pool=1000, answers=answers, alone=True)
+    if "pools" in parts:
+        for pool in (40, 60, 100, 200, 400):
+            for claim in ("new_prompts", "these_prompts"):
+                yield Setting(part="pools", win_rate=0.7, pool=pool, answers=pool, agreement=0.8, claim=claim)
+            yield Setting(part="pools", win_rate=0.7, pool=pool, answers=pool, alone=True)
+
+
+def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
+    """Simulate one round; return its first verdict and the answers that it took."""
+    source = random.Random(f"{setting}/{seed}")
+    outcomes, scores = [], []
+    for _ in range(setting.pool):
+        won = source.random() < setting.win_rate
+        if setting.agreement is None:
+            score = source.random() < setting.says
+        else:
+            score = won if source.random() < setting.agreement else not won
+        scores.append(float(score))
+        outcomes.append(0.5 if source.random() < setting.tie_rate else float(won))
+    order = source.sample(range(setting.pool), setting.answers)
+    answers = [(position, outcomes[position]) for position in order]
+    for size in range(LEAST_ANSWERS, setting.answers + 1):
+        if not _may_decide(answers[:size], scores, setting):
+            continue
+        if setting.alone:
+            verdict = decide([outcome for _, outcome in answers[:size]])
+        else:
+            verdict = decide_with_model(answers[:size], scores, claim=setting.claim)
+        if verdict != Decision.NOT_ENOUGH_EVIDENCE:
+            return verdict, size
+    return Decision.NOT_ENOUGH_EVIDENCE, setting.answers
+
+
+def _may_decide(answers: list[tuple[int, float]], scores: list[float], setting: Setting) -> bool:
+    """Return whether an estimate by people alone or by both lies far enough from one half."""
+    size = len(answers)
+    mean = sum(outcome for _, outcome in answers) / size
+    of_answered = sum(scores[position] for position, _ in answers) / size
+    left = 1.0 if setting.claim == "new_prompts" else max(1 - size / setting.pool, 1e-9)
+    error = 0.5 * math.sqrt(left / size)
+    corrected = mean - (of_answered - sum(scores) / len(scores))
+    # The least error that an evaluator could leave stands for the corrected estimate.
+    return abs(mean - 0.5) > _UNDECIDED_WITHIN * error or abs(corrected - 0.5) > error
+
+
+def _chunk(setting: Setting, start: int, rounds: int) -> list[tuple[Decision, int]]:
+    return [first_verdict(setting, seed) for seed in range(start, min(start + _CHUNK, rounds))]
+
+
+def report(setting: Setting, courses: list[tuple[Decision, int]]) -> dict[str, object]:
+    """Return the shares of verdicts and the answers within which half and 80 % of rounds are promoted."""
+    rounds = len(courses)
+    promoted = sorted(size for verdict, size in courses if verdict == Decision.PROMOTE)
+
+    def within(share: float) -> int | None:
+        place = math.ceil(share * rounds) - 1
+        return promoted[place] if place < len(promoted) else None
+
+    changed = {key: value for key, value in asdict(setting).items() if value not in (None, False)}
+    return {
+        **changed,
+        "rounds": rounds,
+        "promoted": round(len(promoted) / rounds, 4),
+        "rejected": round(sum(verdict == Decision.REJECT for verdict, _ in courses) / rounds, 4),
+        "half_within": within(0.5),
+        "80_percent_within": within(0.8),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", default="wrong,misled,power,pools")
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--smoke", action="store_true", help="two small settings, ten rounds each")
+    options = parser.parse_args()
+    rounds = 10 if options.smoke else options.rounds
+    with ProcessPoolExecutor(options.processes) as processes:
+        for setting in settings(options.part.split(","), smoke=options.smoke):
+            chunks = processes.map(partial(_chunk, setting, rounds=rounds), range(0, rounds, _CHUNK))
+            print(json.dumps(report(setting, [course for chunk in chunks for course in chunk])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

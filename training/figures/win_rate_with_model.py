@@ -1,0 +1,353 @@
+"""Evidence on a win rate from people's outcomes and an evaluator's, valid at every number of answers at once.
+
+A pool of N held-out prompts has an evaluator's outcome f_i each; people answer some of them, drawn at random
+without replacement, and give Y_i: 1 where the new policy's response wins, 0 where it loses, 1/2 for a tie.
+People's outcomes are few and count; the evaluator's are many and only remove noise: whatever they are worth,
+the guarantee holds.
+
+**These prompts.** If the pool's mean of Y were a, the t-th answer would have the conditional mean
+a_t = (N a − Σ_{s<t} Y_s) / (N − t + 1), and the evaluator's outcome of the prompt drawn has exactly the mean
+μ_t of those not yet drawn. So
+
+    X_t(a) = (Y_t − a_t) − λ_t (f_t − μ_t)
+
+has the mean zero for every λ_t that rests on earlier answers alone, and a gambler's capital
+M(a) = Π_t (1 + b_t X_t(a)) with b_t fixed before the answer is a martingale (Waudby-Smith & Ramdas 2020,
+"Confidence sequences for sampling without replacement"). λ_t is the regression of Y on f over earlier
+answers, drawn to a first guess; the bet is Kelly's for a win rate of 1/2 + δ.
+
+**New prompts like these.** The pool is itself a sample, so its mean is not the win rate. For N independent
+prompts whose win rate is at most m, whatever their outcomes in [0, 1],
+
+    c(a) = exp(η N a) / (1 − m + m e^η)^N
+
+is at most one on average at the pool's own mean a, so that inf_a M(a) · c(a) exceeds 1/α at any time with
+probability at most α: it is no more than the product at the pool's mean, where M does not gain given the
+pool. That holds the pool's variance, which a known mean of f would leave out. λ_t and the bets may rest on
+all f; η may not, and rests on δ and N alone. (Prediction-powered e-values, Csillag, Struchiner & Goedert,
+ICML 2025, arXiv 2502.04294, bet on the same sum.)
+
+Several δ share the stakes, and for new prompts people's answers alone (`win_rate_interval.log_capital`) are
+one more gambler, with the more weight the smaller the pool is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from training.figures.win_rate_interval import LEVEL, log_capital
+
+# NumPy is imported on use: web processes show decisions without computing them.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+
+Claim = Literal["new_prompts", "these_prompts"]
+
+_EFFECTS = (0.08, 0.12, 0.18, 0.27)
+"""Win rates above the null that a gambler bets on each; those that rounds are about."""
+_SHARES = (1 / 6, 1 / 3, 1 / 3, 1 / 6)
+_POOL_SLOPE = 8.0
+"""η N δ: near δ² over the variance at which evidence of ln 40 is reached, so the best η for a decision."""
+_POOL_OF_PEOPLE = 100
+"""Pool in which people's answers alone have half of the stakes."""
+_FIRST_SLOPE, _SLOPE_WEIGHT = 0.5, 10.0
+_FIRST_VARIANCE, _VARIANCE_WEIGHT = 0.21, 30.0
+_LEAST_VARIANCE = 0.02
+_MOST_OF_CAPITAL = 0.95
+"""Share of the capital that a bet may lose at most."""
+_COARSE, _FINE = 15, 9
+_REFINEMENTS = 3
+_SLACK = 0.01
+"""Taken from the evidence: the infimum over the pool's mean is searched on a grid."""
+_BISECTIONS = 14
+_OVERHEAD = 1.5
+"""Evidence beyond the threshold that a decision costs on average: the shared stakes and the search."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """People's outcomes in the order in which they came, with the evaluator's for the whole pool.
+
+    outcomes: (n,) of people, in [0, 1]. controls: (n,) the evaluator's of the same prompts. pool: (N,) the
+    evaluator's of all prompts.
+    """
+
+    outcomes: Floats
+    controls: Floats
+    pool: Floats
+
+    @property
+    def mirrored(self) -> Answers:
+        """Return the same from the parent's side."""
+        return Answers(1 - self.outcomes, 1 - self.controls, 1 - self.pool)
+
+
+def read_answers(answers: Sequence[tuple[int, float]], scores: Sequence[float | None]) -> Answers:
+    """Return checked answers; a prompt without a score gets the mean of the others, which tells nothing.
+
+    Raises `ValueError` for a position that is answered twice or lies outside the scores, and for an outcome
+    or a score outside [0, 1].
+    """
+    import numpy as np
+
+    known = [float(score) for score in scores if score is not None]
+    mean = math.fsum(known) / len(known) if known else 0.5
+    pool = np.array([mean if score is None else float(score) for score in scores], dtype=np.float64)
+    if not np.all((pool >= 0) & (pool <= 1)):
+        place = int(np.flatnonzero(~((pool >= 0) & (pool <= 1)))[0])
+        raise ValueError(f"Score {place} is {pool[place]}: give the evaluator's outcome, 0 to 1.")
+    seen: set[int] = set()
+    for place, (position, outcome) in enumerate(answers):
+        if not 0 <= position < len(pool) or position != int(position):
+            raise ValueError(f"Answer {place} is of position {position}: there are {len(pool)} scores.")
+        if position in seen:
+            raise ValueError(f"Answer {place} is of position {position}, which was answered before.")
+        if not 0 <= outcome <= 1:
+            raise ValueError(f"Answer {place} is {outcome}: give 1 for a win, 0.5 for a tie, 0 for a loss.")
+        seen.add(int(position))
+    positions = np.array([int(position) for position, _ in answers], dtype=np.intp)
+    outcomes = np.array([float(outcome) for _, outcome in answers], dtype=np.float64)
+    return Answers(outcomes=outcomes, controls=pool[positions], pool=pool)
+
+
+def log_evidence(answers: Answers, null: float = 0.5, *, claim: Claim = "new_prompts") -> float:
+    """Return the log capital of gamblers who bet that the win rate is larger than `null` in (0, 1)."""
+    import numpy as np
+    from scipy.special import logsumexp
+
+    size, answered = len(answers.pool), len(answers.outcomes)
+    if not answered:
+        return 0.0
+    won = float(answers.outcomes.sum())
+    least, most = won / size, (won + size - answered) / size
+    effects = np.array([min(effect, 0.9 * (1 - null)) for effect in _EFFECTS])
+    draws = _Draws.of(answers)
+    if claim == "these_prompts":
+        if not least <= null <= most:
+            # Whatever the other answers were, the mean of these prompts is another.
+            return math.inf if null < least else -math.inf
+        at_null = draws.log_capital(np.full((len(effects), 1), null), null + effects)[:, 0]
+        return float(logsumexp(at_null, b=_SHARES))
+    capitals = _least_products(draws, null, effects, least, most)
+    of_people = 1 / (1 + size / _POOL_OF_PEOPLE)
+    alone = log_capital(answers.outcomes.tolist(), null)
+    shares = [(1 - of_people) * share for share in _SHARES]
+    return float(logsumexp([*capitals, alone], b=[*shares, of_people]))
+
+
+def _least_products(draws: _Draws, null: float, effects: Floats, least: float, most: float) -> Floats:
+    """Return the infimum of log M(a) c(a) for each effect, over the pool's means that the answers allow."""
+    import numpy as np
+
+    size = draws.size
+    # Kelly's bet on the whole pool is the most that it bears.
+    slopes = np.minimum(_POOL_SLOPE / effects, size * effects / (null * (1 - null)))
+    rates = slopes / size
+    costs = size * (np.log1p(null * np.expm1(rates)) - rates * null)
+    # Below the null by δ, c is tiny and M at a larger mean than the true one loses; above it by δ nothing is
+    # bet and c only grows: the infimum lies between.
+    low = np.clip(least, np.maximum(null - effects, 0.0), null + effects)
+    high = np.clip(most, low, null + effects)
+    rows = np.arange(len(effects))
+    lowest = np.full(len(effects), np.inf)
+    for points in (_COARSE, *[_FINE] * _REFINEMENTS):
+        means = np.linspace(low, high, points, axis=1)
+        values = draws.log_capital(means, null + effects) + slopes[:, None] * (means - null) - costs[:, None]
+        best = values.argmin(axis=1)
+        lowest = np.minimum(lowest, values[rows, best])
+        low = means[rows, np.maximum(best - 1, 0)]
+        high = means[rows, np.minimum(best + 1, points - 1)]
+    found: Floats = lowest - _SLACK
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Draws:
+    """What a gambler knows before each of n answers, and the answer. All (n,) but the size of the pool."""
+
+    size: int
+    outcomes: Floats
+    noise: Floats
+    """λ_t (f_t − μ_t): what the evaluator's outcome of the prompt explains."""
+    won: Floats
+    """Sum of people's outcomes before the answer."""
+    variance: Floats
+    """Of what is left of an answer when the evaluator's part is taken away, as estimated before it."""
+    worst_noise: Floats
+    """The largest value that `noise` could take."""
+
+    @classmethod
+    def of(cls, answers: Answers) -> _Draws:
+        import numpy as np
+
+        outcomes, controls, pool = answers.outcomes, answers.controls, answers.pool
+        size, mean, spread = len(pool), float(pool.mean()), float(pool.var())
+        before = np.arange(len(outcomes))
+        won, scored = _before(outcomes), _before(controls)
+        centre = (won + 2.0) / (before + 4.0)
+        deviations = controls - mean
+        # Sums over earlier answers, around a centre of people's outcomes that moves with them.
+        squares = _before(deviations**2)
+        products = _before(outcomes * deviations) - centre * _before(deviations)
+        own_squares = _before(outcomes**2) - 2 * centre * won + before * centre**2
+        largest = float(np.abs(pool - mean).max(initial=0.0))
+        steepest = 1 / largest if largest else 0.0
+        first = min(_FIRST_SLOPE, 1.0, 0.3 * steepest) if largest else 0.0
+        weight = _SLOPE_WEIGHT * spread
+        slope = np.clip((weight * first + products) / np.maximum(weight + squares, 1e-12), 0.0, steepest)
+        left = own_squares - 2 * slope * products + slope**2 * squares
+        variance = (_VARIANCE_WEIGHT * _FIRST_VARIANCE + left) / (_VARIANCE_WEIGHT + before)
+        expected = (size * mean - scored) / (size - before)
+        return cls(
+            size=size,
+            outcomes=outcomes,
+            noise=slope * (controls - expected),
+            won=won,
+            variance=np.clip(variance, _LEAST_VARIANCE, 0.25),
+            worst_noise=slope * np.maximum(pool.max(initial=0.0) - expected, 0.0),
+        )
+
+    def log_capital(self, means: Floats, alternatives: Floats) -> Floats:
+        """Return the log capital (J, A) of a gambler for each of J alternatives, were the pool's mean `means`
+        (J, A)."""
+        import numpy as np
+
+        remaining = (self.size - np.arange(len(self.outcomes))).astype(np.float64)
+        gain = np.maximum(alternatives[:, None] - means, 0.0)
+
+        def column(values: Floats) -> Floats:
+            return values[:, None, None]
+
+        expected = np.clip((self.size * means - column(self.won)) / column(remaining), 0.0, 1.0)
+        drift = gain * column(self.size / remaining)
+        bets = drift / (column(self.variance) + drift**2)
+        most_lost = expected + column(self.worst_noise)
+        bets = np.minimum(bets, _MOST_OF_CAPITAL / np.maximum(most_lost, 1e-9))
+        steps = bets * (column(self.outcomes) - expected - column(self.noise))
+        capital: Floats = np.log1p(steps).sum(axis=0)
+        return capital
+
+
+def _before(values: Floats) -> Floats:
+    """Return the sum of what comes before each place."""
+    import numpy as np
+
+    sums: Floats = np.concatenate(([0.0], np.cumsum(values)[:-1])) if len(values) else values
+    return sums
+
+
+# ── Estimates and what they need ──
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A win rate with the interval that the decision rests on."""
+
+    value: float
+    low: float
+    high: float
+
+
+def estimate(answers: Answers, *, claim: Claim = "new_prompts", level: float = LEVEL) -> Estimate:
+    """Return the win rate by people and model; its interval holds at every number of answers at once.
+
+    It is people's mean, corrected by how the answered prompts differ from the pool in the evaluator's eyes.
+    """
+    threshold = math.log(2 / (1 - level))
+    value = _Fit.of(answers).value
+    low = _bound(answers, value, claim, threshold)
+    high = 1 - _bound(answers.mirrored, 1 - value, claim, threshold)
+    return Estimate(value=value, low=min(low, value), high=max(high, value))
+
+
+def _bound(answers: Answers, value: float, claim: Claim, threshold: float) -> float:
+    """Return the largest null below the estimate that is refuted; 0 where none is."""
+    refuted, possible = 0.0, min(max(value, 0.01), 0.99)
+    for _ in range(_BISECTIONS):
+        middle = (refuted + possible) / 2
+        if log_evidence(answers, middle, claim=claim) >= threshold:
+            refuted = middle
+        else:
+            possible = middle
+    return refuted
+
+
+@dataclass(frozen=True, slots=True)
+class _Fit:
+    """The regression of people's outcomes on the evaluator's."""
+
+    value: float
+    """Estimated win rate."""
+    variance: float
+    """Of people's outcomes."""
+    left: float
+    """Of what the evaluator does not explain of them."""
+
+    @classmethod
+    def of(cls, answers: Answers) -> _Fit:
+        import numpy as np
+
+        size, pool = len(answers.outcomes), answers.pool
+        if not size:
+            return cls(value=0.5, variance=0.25, left=0.25)
+        mean = float(answers.outcomes.mean())
+        deviations = answers.controls - answers.controls.mean()
+        spread = float(pool.var())
+        products = float(((answers.outcomes - mean) * deviations).sum())
+        first = min(_FIRST_SLOPE, 1.0)
+        weight = _SLOPE_WEIGHT * spread
+        slope = max((weight * first + products) / max(weight + float((deviations**2).sum()), 1e-12), 0.0)
+        value = mean - slope * float(answers.controls.mean() - pool.mean())
+        prior = _VARIANCE_WEIGHT
+        own = float(((answers.outcomes - mean) ** 2).sum())
+        variance = (prior * 0.22 + own) / (prior + size)
+        rest = float(((answers.outcomes - mean - slope * deviations) ** 2).sum())
+        left = (prior * _FIRST_VARIANCE + rest) / (prior + size)
+        return cls(value=float(np.clip(value, 0.0, 1.0)), variance=variance, left=min(left, variance))
+
+
+def answers_until_decision(
+    answers: Answers, *, pool: int | None = None, claim: Claim = "new_prompts", level: float = LEVEL
+) -> int | None:
+    """Return how many answers a decision takes in all if the estimate is right; None where the pool is too
+    small for it.
+
+    pool: number of scored prompts, if it were another than now.
+    """
+    fit = _Fit.of(answers)
+    size = pool or len(answers.pool)
+    effect = abs(fit.value - 0.5)
+    allowed = effect**2 / (2 * (math.log(2 / (1 - level)) + _OVERHEAD))
+    of_pool = fit.variance / size if claim == "new_prompts" else 0.0
+    of_answers = allowed - of_pool
+    if of_answers <= 0:
+        return None
+    return max(math.ceil(1 / (of_answers / max(fit.left, 1e-9) + 1 / size)), 1)
+
+
+def chance_of_decision(answers: Answers, *, claim: Claim = "new_prompts", level: float = LEVEL) -> float:
+    """Return the probability that the answers decide once the whole pool is answered, by what is known now.
+
+    The mean of the whole pool is normal around the estimate, with the variance that is left by the prompts
+    without an answer; it decides where it lies far enough from one half.
+    """
+    fit = _Fit.of(answers)
+    size, answered = len(answers.pool), len(answers.outcomes)
+    if claim == "new_prompts":
+        needed = math.sqrt(2 * (math.log(2 / (1 - level)) + _OVERHEAD) * fit.variance / size)
+    else:
+        needed = 0.5 / size
+    spread = math.sqrt(fit.left * max(1 / max(answered, 1) - 1 / size, 0.0))
+    if not spread:
+        return float(abs(fit.value - 0.5) >= needed)
+
+    def above(bound: float) -> float:
+        return 0.5 * math.erfc((bound - fit.value) / spread / math.sqrt(2))
+
+    return above(0.5 + needed) + 1 - above(0.5 - needed)
