@@ -22,6 +22,7 @@ PAGES = (
 )
 COMMAND = re.compile(r"(?:python -m |`)tests\.benchmarks\.([a-z_.]*[a-z_])")
 QUICK = {
+    "decisions": "--smoke",
     "formats": "--judgments 200 --labellers 2",
     "labelling": "--annotators 1 --seconds 1 --tasks 30 --workers 1",
     "pages": "--steps 50 --metrics 2 --points 50 --requests 1",

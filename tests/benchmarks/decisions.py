@@ -13,12 +13,13 @@ evidence of ln 40 takes 2.7).
 """
 
 import argparse
+import itertools
 import json
 import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from training.figures.win_rate_with_model import Claim
@@ -47,39 +48,33 @@ class Setting:
     """Decide by people alone."""
 
 
-def settings(parts: list[str], *, smoke: bool) -> Iterator[Setting]:
-    """Yield the settings of the parts; a few small ones for a smoke run."""
-    if smoke:
-        yield Setting(part="wrong", win_rate=0.5, pool=60, answers=40, agreement=0.8)
-        yield Setting(part="power", win_rate=0.8, pool=60, answers=40, agreement=0.8)
-        return
-    for claim in ("new_prompts", "these_prompts"):
-        for pool in (40, 100, 300, 1000) if "wrong" in parts else ():
-            for agreement in (0.3, 0.5, 0.75, 0.87, 0.95):
-                yield Setting(
-                    part="wrong",
-                    win_rate=0.5,
-                    pool=pool,
-                    answers=min(pool, 400),
-                    agreement=agreement,
-                    claim=claim,
-                    tie_rate=0.2 if pool == 300 else 0.0,
-                )
-    if "misled" in parts:
-        yield Setting(part="misled", win_rate=0.44, pool=1000, answers=400, says=0.75)
-        yield Setting(part="misled", win_rate=0.44, pool=100, answers=100, says=0.75)
-    if "power" in parts:
-        for win_rate, answers in ((0.7, 200), (0.6, 700)):
-            for agreement in (0.75, 0.87):
-                yield Setting(
-                    part="power", win_rate=win_rate, pool=1000, answers=answers, agreement=agreement
-                )
-            yield Setting(part="power", win_rate=win_rate, pool=1000, answers=answers, alone=True)
-    if "pools" in parts:
-        for pool in (40, 60, 100, 200, 400):
-            for claim in ("new_prompts", "these_prompts"):
-                yield Setting(part="pools", win_rate=0.7, pool=pool, answers=pool, agreement=0.8, claim=claim)
-            yield Setting(part="pools", win_rate=0.7, pool=pool, answers=pool, alone=True)
+CLAIMS: tuple[Claim, ...] = ("new_prompts", "these_prompts")
+
+
+def settings() -> Iterator[Setting]:
+    """Yield the settings of all parts."""
+    for claim, pool, agreement in itertools.product(
+        CLAIMS, (40, 100, 300, 1000), (0.3, 0.5, 0.75, 0.87, 0.95)
+    ):
+        ties = 0.2 if pool == 300 else 0.0
+        wrong = Setting(part="wrong", win_rate=0.5, pool=pool, answers=min(pool, 400), tie_rate=ties)
+        yield replace(wrong, agreement=agreement, claim=claim)
+    for pool in (100, 1000):
+        yield Setting(part="misled", win_rate=0.44, pool=pool, answers=min(pool, 400), says=0.75)
+    for win_rate, answers in ((0.7, 200), (0.6, 700)):
+        power = Setting(part="power", win_rate=win_rate, pool=1000, answers=answers)
+        yield from (replace(power, agreement=agreement) for agreement in (0.75, 0.87))
+        yield replace(power, alone=True)
+    for pool in (40, 60, 100, 200, 400):
+        small = Setting(part="pools", win_rate=0.7, pool=pool, answers=pool)
+        yield from (replace(small, agreement=0.8, claim=claim) for claim in CLAIMS)
+        yield replace(small, alone=True)
+
+
+SMOKE = (
+    Setting(part="wrong", win_rate=0.5, pool=60, answers=40, agreement=0.8),
+    Setting(part="power", win_rate=0.8, pool=60, answers=40, agreement=0.8),
+)
 
 
 def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
@@ -153,7 +148,8 @@ def main() -> None:
     options = parser.parse_args()
     rounds = 10 if options.smoke else options.rounds
     with ProcessPoolExecutor(options.processes) as processes:
-        for setting in settings(options.part.split(","), smoke=options.smoke):
+        parts = options.part.split(",")
+        for setting in SMOKE if options.smoke else (one for one in settings() if one.part in parts):
             chunks = processes.map(partial(_chunk, setting, rounds=rounds), range(0, rounds, _CHUNK))
             print(json.dumps(report(setting, [course for chunk in chunks for course in chunk])), flush=True)
 
