@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -226,6 +227,16 @@ class PromptMeasurements:
         if self.same:
             return TIE
         return None if self.reward is None else outcome_of(*self.reward, tolerance=tolerance)
+
+    def win_chance(self, tolerance: float) -> float | None:
+        """Return the probability that the new response wins by the reward model (Bradley-Terry): 1/2 for a
+        tie, None without scores."""
+        if self.same:
+            return TIE
+        if self.reward is None:
+            return None
+        difference = self.reward[1] - self.reward[0]
+        return TIE if abs(difference) <= tolerance else 0.5 * (1 + math.tanh(difference / 2))
 
     def gain(self, tolerance: float) -> float | None:
         """Return the reward gain of the new response; exactly 0 for a tie."""

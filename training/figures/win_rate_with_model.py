@@ -36,6 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
 from training.figures.win_rate_interval import LEVEL, log_capital
@@ -351,3 +352,30 @@ def chance_of_decision(answers: Answers, *, claim: Claim = "new_prompts", level:
         return 0.5 * math.erfc((bound - fit.value) / spread / math.sqrt(2))
 
     return above(0.5 + needed) + 1 - above(0.5 - needed)
+
+
+def answers_needed(
+    win_rate: float = 0.7,
+    *,
+    pool: int,
+    agreement: float = 0.5,
+    level: float = LEVEL,
+    power: float = 0.8,
+) -> int | None:
+    """Return the answers that show a true win rate with a probability of `power`; None where a pool of so
+    many scored prompts is too small to show it of new prompts.
+
+    agreement: probability that the evaluator's outcome is people's; 1/2 tells nothing. The number is that of
+    the normal approximation, which simulations reach within a tenth.
+    """
+    effect = abs(win_rate - 0.5)
+    variance = win_rate * (1 - win_rate)
+    # Covariance and variance of an evaluator that errs as often by either policy.
+    scored = win_rate * agreement + (1 - win_rate) * (1 - agreement)
+    covariance = variance * (2 * agreement - 1)
+    left = variance - covariance**2 / (scored * (1 - scored))
+    evidence = math.sqrt(2 * (math.log(2 / (1 - level)) + _OVERHEAD)) + NormalDist().inv_cdf(power)
+    of_answers = (effect / evidence) ** 2 - variance / pool
+    if effect == 0 or of_answers <= 0:
+        return None
+    return math.ceil(1 / (of_answers / max(left, 1e-9) + 1 / pool))

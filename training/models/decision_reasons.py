@@ -21,6 +21,21 @@ _SENTENCES = {
         "asked. %(needed)s show a true win rate of 70%% with a probability of 80%% (power) at a confidence "
         "of 95%%."
     ),
+    "win_rate_alone": gettext_lazy("%(rate)s: %(value)s."),
+    "answers_expected": gettext_lazy(
+        "About %(answers)s more annotations on held-out prompts are expected to decide it."
+    ),
+    "answers_cannot_decide": gettext_lazy(
+        "The held-out prompts that are left would decide it with a probability of %(chance)s: people are "
+        "asked no further."
+    ),
+    "not_worth_having": gettext_lazy(
+        "%(rate)s: %(value)s, shown to be below %(bound)s, so the difference is not worth having."
+    ),
+    "larger_pool": gettext_lazy(
+        "With %(prompts)s held-out prompts that the reward model scored, %(answers)s annotations in all "
+        "would be expected to do."
+    ),
     "people_cannot_come": gettext_lazy("People cannot decide: no pair is open for annotation."),
     "win_rate_not_measured": gettext_lazy("%(rate)s: not measured."),
     "win_rate_better": gettext_lazy("%(rate)s: %(value)s, shown to be better."),
@@ -68,6 +83,7 @@ _SENTENCES = {
 }
 _RATES = {
     "people": gettext_lazy("Win rate against %(parent)s by people"),
+    "people_and_model": gettext_lazy("Win rate against %(parent)s by people and the reward model"),
     "reward_model": gettext_lazy("Win rate against %(parent)s by the reward model"),
     "accuracy": gettext_lazy("Accuracy on held-out annotations"),
 }
@@ -97,6 +113,8 @@ def reason_text(reason: Reason) -> str:
     elif "measure" in values:
         values["measure"] = str(_MEASURES[values["measure"]]) % values
         values |= {name: f"{values[name]:{form}}" for name, form in _FORMS.items() if name in values}
+    if "chance" in values:
+        values["chance"] = _share(values["chance"])
     return str(_SENTENCES[reason["code"]]) % values
 
 

@@ -196,8 +196,12 @@ class PromotionSettings:
 
     by_hand: bool = False
     """A manager promotes or rejects; the conditions are only reported."""
-    judged_by: Literal["reward_model", "people"] = "reward_model"
-    """Source of the preferences behind the win rate: the round's reward model, or people."""
+    judged_by: Literal["people_and_model", "reward_model", "people"] = "people_and_model"
+    """Source of the preferences behind the win rate: people's annotations, which the round's reward model
+    makes go further; the reward model alone, where it is validated; or people alone."""
+    worth_having: Annotated[float, Field(gt=0.5, lt=1)] = 0.6
+    """A difference below this win rate is none worth having: once people and the reward model show that it
+    lies below, the parent stays and nobody is asked further."""
     not_worse: bool = True
     """Decide by the win rate: promote where its 95 % interval lies above one half, reject where it lies
     below, and leave the decision to people where it includes one half. False decides by the other conditions

@@ -50,8 +50,8 @@ _OUTCOMES = {1: WIN, 0: TIE, -1: LOSS}
 class PeopleSay:
     """People's judgments of a checkpoint against its parent."""
 
-    outcomes: tuple[float, ...]
-    """One outcome for each held-out prompt with judgments, in the order of the first judgment."""
+    by_prompt: Mapping[int, float]
+    """The outcome of each held-out prompt with judgments, in the order of the first judgment."""
     held_out: EvaluationFigure | None
     """Win rate on held-out prompts; ties count half."""
     held_out_judgments: int
@@ -61,9 +61,14 @@ class PeopleSay:
     """The same on all prompts, those of training among them."""
     judgments: int
 
+    @property
+    def outcomes(self) -> tuple[float, ...]:
+        """Return the outcomes of held-out prompts alone."""
+        return tuple(self.by_prompt.values())
+
 
 NOBODY = PeopleSay(
-    outcomes=(), held_out=None, held_out_judgments=0, held_out_arena_votes=0, everywhere=None, judgments=0
+    by_prompt={}, held_out=None, held_out_judgments=0, held_out_arena_votes=0, everywhere=None, judgments=0
 )
 """No judgment by anybody."""
 
@@ -187,17 +192,51 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
             prompt, split, purpose = prompts[pk]
             arena_votes += split == Split.HELD_OUT and purpose == Purpose.ARENA
             by_split[split][prompt].append(sum(outcomes) / len(outcomes))
-    held_out = list(by_split[Split.HELD_OUT].values())
+    held_out = by_split[Split.HELD_OUT]
     everything = [votes for by_prompt in by_split.values() for votes in by_prompt.values()]
-    outcomes = prompt_outcomes(held_out)
+    outcomes = prompt_outcomes(list(held_out.values()))
     return PeopleSay(
-        outcomes=tuple(outcomes),
+        by_prompt=dict(zip(held_out, outcomes, strict=True)),
         held_out=win_rate(outcomes),
-        held_out_judgments=sum(map(len, held_out)),
+        held_out_judgments=sum(map(len, held_out.values())),
         held_out_arena_votes=arena_votes,
         everywhere=win_rate(prompt_outcomes(everything)),
         judgments=sum(map(len, everything)),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOutAnswers:
+    """What people and the evaluator say of the held-out prompts with different responses.
+
+    Identical responses tie whatever anybody says, so a win rate above one half on the others is one on all.
+    """
+
+    answers: tuple[tuple[int, float], ...]
+    """(position in `scores`, outcome by people), in the order of the first judgment."""
+    scores: tuple[float | None, ...]
+    """Probability that the new response wins by the evaluator, by prompt; None where it has none."""
+
+    @property
+    def are_scored(self) -> bool:
+        """Return whether the evaluator scored any of them."""
+        return any(score is not None for score in self.scores)
+
+
+def held_out_answers(evaluation: Evaluation, people: PeopleSay) -> HeldOutAnswers:
+    """Return people's outcomes and the evaluator's on an evaluation's prompts with different responses."""
+    tolerance = tolerance_in(evaluation.figures)
+    positions: dict[int, int] = {}
+    scores: list[float | None] = []
+    for row in evaluation.rows.select_related("old", "new").order_by("pk"):
+        measurements = measurements_of(row)
+        if not measurements.same:
+            positions[row.prompt_id] = len(scores)
+            scores.append(measurements.win_chance(tolerance))
+    answers = [
+        (positions[prompt], outcome) for prompt, outcome in people.by_prompt.items() if prompt in positions
+    ]
+    return HeldOutAnswers(answers=tuple(answers), scores=tuple(scores))
 
 
 def judgment_progress(evaluation: Evaluation) -> JudgmentProgress:

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from training.figures.win_rate_interval import LEVEL, MINIMUM, checked_outcomes, log_capital
-from training.figures.win_rate_with_model import Claim, log_evidence, read_answers
+from training.figures.win_rate_with_model import (
+    Answers,
+    Claim,
+    Estimate,
+    answers_until_decision,
+    chance_of_decision,
+    estimate,
+    log_evidence,
+    read_answers,
+)
 
 LEAST_ANSWERS = 10
 """Prompts that people decided either way before they and a model decide anything."""
@@ -87,3 +97,84 @@ def decide_with_model(
     if log_evidence(read.mirrored, claim=claim) >= threshold:
         return Decision.REJECT
     return Decision.NOT_ENOUGH_EVIDENCE
+
+
+# ── What a decision still takes ──
+
+LEAST_CHANCE = 0.05
+"""Probability of a decision by all prompts below which people are asked no further."""
+_LARGER_POOLS = (2, 4, 8)
+_WORTH_SAVING = 0.25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LargerPool:
+    """A number of scored prompts, and the answers that a decision would take with them in all."""
+
+    prompts: int
+    answers: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """A decision by people and a model: its verdict, its estimate, and what it still takes."""
+
+    verdict: Decision
+    rate: Estimate
+    """The win rate by people and model."""
+    more_answers: int | None
+    """Answers that are expected to decide; None where these prompts are too few for the estimate."""
+    chance: float
+    """Probability that answers to all prompts decide."""
+    below_worth: bool
+    """True once the win rate is shown to lie below what is worth having."""
+    larger_pool: LargerPool | None
+    """Scored prompts that would save answers, or make a decision possible at all."""
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Return whether further answers are not worth asking for."""
+        undecided = self.verdict == Decision.NOT_ENOUGH_EVIDENCE
+        return undecided and (self.below_worth or self.chance < LEAST_CHANCE)
+
+
+def outlook(
+    answers: Sequence[tuple[int, float]],
+    scores: Sequence[float | None],
+    *,
+    worth_having: float,
+    claim: Claim = "new_prompts",
+    level: float = LEVEL,
+) -> Outlook:
+    """Return the decision of `decide_with_model` with its estimate and what it still takes.
+
+    worth_having: the win rate, above one half, below which a difference is none worth having. That it lies
+    below is shown with the same guarantee as a verdict.
+    """
+    verdict = decide_with_model(answers, scores, claim=claim, level=level)
+    read = read_answers(answers, scores)
+    expected = answers_until_decision(read, claim=claim, level=level)
+    against = log_evidence(read.mirrored, 1 - worth_having, claim=claim)
+    return Outlook(
+        verdict=verdict,
+        rate=estimate(read, claim=claim, level=level),
+        more_answers=None if expected is None else max(expected - len(answers), 1),
+        chance=chance_of_decision(read, claim=claim, level=level),
+        below_worth=verdict != Decision.PROMOTE and against >= math.log(2 / (1 - level)),
+        larger_pool=_larger_pool(read, expected, claim, level),
+    )
+
+
+def _larger_pool(read: Answers, expected: int | None, claim: Claim, level: float) -> LargerPool | None:
+    """Return the smallest larger pool that saves a quarter of the answers that are still to come."""
+    if claim == "these_prompts":
+        return None
+    answered = len(read.outcomes)
+    for factor in _LARGER_POOLS:
+        prompts = factor * len(read.pool)
+        answers = answers_until_decision(read, pool=prompts, claim=claim, level=level)
+        if answers is None or answers <= answered:
+            continue
+        if expected is None or answers - answered <= (1 - _WORTH_SAVING) * (expected - answered):
+            return LargerPool(prompts=prompts, answers=answers)
+    return None

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db.models.functions import Now
+from django.db.models import F, QuerySet
+from django.db.models.functions import Greatest, Now
 from django.utils.translation import gettext as _
 
 from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Prompt
 from annotation.record.base import decode
+from annotation.services.bulk.comparisons import MOST_PRIORITY
 from annotation.services.jobs.claims import still_held
 from annotation.services.texts.comparisons import completion_set
 from annotation.services.texts.completions import create_comparison
@@ -465,16 +467,45 @@ def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = 
     """Put both answers before annotators, blind, where they differ; return how many comparisons there are.
 
     Their judgments measure and never train. What was asked already, in whichever round, is not asked again.
+    The order is random and fixed: a decision may stop at any answer because the next prompt is any of those
+    that are left.
     """
     rows = evaluation.rows.select_related("prompt__project", "old", "new")
-    differing = [row for row in rows if not measurements_of(row).same][:most]
-    for row in differing:
+    differing = sorted((row for row in rows if not measurements_of(row).same), key=_drawn_by)
+    for place, row in enumerate(differing[:most]):
         completions = [row.old, row.new]
         if not _asked_already(completions):
+            # Each before the next, whatever the project's strategy prefers.
+            priority = min(PRIORITY + len(differing) - place, MOST_PRIORITY)
             create_comparison(
-                prompt=row.prompt, completions=completions, round_number=round_number, priority=PRIORITY
+                prompt=row.prompt, completions=completions, round_number=round_number, priority=priority
             )
-    return len(differing)
+    return len(differing[:most])
+
+
+def asked_of(evaluation: Evaluation) -> QuerySet[Comparison]:
+    """Return the comparisons for work of an evaluation's pairs, in whichever round."""
+    pairs = evaluation.rows.values_list("old_id", "new_id")
+    return Comparison.objects.filter(
+        project=evaluation.round.project_id,
+        completion_set__in=[completion_set(pair) for pair in pairs],
+        purpose=Purpose.WORK,
+    )
+
+
+def stop_asking(evaluation: Evaluation) -> int:
+    """Close the pairs of an evaluation that nobody has begun; return how many. Annotations stay."""
+    # Where nobody has answered the overlap stays: it is at least 1.
+    return (
+        asked_of(evaluation)
+        .filter(open_slots__gt=0)
+        .update(overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
+    )
+
+
+def _drawn_by(row: EvaluatedPrompt) -> str:
+    """Return the key of a row in the random order of its evaluation."""
+    return hashlib.sha256(f"{row.evaluation_id}/{row.prompt.content_hash}".encode()).hexdigest()
 
 
 def _asked_already(completions: Sequence[Completion]) -> bool:

@@ -29,11 +29,14 @@ from training.choices import (
 from training.contract import PolicyGradientSettings
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
 from training.figures.win_rate_interval import prompts_needed
+from training.figures.win_rate_with_model import Estimate, answers_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
 from training.models.decision_reasons import Reason, reason, reason_text
 from training.recipe import PromotionSettings, Recipe
 from training.selectors.evaluations import (
+    PeopleSay,
     evaluation_of,
+    held_out_answers,
     judgment_progress,
     measurements_of,
     people_say,
@@ -44,8 +47,9 @@ from training.selectors.evaluations import (
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import can_decide
 from training.services.evaluation.decision import Decision as Shown
-from training.services.evaluation.decision import decide
-from training.services.evaluation.evaluating import ask_people
+from training.services.evaluation.decision import Outlook, decide
+from training.services.evaluation.decision import outlook as look_ahead
+from training.services.evaluation.evaluating import ask_people, asked_of, stop_asking
 from training.services.jobs import tell_managers_of_round, tell_of_round
 from training.services.rounds.base_choice import next_policy, note_base_of
 from training.services.rounds.controls import FROM_THE_BEGINNING, move, unfinished
@@ -63,6 +67,8 @@ class Decision:
     verdict: Verdict
     waits: bool = False
     """True while judgments by people are missing that the recipe wants first."""
+    is_hopeless: bool = False
+    """True where more judgments by people would hardly decide."""
     reasons: tuple[Reason, ...]
     """Every condition with its figure, held or not, as the round keeps it."""
 
@@ -81,14 +87,16 @@ class Condition:
     reasons: list[Reason] = field(default_factory=list)
     waits: bool = False
     """True while judgments by people are missing."""
+    is_hopeless: bool = False
+    """True where more judgments by people would hardly decide."""
 
 
 def decision_of(*, round_: Round) -> Decision:
     """Hold what the round's evaluation found against its recipe's conditions.
 
     Promote where every condition holds, reject where one does not, else not enough evidence. The win rate
-    decides as `services.evaluation.decision.decide` says: by the reward model if it is validated, and by
-    people's judgments on held-out prompts as they come.
+    decides by the judge that the recipe names, as people's judgments on held-out prompts come
+    (`services.evaluation.decision`).
     """
     evaluation = evaluation_of(round_)
     if evaluation is None or evaluation.finished_at is None:
@@ -102,23 +110,39 @@ def decision_of(*, round_: Round) -> Decision:
         verdict = Verdict.NOT_ENOUGH_EVIDENCE
     reasons = [explanation for condition in conditions for explanation in condition.reasons]
     waits = any(condition.waits for condition in conditions)
-    if verdict == Verdict.NOT_ENOUGH_EVIDENCE and not waits:
+    is_open = verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    hopeless = is_open and any(condition.is_hopeless for condition in conditions)
+    if is_open and not waits and not hopeless:
         reasons += _reasons_by_people(evaluation, round_.parsed_recipe.promotion.least_differing_prompts)
-    return Decision(verdict=verdict, waits=waits, reasons=tuple(reasons))
+    return Decision(verdict=verdict, waits=waits, is_hopeless=hopeless, reasons=tuple(reasons))
 
 
-def comparisons_wanted() -> int:
-    """Return how many held-out prompts people should compare: enough to show a win rate of 70 % with a
-    power of 80 %."""
-    return prompts_needed(0.7, power=0.8)
+def comparisons_wanted(evaluation: Evaluation) -> int:
+    """Return how many held-out prompts people should compare: enough to show a win rate of 70 % with a power
+    of 80 %, by people and the evaluator where the recipe lets both decide."""
+    alone = prompts_needed(0.7, power=0.8)
+    if evaluation.round.parsed_recipe.promotion.judged_by != "people_and_model":
+        return alone
+    model = evaluation.reward_model
+    validation = None if model is None else reward_model_validation(model)
+    if validation is None or evaluation.figures["win_rate"] is None:
+        return alone
+    together = answers_needed(
+        0.7, pool=max(_differing(evaluation), 1), agreement=min(max(validation.low, 0.5), 0.95)
+    )
+    return alone if together is None else min(together, alone)
+
+
+def _differing(evaluation: Evaluation) -> int:
+    return int(evaluation.figures["prompts"] - evaluation.figures["same"])
 
 
 def _reasons_by_people(evaluation: Evaluation, minimum: int) -> Iterator[Reason]:
     """Say how many comparisons people are asked, and how many would show something; nothing where there are
     too few of them for a decision."""
-    differing = evaluation.figures["prompts"] - evaluation.figures["same"]
+    differing = _differing(evaluation)
     if differing >= max(minimum, 1):
-        needed = comparisons_wanted()
+        needed = comparisons_wanted(evaluation)
         yield reason("people_asked", asked=min(needed, differing), needed=needed)
 
 
@@ -164,11 +188,56 @@ def _people_came(evaluation: Evaluation, requested: int) -> Condition:
 
 
 def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
-    """Decide by the judge that the recipe names; by people where a reward model shows nothing, and where
-    people show the opposite."""
+    """Decide by the judge that the recipe names."""
     people = people_say(evaluation.checkpoint, evaluation.parent)
-    if recipe.promotion.judged_by == "people":
-        return _shown("people", people.outcomes, evaluation, recipe.promotion)
+    match recipe.promotion.judged_by:
+        case "people":
+            return _shown("people", people.outcomes, evaluation, recipe.promotion)
+        case "people_and_model":
+            return _by_people_and_model(evaluation, people, recipe.promotion)
+        case "reward_model":
+            return _by_reward_model(evaluation, people, recipe)
+
+
+def _by_people_and_model(
+    evaluation: Evaluation, people: PeopleSay, promotion: PromotionSettings
+) -> Condition:
+    """Decide by people's answers, which the evaluator's scores of all prompts make go further.
+
+    People alone decide where it scored none.
+    """
+    known = held_out_answers(evaluation, people)
+    if not known.are_scored or not known.answers or people.held_out is None:
+        return _shown("people", people.outcomes, evaluation, promotion)
+    outlook = look_ahead(known.answers, known.scores, worth_having=promotion.worth_having)
+    parent = str(evaluation.parent)
+    details = {"by": "people_and_model", "parent": parent, "value": _interval(outlook.rate)}
+    alone = reason("win_rate_alone", by="people", parent=parent, value=_interval(people.held_out))
+    if outlook.below_worth and outlook.verdict != Shown.REJECT:
+        below = reason("not_worth_having", bound=promotion.worth_having, **details)
+        return Condition(held=False, reasons=[below, alone])
+    held = _HELD[outlook.verdict]
+    if held and (least := promotion.least_win_rate) is not None:
+        held = True if outlook.rate.low >= least else False if outlook.rate.high < least else None
+        return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **details), alone])
+    code = {True: "win_rate_better", False: "win_rate_worse", None: "win_rate_open"}[held]
+    reasons = [reason(code, **details), alone, *(_still_needed(outlook) if held is None else ())]
+    return Condition(held=held, reasons=reasons, is_hopeless=outlook.is_hopeless)
+
+
+def _still_needed(outlook: Outlook) -> Iterator[Reason]:
+    """Say what an open decision still takes."""
+    if outlook.is_hopeless:
+        yield reason("answers_cannot_decide", chance=outlook.chance)
+    elif outlook.more_answers is not None:
+        yield reason("answers_expected", answers=outlook.more_answers)
+    if (larger := outlook.larger_pool) is not None:
+        yield reason("larger_pool", prompts=larger.prompts, answers=larger.answers)
+
+
+def _by_reward_model(evaluation: Evaluation, people: PeopleSay, recipe: Recipe) -> Condition:
+    """Decide by the reward model where it is validated; by people where it shows nothing, and where people
+    show the opposite."""
     rows = evaluation.rows.select_related("old", "new")
     outcomes = outcomes_of([measurements_of(row) for row in rows], tolerance_in(evaluation.figures))
     if evaluation.figures["win_rate"] is None:
@@ -196,7 +265,7 @@ def _shown(
     rate = win_rate(outcomes)
     if rate is None:
         return Condition(held=None, reasons=[reason("win_rate_not_measured", **details)])
-    details["value"] = {"value": rate.value, "low": rate.low, "high": rate.high}
+    details["value"] = _interval(rate)
     minimum = promotion.least_differing_prompts
     differing = sum(outcome != 0.5 for outcome in outcomes)
     if differing < minimum:
@@ -209,6 +278,10 @@ def _shown(
         return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **details)])
     code = {True: "win_rate_better", False: "win_rate_worse", None: "win_rate_open"}[_HELD[shown]]
     return Condition(held=_HELD[shown], reasons=[reason(code, **details)])
+
+
+def _interval(rate: EvaluationFigure | Estimate) -> dict[str, float | None]:
+    return {"value": rate.value, "low": rate.low, "high": rate.high}
 
 
 def _doubts(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Reason]:
@@ -283,6 +356,8 @@ def settle_decision(round_: Round) -> None:
                 reject_round(round_=round_, actor=None)
             case _ if round_.state == RoundState.DECIDING:
                 _end_without_evidence(round_)
+            case _:
+                _ask_on(round_, decision)
     except Refusal:
         # Somebody was faster: their verdict stands.
         round_.refresh_from_db()
@@ -310,6 +385,7 @@ def promote_round(*, round_: Round, actor: User | None, note: str = "") -> None:
         if candidate is None or not _close(round_, RoundState.PROMOTED, note):
             raise _not_deciding(round_)
         _decided("round.promote", round_, actor, candidate, note)
+        _ask_nobody_further(round_)
         _go_on(round_, policy=candidate, opened_by=actor)
     round_.refresh_from_db()
 
@@ -324,6 +400,7 @@ def reject_round(*, round_: Round, actor: User | None, note: str = "") -> None:
         if not _close(round_, RoundState.REJECTED, note):
             raise _not_deciding(round_)
         _decided("round.reject", round_, actor, candidate_of(round_), note)
+        _ask_nobody_further(round_)
         _go_on(round_, policy=round_.policy, opened_by=actor)
     round_.refresh_from_db()
 
@@ -332,7 +409,31 @@ def ask_people_to_decide(round_: Round, *, round_number: int) -> None:
     """Put the evaluation's held-out pairs into the labelling queue, as many as would show something."""
     evaluation = evaluation_of(round_)
     if evaluation is not None and evaluation.finished_at is not None:
-        ask_people(evaluation, round_number=round_number, most=comparisons_wanted())
+        ask_people(evaluation, round_number=round_number, most=comparisons_wanted(evaluation))
+
+
+_AHEAD, _BATCH = 10, 25
+"""With fewer open comparisons than this, so many more are asked."""
+
+
+def _ask_on(round_: Round, decision: Decision) -> None:
+    """Ask people for the next held-out pairs while these may decide a round that ended without evidence."""
+    following = Round.objects.filter(project=round_.project_id, number=round_.number + 1).first()
+    evaluation = evaluation_of(round_)
+    if evaluation is None or following is None or following.state not in CAN_ROLL_BACK:
+        return
+    if decision.is_hopeless:
+        stop_asking(evaluation)
+        return
+    asked = asked_of(evaluation)
+    if asked.exists() and asked.filter(open_slots__gt=0).count() < _AHEAD:
+        ask_people(evaluation, round_number=following.number, most=asked.count() + _BATCH)
+
+
+def _ask_nobody_further(round_: Round) -> None:
+    evaluation = evaluation_of(round_)
+    if evaluation is not None:
+        stop_asking(evaluation)
 
 
 def _end_without_evidence(round_: Round) -> None:
