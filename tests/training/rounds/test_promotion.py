@@ -16,6 +16,7 @@ pytestmark = pytest.mark.django_db
 
 BETTER, WORSE = "much longer", "no"
 PROMPTS = 24
+BY_MODEL = {"judged_by": "reward_model"}
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def decided(project: Project, server: FakeServer, *, says: str, **scene: Any) ->
 
 def evaluated(project: Project, server: FakeServer, *, says: str, **scene: Any) -> Round:
     server.text = lambda body: says if body["model"] == "tea-policy" else "parent"
+    scene["promotion"] = {**BY_MODEL, **scene.get("promotion", {})}
     round_ = trained_round(project, **{"evaluation": {"prompts": PROMPTS}, **scene})
     evaluate(round_, server)
     return round_
@@ -67,7 +69,7 @@ def test_a_validated_reward_model_decides_on_enough_prompts(
 def test_a_promotion_by_the_reward_model_of_the_same_round_says_so(project: Project, server: FakeServer):
     assert codes(decided(project, server, says=BETTER))[1:] == ["same_judgments"]
     gradient = {"policy": {"method": "policy_gradient", "context": True}}
-    Round.objects.update(recipe={"evaluation": {"prompts": PROMPTS}, **gradient})
+    Round.objects.update(recipe={"evaluation": {"prompts": PROMPTS}, "promotion": BY_MODEL, **gradient})
     assert codes(decision_of(round_=Round.objects.get()))[1:] == ["same_reward_model"]
 
 
@@ -82,7 +84,7 @@ def test_fewer_differing_prompts_than_the_recipe_asks_for_decide_nothing(
         "One response wins on 19 held-out prompts, the others are ties, and the recipe asks for at least 20."
         in str(decision.sentences)
     )
-    lower = {"promotion": {"least_differing_prompts": 19}, "evaluation": {"prompts": 19}}
+    lower = {"promotion": {**BY_MODEL, "least_differing_prompts": 19}, "evaluation": {"prompts": 19}}
     Round.objects.update(recipe=lower)
     assert decision_of(round_=Round.objects.get()).verdict != Verdict.NOT_ENOUGH_EVIDENCE
 
@@ -94,7 +96,7 @@ def test_an_interval_that_includes_one_half_decides_nothing(project: Project, se
         number = int(body["messages"][-1]["content"].split()[2])
         return (BETTER if number % 2 else WORSE) if body["model"] == "tea-policy" else "parent"
 
-    round_ = trained_round(project, evaluation={"prompts": PROMPTS})
+    round_ = trained_round(project, evaluation={"prompts": PROMPTS}, promotion=BY_MODEL)
     server.text = text
     evaluate(round_, server)
     decision = decision_of(round_=round_)
@@ -272,7 +274,7 @@ def test_the_round_of_the_issue_replayed_ends_without_enough_evidence(project: P
         "held_out_accuracy_high": 0.79,
         "held_out_log_loss": 0.7,
     }
-    round_ = trained_round(project, figures=one_wrong, evaluation={})
+    round_ = trained_round(project, figures=one_wrong, evaluation={}, promotion=BY_MODEL)
     evaluate(round_, server)
     figures = round_.evaluations.get().figures
     assert (figures["prompts"], figures["same"]) == (7, 5)

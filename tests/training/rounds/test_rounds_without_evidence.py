@@ -50,7 +50,6 @@ def test_the_default_recipe_ends_a_small_round_without_enough_evidence(undecided
     assert undecided.state == RoundState.NOT_ENOUGH_EVIDENCE
     assert undecided.verdict == Verdict.NOT_ENOUGH_EVIDENCE
     assert deeds(undecided)[-1] == ("round.not_enough_evidence", None)
-    assert "not validated" in " ".join(undecided.reason_texts)
     # 94 comparisons would show a win rate of 70 %; there are only 22 held-out prompts.
     assert "22 of the wanted 94 blind comparisons" in undecided.reason_texts[-1]
 
@@ -80,7 +79,8 @@ def test_peoples_judgments_decide_once_they_show_something(
     second = Round.objects.get(number=2)
     judged = list(Comparison.objects.filter(round_number=2).order_by("pk"))
     for count, comparison in enumerate(judged, start=1):
-        if count == 20:
+        if count == 10:
+            # Nine answers are too few for people and model.
             sweep()
             undecided.refresh_from_db()
             assert undecided.state == RoundState.NOT_ENOUGH_EVIDENCE

@@ -86,10 +86,9 @@ def decide_with_model(
         raise ValueError(f"The claim {claim!r} is neither 'new_prompts' nor 'these_prompts'.")
     checked_outcomes([], level)
     read = read_answers(answers, scores)
-    outcomes = read.outcomes.tolist()
     if claim == "new_prompts" and all(score is None for score in scores):
-        return decide(outcomes, level=level)
-    if sum(outcome != 0.5 for outcome in outcomes) < min(LEAST_ANSWERS, len(scores)):
+        return decide(read.outcomes.tolist(), level=level)
+    if _are_few(read):
         return Decision.NOT_ENOUGH_EVIDENCE
     threshold = math.log(2 / (1 - level))
     if log_evidence(read, claim=claim) >= threshold:
@@ -97,6 +96,11 @@ def decide_with_model(
     if log_evidence(read.mirrored, claim=claim) >= threshold:
         return Decision.REJECT
     return Decision.NOT_ENOUGH_EVIDENCE
+
+
+def _are_few(read: Answers) -> bool:
+    """Return whether people decided too few prompts either way for any verdict."""
+    return int((read.outcomes != 0.5).sum()) < min(LEAST_ANSWERS, len(read.pool))
 
 
 # ── What a decision still takes ──
@@ -160,7 +164,9 @@ def outlook(
         rate=estimate(read, claim=claim, level=level),
         more_answers=None if expected is None else max(expected - len(answers), 1),
         chance=chance_of_decision(read, claim=claim, level=level),
-        below_worth=verdict != Decision.PROMOTE and against >= math.log(2 / (1 - level)),
+        below_worth=verdict != Decision.PROMOTE
+        and not _are_few(read)
+        and against >= math.log(2 / (1 - level)),
         larger_pool=_larger_pool(read, expected, claim, level),
     )
 
