@@ -5,8 +5,9 @@
 
 A round draws a pool of held-out prompts at random. People's outcome is a win with the true win rate; the
 evaluator's is the same with the probability `agreement`, else the opposite. People answer prompts of the pool
-in random order, and `decide_with_model` is asked after every answer from the tenth on; the first verdict
-ends the round. Says one line of JSON for each setting.
+in random order, and `decide_with_model` is asked after every answer from the tenth to the fortieth, then
+after every twentieth part of what is there; the first verdict ends the round. Says one line of JSON for each
+setting.
 
 A look is left out while the estimate lies within 1.8 standard errors of one half: no such look decides (the
 evidence of ln 40 takes 2.7).
@@ -91,7 +92,7 @@ def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
         outcomes.append(0.5 if source.random() < setting.tie_rate else float(won))
     order = source.sample(range(setting.pool), setting.answers)
     answers = [(position, outcomes[position]) for position in order]
-    for size in range(LEAST_ANSWERS, setting.answers + 1):
+    for size in _looks(setting.answers):
         if not _may_decide(answers[:size], scores, setting):
             continue
         if setting.alone:
@@ -101,6 +102,14 @@ def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
         if verdict != Decision.NOT_ENOUGH_EVIDENCE:
             return verdict, size
     return Decision.NOT_ENOUGH_EVIDENCE, setting.answers
+
+
+def _looks(answers: int) -> Iterator[int]:
+    size = LEAST_ANSWERS
+    while size < answers:
+        yield size
+        size += max(size // 20, 1)
+    yield answers
 
 
 def _may_decide(answers: list[tuple[int, float]], scores: list[float], setting: Setting) -> bool:

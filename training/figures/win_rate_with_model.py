@@ -255,13 +255,18 @@ class Estimate:
     high: float
 
 
+def point_estimate(answers: Answers) -> float:
+    """Return people's mean, corrected by how the answered prompts differ from the pool to the evaluator."""
+    return _Fit.of(answers).value
+
+
 def estimate(answers: Answers, *, claim: Claim = "new_prompts", level: float = LEVEL) -> Estimate:
     """Return the win rate by people and model; its interval holds at every number of answers at once.
 
-    It is people's mean, corrected by how the answered prompts differ from the pool in the evaluator's eyes.
+    The value is that of `point_estimate`.
     """
     threshold = math.log(2 / (1 - level))
-    value = _Fit.of(answers).value
+    value = point_estimate(answers)
     low = _bound(answers, value, claim, threshold)
     high = 1 - _bound(answers.mirrored, 1 - value, claim, threshold)
     return Estimate(value=value, low=min(low, value), high=max(high, value))

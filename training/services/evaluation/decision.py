@@ -21,6 +21,7 @@ from training.figures.win_rate_with_model import (
     chance_of_decision,
     estimate,
     log_evidence,
+    point_estimate,
     read_answers,
 )
 
@@ -90,12 +91,10 @@ def decide_with_model(
         return decide(read.outcomes.tolist(), level=level)
     if _are_few(read):
         return Decision.NOT_ENOUGH_EVIDENCE
-    threshold = math.log(2 / (1 - level))
-    if log_evidence(read, claim=claim) >= threshold:
-        return Decision.PROMOTE
-    if log_evidence(read.mirrored, claim=claim) >= threshold:
-        return Decision.REJECT
-    return Decision.NOT_ENOUGH_EVIDENCE
+    is_better = point_estimate(read) >= 0.5
+    if log_evidence(read if is_better else read.mirrored, claim=claim) < math.log(2 / (1 - level)):
+        return Decision.NOT_ENOUGH_EVIDENCE
+    return Decision.PROMOTE if is_better else Decision.REJECT
 
 
 def _are_few(read: Answers) -> bool:
