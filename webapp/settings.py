@@ -177,8 +177,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 CACHES = {
     "default": {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
-        # Django keeps 300 entries and throws away a third of them when they are full. A labelling screen keeps
-        # four small ones for each annotator: with more than 75 at work every label counts again.
+        # Django keeps 300 entries and throws away a third of them when they are full. A labelling screen
+        # keeps four small ones for each annotator: with more than 75 at work every label counts again.
         "OPTIONS": {"MAX_ENTRIES": 20_000},
     }
 }

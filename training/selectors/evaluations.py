@@ -37,6 +37,7 @@ from training.figures.evaluation_statistics import (
 )
 from training.figures.held_out import Baselines, People, baselines_of, people_of
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
+from training.models.decision_reasons import reason_text
 from training.models.evaluations import is_narrow
 from training.selectors.votes import judged
 
@@ -390,13 +391,26 @@ def _what_changes(evaluation: Evaluation) -> str:
         return _("The round is decided. To undo that, roll the next round back before it trains.")
     if round_.verdict != Verdict.NOT_ENOUGH_EVIDENCE or round_.parsed_recipe.promotion.by_hand:
         return _("A manager promotes or rejects it.")
-    follows = _what_follows(evaluation, round_.parsed_recipe.promotion.least_differing_prompts)
+    promotion = round_.parsed_recipe.promotion
+    if promotion.judged_by == "people_and_model" and (outlook := _outlook_in(round_)):
+        follows = outlook
+    else:
+        follows = _what_follows(evaluation, promotion.least_differing_prompts)
     if round_.state != RoundState.NOT_ENOUGH_EVIDENCE:
         return follows
     goes_on = _(
         "Until then the next round continues from the parent, and both checkpoints respond to its prompts."
     )
     return f"{follows} {goes_on}"
+
+
+_OUTLOOK = ("answers_expected", "answers_cannot_decide", "larger_pool")
+
+
+def _outlook_in(round_: Round) -> str:
+    """Return what the decision of a round by people and model still takes; empty before the first answer."""
+    reasons = [reason for reason in round_.reasons if isinstance(reason, dict)]
+    return " ".join(reason_text(reason) for reason in reasons if reason["code"] in _OUTLOOK)
 
 
 def _what_follows(evaluation: Evaluation, minimum: int) -> str:
@@ -519,7 +533,20 @@ def height_of(shares: Sequence[Share]) -> int:
 def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[Share]:
     """Return the win rates that decide a round: by people on held-out prompts, and by the reward model."""
     by_model = EvaluationFigure.from_json(evaluation.figures["win_rate"])
-    return _drawn([(_("people, held-out prompts"), people.held_out), (_("reward model"), by_model)], people)
+    named = [
+        (_("people and reward model"), _together_in(evaluation.round, len(people.by_prompt))),
+        (_("people, held-out prompts"), people.held_out),
+        (_("reward model"), by_model),
+    ]
+    return _drawn(named, people)
+
+
+def _together_in(round_: Round, prompts: int) -> EvaluationFigure | None:
+    """Return the win rate by people and model as the decision on a round holds it; None where it has none."""
+    for reason in round_.reasons:
+        if isinstance(reason, dict) and reason.get("by") == "people_and_model":
+            return EvaluationFigure(prompts=prompts, **reason["value"])
+    return None
 
 
 def report_of(checkpoint: Checkpoint) -> Report | None:

@@ -10,6 +10,7 @@ from statistics import fmean
 
 from django.db.models import Count
 
+from annotation.agreement.alternative_annotator import AlternativeAnnotator, Item, alternative_annotator
 from annotation.agreement.coefficients import (
     Outcomes,
     cohen_kappa,
@@ -141,6 +142,8 @@ class JudgeReport:
     """Cohen's κ of the judge against people: agreement corrected for chance."""
     among_people: Estimate
     """Percent agreement among people on the same comparisons: a bound for the judge's."""
+    stand_in: AlternativeAnnotator
+    """Whether it may stand in for a person at all."""
     position: PositionBias
     """Share of pairs decided within one order that the answer shown earlier won."""
     same_in_all_orders: Estimate
@@ -159,7 +162,7 @@ def report_of(judge: Judge) -> JudgeReport:
     rankings = _ranks([pk for pk, _ in newest])
     by_comparison = {comparison: rankings.get(pk, {}) for pk, comparison in newest}
     people = _rankings_by_people(judge, list(by_comparison))
-    items = [_units(by_comparison[comparison], others) for comparison, others in people.items()]
+    items = [_units(by_comparison[comparison], [*others.values()]) for comparison, others in people.items()]
     verdicts = list(
         JudgeVerdict.objects.filter(judgment__in=[pk for pk, _ in newest]).values_list(
             "replies", "orders_agree"
@@ -176,7 +179,17 @@ def report_of(judge: Judge) -> JudgeReport:
         agreement=percent_agreement(items),
         kappa=cohen_kappa(items, _JUDGE, _PERSON),
         among_people=percent_agreement(
-            [_units_of_all(others, by_comparison[comparison]) for comparison, others in people.items()]
+            [
+                _units_of_all([*others.values()], by_comparison[comparison])
+                for comparison, others in people.items()
+            ]
+        ),
+        stand_in=alternative_annotator(
+            [
+                item
+                for comparison, others in people.items()
+                for item in _items_for_stand_in(by_comparison[comparison], others)
+            ]
         ),
         position=position_bias([_by_place(replies) for replies, _ in verdicts]),
         same_in_all_orders=share_of_independent([agree for _, agree in verdicts]),
@@ -192,21 +205,36 @@ def _ranks(judgments: Sequence[int]) -> dict[int, dict[int, int]]:
     return ranks
 
 
-def _rankings_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, list[Ranks]]:
-    """Return people's rankings of these comparisons, one per person."""
+def _rankings_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, dict[int, Ranks]]:
+    """Return people's rankings of these comparisons, by comparison and person."""
     current = (
         judgments_current(judge.project)
         .filter(comparison__in=comparisons)
         .select_related(None)
         .prefetch_related(None)
-        .values_list("pk", "comparison_id")
+        .values_list("pk", "comparison_id", "annotator_id")
     )
-    of = dict(current)
-    ranks = _ranks(list(of))
-    rankings: dict[int, list[Ranks]] = defaultdict(list)
-    for pk, comparison in of.items():
-        rankings[comparison].append(ranks.get(pk, {}))
+    ranks = _ranks([pk for pk, _, _ in current])
+    rankings: dict[int, dict[int, Ranks]] = defaultdict(dict)
+    for pk, comparison, annotator in current:
+        rankings[comparison][annotator] = ranks.get(pk, {})
     return rankings
+
+
+def _items_for_stand_in(by_judge: Ranks, people: Mapping[int, Ranks]) -> list[Item]:
+    """Return an item for each pair of responses that the judge ordered, with each person's verdict."""
+    return [
+        (
+            judged,
+            {
+                person: said
+                for person, ranks in people.items()
+                if (said := outcome_between(ranks, *pair)) is not None
+            },
+        )
+        for pair in combinations(sorted(by_judge), 2)
+        if (judged := outcome_between(by_judge, *pair)) is not None
+    ]
 
 
 def _units(by_judge: Ranks, people: Sequence[Ranks]) -> list[dict[str, int]]:
