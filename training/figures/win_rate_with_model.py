@@ -53,7 +53,7 @@ Claim = Literal["new_prompts", "these_prompts"]
 _EFFECTS = (0.08, 0.12, 0.18, 0.27)
 """Win rates above the null that a gambler bets on each; those that rounds are about."""
 _SHARES = (1 / 6, 1 / 3, 1 / 3, 1 / 6)
-_POOL_SLOPE = 8.0
+_POOL_SLOPE = 9.5
 """η N δ: near δ² over the variance at which evidence of ln 40 is reached, so the best η for a decision."""
 _POOL_OF_PEOPLE = 100
 """Pool in which people's answers alone have half of the stakes."""
@@ -136,7 +136,7 @@ def log_evidence(answers: Answers, null: float = 0.5, *, claim: Claim = "new_pro
         at_null = draws.log_capital(np.full((len(effects), 1), null), null + effects)[:, 0]
         return float(logsumexp(at_null, b=_SHARES))
     capitals = _least_products(draws, null, effects, least, most)
-    of_people = 1 / (1 + size / _POOL_OF_PEOPLE)
+    of_people = 1 / (1 + (size / _POOL_OF_PEOPLE) ** 2)
     alone = log_capital(answers.outcomes.tolist(), null)
     shares = [(1 - of_people) * share for share in _SHARES]
     return float(logsumexp([*capitals, alone], b=[*shares, of_people]))
