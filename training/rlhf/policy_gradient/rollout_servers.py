@@ -22,9 +22,9 @@ from typing import Generic, NamedTuple, TypeVar
 import httpx
 
 from training.contract import ContractError, RolloutServerSettings, RunSpec
+from training.model_server import ModelServer, ServerError
 from training.rlhf.loop.checkpoints import save_checkpoint
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.rollout.remote import RemoteRollout, vllm_fields
 from training.rlhf.rollout.samples import Sample, end_tokens
 from training.rlhf.runtime.run_folder import log
@@ -98,7 +98,7 @@ class _Server:
     url: str
     remote: RemoteRollout
     """Draws answers."""
-    control: CompatibleServer
+    control: ModelServer
     """Loads adapters and takes them away."""
     is_used: bool = True
     """True if it has the adapter and answers."""
@@ -146,7 +146,7 @@ class RolloutServers:
                 extra_fields=fields,
                 transport=transport,
             )
-            control = CompatibleServer(
+            control = ModelServer(
                 name="the rollout server",
                 url=url,
                 key=key,
@@ -240,7 +240,7 @@ class RolloutServers:
                 log.warning("%s is left out until the next adapter: %s", server.url, error)
 
 
-def _load(control: CompatibleServer, name: str, folder: Path) -> None:
+def _load(control: ModelServer, name: str, folder: Path) -> None:
     try:
         control.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())})
     except ServerError as error:

@@ -22,8 +22,8 @@ from training.contract.rubric import (
     rubric_form,
     rubric_in_words,
 )
+from training.model_server import ModelServer, ServerError
 from training.rlhf.rewards.protocol import Chat, NoReferenceError, Reference, Score, text_reference
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 
 # ── Reward by a language model that judges: which of two answers is better, asked in both orders ──
 
@@ -95,7 +95,7 @@ class Judge:
             raise ValueError(f"attempts {attempts} and workers {workers} must be at least 1")
         self._model, self._against, self._instruction = model, against, instruction
         self._workers, self._max_tokens = workers, max_tokens
-        self._server = CompatibleServer(
+        self._server = ModelServer(
             name="the judge",
             url=url,
             key=key,
@@ -273,7 +273,7 @@ class RubricReward:
         self.rubric = decode(Rubric, rubric, "rubric")
         self._model, self._instruction = model, instruction
         self._workers, self._max_tokens = workers, max_tokens
-        self._server = CompatibleServer(
+        self._server = ModelServer(
             name="the judge",
             url=url,
             key=key,

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 
 import httpx
 
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
+from training.model_server import ModelServer, ServerError
 from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
 
@@ -77,7 +77,7 @@ class RemoteRollout:
         """The name that the policy is served under; may be changed between two rollouts."""
         self._tokenizer, self._ends, self._unknown = tokenizer, end_tokens, unknown_tokens
         self._tells, self._workers, self._extra_fields = tells, workers, dict(extra_fields or {})
-        self._server = CompatibleServer(
+        self._server = ModelServer(
             name="the model server",
             url=url,
             key=key,
