@@ -2,14 +2,14 @@
 
 import pytest
 
-from training.services.judges import (
+from training.judging import (
     DEFAULT_TEMPLATE,
     Reply,
     UnreadableError,
     check_template,
     conclude,
     question,
-    read_reply,
+    read_ranking,
     rotations,
 )
 
@@ -18,7 +18,7 @@ CHAT = [{"role": "user", "content": "Why {answers}?"}]
 
 def reply(order: tuple[int, ...], ranking: str, reason: str = "Because.") -> Reply:
     text = f"{reason}\nRanking: {ranking}"
-    return Reply(order=order, text=text, ranks=read_reply(text, order))
+    return Reply(order=order, text=text, ranks=read_ranking(text, order))
 
 
 def test_the_default_template_asks_with_guidelines_conversation_and_answers_under_letters():
@@ -66,7 +66,7 @@ def test_every_answer_stands_in_every_place_once():
     ],
 )
 def test_the_last_line_is_read(line: str, ranks: dict[int, int] | None):
-    assert read_reply(f"A is short.\n\n  Ranking: {line}  \n\n", (10, 20, 30)) == ranks
+    assert read_ranking(f"A is short.\n\n  Ranking: {line}  \n\n", (10, 20, 30)) == ranks
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_the_last_line_is_read(line: str, ranks: dict[int, int] | None):
 )
 def test_what_is_not_exactly_in_the_form_is_not_guessed_at(text: str):
     with pytest.raises(UnreadableError):
-        read_reply(text, (10, 20, 30))
+        read_ranking(text, (10, 20, 30))
 
 
 def test_a_pair_has_a_winner_only_where_both_orders_name_it():
