@@ -13,7 +13,7 @@ import environ
 from kombu import Exchange, Queue
 
 from training.contract import log_lines
-from training.contract.private_files import make_home_private
+from training.contract.files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS

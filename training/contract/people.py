@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from annotation.record.base import CountOrZero, Figure, Positive, decode, record, require
-from training.contract.baselines import FEWEST_PROMPTS, Interval
+from training.contract.validation import FEWEST_PROMPTS, Interval
 
 PEOPLE_KEY = "people"
 """Name of the report in `EvaluationReport.details`."""

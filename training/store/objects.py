@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from training.contract.private_files import FILE_MODE, make_private_folder
+from training.contract.files import FILE_MODE, make_private_folder
 from training.store.errors import NotInStoreError, StoreError, StoreUnreachableError
 
 _PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}

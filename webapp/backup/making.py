@@ -15,7 +15,7 @@ from django.db import connection
 from django.utils import timezone
 
 from training.contract import write_atomically
-from training.contract.private_files import FILE_MODE
+from training.contract.files import FILE_MODE
 from training.files.run_folders import OWN_FILES
 from training.files.shared import shared
 from training.services.runs.runs import version_of_rondo

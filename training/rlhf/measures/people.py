@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from training.contract.baselines import FEWEST_PROMPTS, Interval
 from training.contract.people import SIGNIFICANT, DriftFigures, GroupDifference
+from training.contract.validation import FEWEST_PROMPTS, Interval
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.linear_choice import FOLDS, Choices, Ints, choices_of, fit_ridge
 from training.rlhf.measures.surface import SURFACE_FEATURES

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import ContractError, RunSpec, SegmentHead
-from training.contract.segmentation import Granularity, Segment, segment
-from training.contract.steps import steps
+from training.contract.segmentation import Granularity, Segment, segment, steps
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.measures.predictions import (
     average_precision,
