@@ -33,8 +33,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from training.contract import HEADS_FILE, ContractError, Manifest, base_digest, manifest_digest, read_manifest
-from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
-from training.rlhf.model.adapters import holds_all_weights
+from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE, holds_all_weights
 from training.rlhf.model.backbone import OFFSET, READS, SCORE
 from training.rlhf.model.templates import add_turn_end, turn_end_id
 

@@ -16,9 +16,9 @@ from tests.rlhf.loop.trainers import in_processes
 from tests.rlhf.model.families import FAMILIES, family_folder
 from tests.tiny import tiny_tokenizer
 from training.contract import ContractError, Sharding
-from training.rlhf.model import shared_loading
+from training.rlhf.model import base_model as shared_loading
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.shared_loading import WeightFiles
+from training.rlhf.model.base_model import WeightFiles
 from training.rlhf.runtime.processes import Processes
 
 MIB = 2**20

@@ -26,7 +26,7 @@ from training.contract import (
     write_manifest,
 )
 from training.rlhf.loop.run import counts_by_reason
-from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
+from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import code_version, library_versions
 

@@ -69,7 +69,7 @@ from training.rlhf.methods.people import (
     report_people,
     says_of_people,
 )
-from training.rlhf.model.adapter_files import last_adapted_block
+from training.rlhf.model.adapters import last_adapted_block
 from training.rlhf.model.backbone import SCORE, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example, UsedLabels

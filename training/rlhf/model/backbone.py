@@ -24,10 +24,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
-from training.rlhf.model.base_model import load_base_model
+from training.rlhf.model.base_model import load_base_model, load_shared_base
 from training.rlhf.model.families import blocks_of, output_head
 from training.rlhf.model.sharding import Turnstile, mesh_of
-from training.rlhf.model.shared_loading import load_shared_base
 from training.rlhf.model.templates import add_turn_end
 from training.rlhf.runtime.processes import Processes
 

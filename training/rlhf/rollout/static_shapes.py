@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.attention_scores import Scores, attend
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.segmented_attention import Scores, attend
 from training.rlhf.rollout.cache import KeptLayer, KeyCache
 from training.rlhf.rollout.engine import Lane
 from training.rlhf.rollout.samples import Row

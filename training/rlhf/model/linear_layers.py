@@ -1,23 +1,19 @@
-"""A frozen base with linear layers of 4 or 8 bits, on which float32 adapters are trained (QLoRA, Dettmers et
-al. 2023).
-
-    nf4     4-bit normal floats in blocks of 64 weights with a float32 scale each: bitsandbytes' `Linear4bit`
-    int8    8-bit integers with a scale for each output: torchao's weight-only layout
-
-Only the linear layers of the blocks are quantised; embeddings, norms, LM head and experts that are one tensor
-stay as they are. With all adapters off the model is the quantised base, which is then the reference, too. The
-packages are in the optional extra `gpu` and imported by runs that ask for them alone.
-"""
+"""Linear layers of a base: quantised ones, and LoRA on them."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from peft.tuners.lora import Linear
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from training.contract import ContractError, Quantization
 from training.rlhf.model.families import blocks_of
@@ -157,3 +153,124 @@ def _int8(layer: nn.Linear, device: torch.device) -> nn.Module:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+# ── peft's LoRA layer with its arithmetic in one piece ──
+#
+# peft adds the update in four steps, each a tensor as large as the layer's output, and keeps some of them
+# for the backward pass. Here the update is added into the output where it lies, and what is kept is the
+# input, which other layers share, and its narrow projection. Parameters and files stay peft's own.
+#
+# Where the base is bfloat16 the adapter's products are taken of bfloat16 factors too, as under autocast, and
+# summed up in float32 by the processor; peft takes them in float32. Parameters and gradients stay float32.
+#
+# Inside `mixing` one pass computes under several adapters: the base's product is taken once for all tokens,
+# and each adapter's update is added to its own stretch of them (Chen et al. 2024, Punica; Sheng et al. 2024,
+# S-LoRA).
+
+
+class Share(NamedTuple):
+    """Consecutive tokens of a packed row that one adapter computes."""
+
+    key: str
+    """The adapter's name inside peft."""
+    tokens: slice
+
+
+_SHARES: ContextVar[tuple[Share, ...] | None] = ContextVar("shares", default=None)
+
+
+@contextmanager
+def mixing(shares: Sequence[Share]) -> Iterator[None]:
+    """Inside, every layer adds to each share of a packed row its own adapter's update, whichever adapter is
+    active; tokens of no share are the base's."""
+    token = _SHARES.set(tuple(shares))
+    try:
+        yield
+    finally:
+        _SHARES.reset(token)
+
+
+class LoraLinear(Linear):  # type: ignore[misc]
+    """Computes what `peft.tuners.lora.Linear` computes; whatever is not plain LoRA on a plain linear layer is
+    left to that."""
+
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Return the layer with the active adapter, or those that are mixed: (…, in) to (…, out)."""
+        shares = _SHARES.get()
+        if shares is not None:
+            return self._mixed(x, shares)
+        adapter = self._plain_adapter
+        if adapter is None or args or kwargs:
+            result: Tensor = super().forward(x, *args, **kwargs)
+            return result
+        base = self.base_layer
+        adapted: Tensor = _Adapted.apply(  # type: ignore[no-untyped-call]
+            x,
+            base.weight,
+            base.bias,
+            self.lora_A[adapter].weight,
+            self.lora_B[adapter].weight,
+            self.scaling[adapter],
+        )
+        return adapted
+
+    def _mixed(self, x: Tensor, shares: Sequence[Share]) -> Tensor:
+        """The base's product of all rows, and on each share its adapter's update: nothing where that adapter
+        does not reach this layer."""
+        summed: Tensor = self.base_layer(x)
+        rows, updated = x.view(-1, x.shape[-1]), summed.view(-1, summed.shape[-1])
+        for key, tokens in shares:
+            if key in self.lora_A:
+                a, b = self.lora_A[key].weight.to(x.dtype), self.lora_B[key].weight.to(x.dtype)
+                narrow = (rows[tokens] @ a.t()).mul_(self.scaling[key])
+                updated[tokens].addmm_(narrow, b.t())
+        return summed
+
+    @property
+    def _plain_adapter(self) -> str | None:
+        """The one active adapter where it is low-rank and nothing else: no dropout, variant or merging."""
+        if self.disable_adapters or self.merged or len(self.active_adapters) != 1:
+            return None
+        adapter: str = self.active_adapters[0]
+        plain = (
+            adapter in self.lora_A
+            and adapter not in self.lora_variant
+            and type(self.base_layer) is nn.Linear
+            and not is_quantised(self.base_layer)
+            and not self.base_layer.weight.requires_grad
+            and not (
+                isinstance(self.lora_dropout[adapter], nn.Dropout) and self.lora_dropout[adapter].training
+            )
+            and self.lora_B[adapter].bias is None
+        )
+        return adapter if plain else None
+
+
+class _Adapted(torch.autograd.Function):
+    """x Wᵀ + b + s · (x Aᵀ) Bᵀ with gradients for x, A and B; W and b are frozen."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        x, weight, bias, a, b, scaling = arguments
+        rows = x.reshape(-1, x.shape[-1])
+        ctx.dtype = a.dtype
+        a, b = a.to(x.dtype), b.to(x.dtype)
+        narrow = (rows @ a.t()).mul_(scaling)
+        summed = F.linear(rows, weight, bias).addmm_(narrow, b.t())
+        ctx.save_for_backward(x, weight, a, b, narrow)
+        ctx.scaling = scaling
+        return summed.view(*x.shape[:-1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, a, b, narrow = ctx.saved_tensors
+        gradient = gradients[0].reshape(-1, gradients[0].shape[-1])
+        of_x, of_a, of_b = ctx.needs_input_grad[0], ctx.needs_input_grad[3], ctx.needs_input_grad[4]
+        back = (gradient @ b).mul_(ctx.scaling) if of_x or of_a else None
+        x_gradient = (gradient @ weight).addmm_(back, a).view(x.shape) if of_x else None
+        rows = x.reshape(-1, x.shape[-1])
+        a_gradient = (back.t() @ rows).to(ctx.dtype) if back is not None and of_a else None
+        b_gradient = (gradient.t() @ narrow).to(ctx.dtype) if of_b else None
+        return x_gradient, None, None, a_gradient, b_gradient, None
