@@ -38,7 +38,7 @@ from training.contract import (
     write_spec,
 )
 from training.rlhf.data import build_examples
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     average_precision,
     cohen_kappa,
     f1_at,
@@ -48,7 +48,7 @@ from training.rlhf.methods.objectives.segments import cut, segment_rewards
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import resolve_dtype
-from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.runtime.run_folder import StopRequest
 from training.rlhf.spans import segment_labels, trim_spans
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import pack, passes

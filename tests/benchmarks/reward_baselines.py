@@ -51,7 +51,7 @@ from training.contract import (
 )
 from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import FeatureCache
+from training.rlhf.measures.features import FeatureCache
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import (
     Pairs,
@@ -64,7 +64,7 @@ from training.rlhf.methods.baselines import (
     surface_tables,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.runtime.run_folder import StopRequest
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import packed_tokens
 from training.rlhf.train import train_run

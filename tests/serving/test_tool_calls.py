@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving.conftest import BASE
 from tests.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from training.rlhf.rollout.constraint import Grammars
+from training.rlhf.rollout.distribution import Grammars
 from training.serving.requests import ChatMessage, ChatRequest, Function
 from training.serving.structures import grammar_of
 from training.serving.tool_calls import CallReader, ToolPrompts

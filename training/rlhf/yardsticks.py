@@ -29,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 from annotation.agreement.shares import wilson_interval
 from training.contract import ContractError, Message, manifest_digest
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.from_settings import learned_reward, reward_settings
+from training.rlhf.rewards.combination import learned_reward, reward_settings
 from training.rlhf.rewards.protocol import Reward
 
 # ── Items of a yardstick: a prompt, responses that are right, and responses that are wrong ──

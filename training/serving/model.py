@@ -20,7 +20,7 @@ from training.rlhf.methods.objectives.segments import SegmentReward, segment_rew
 from training.rlhf.methods.people import check_population, group_scores, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.rollout.constraint import Constraint, ConstraintError
+from training.rlhf.rollout.distribution import Constraint, ConstraintError
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
 from training.rlhf.sampling import SamplingParameters

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.constraint import Constraint, ConstraintError, Grammars
+from training.rlhf.rollout.distribution import Constraint, ConstraintError, Grammars
 from training.rlhf.rollout.samples import end_tokens
 from training.serving.errors import RequestError
 from training.serving.requests import ChatRequest

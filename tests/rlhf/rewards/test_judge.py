@@ -10,8 +10,13 @@ import pytest
 
 from training.contract import ContractError, Message, RewardPart
 from training.judging import read_choice
-from training.rlhf.rewards.combination import Combination, Part
-from training.rlhf.rewards.from_settings import JUDGE_KEY_VARIABLE, JUDGE_URL_VARIABLE, build_rewards
+from training.rlhf.rewards.combination import (
+    JUDGE_KEY_VARIABLE,
+    JUDGE_URL_VARIABLE,
+    Combination,
+    Part,
+    build_rewards,
+)
 from training.rlhf.rewards.judge import Judge, RubricReward
 
 # ── A judge behind an OpenAI-compatible server: both orders, contradictions, silence and nonsense ──

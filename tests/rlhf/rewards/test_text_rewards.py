@@ -7,7 +7,7 @@ import time
 import pytest
 
 from training.contract import Message
-from training.rlhf.rewards.from_settings import FunctionReward
+from training.rlhf.rewards.combination import FunctionReward
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
 from training.rlhf.rewards.text_rewards import (
     Bleu,

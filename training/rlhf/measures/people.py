@@ -15,8 +15,8 @@ from scipy.sparse import csr_matrix
 from training.contract.people import SIGNIFICANT, DriftFigures, GroupDifference
 from training.contract.validation import FEWEST_PROMPTS, Interval
 from training.rlhf.measures.calibration import Floats
+from training.rlhf.measures.features import SURFACE_FEATURES
 from training.rlhf.measures.linear_choice import FOLDS, Choices, Ints, choices_of, fit_ridge
-from training.rlhf.measures.surface import SURFACE_FEATURES
 from training.rlhf.tokens.example import Example
 
 # ── Linear scores of groups and annotators, pooled partially towards the score that is common to all ──

@@ -21,15 +21,17 @@ from training.contract import (
     SnapshotRow,
 )
 from training.rlhf.measures.calibration import Floats, cluster_bootstrap
-from training.rlhf.measures.frozen_features import FeatureCache, Values, preferred_place
-from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
-from training.rlhf.measures.pairs import accuracy_interval, key_of, length_slope, resample
-from training.rlhf.measures.surface import (
+from training.rlhf.measures.features import (
     SURFACE_FEATURES,
+    FeatureCache,
+    Values,
     correlations,
     length_controlled_accuracy,
+    preferred_place,
     surface_features,
 )
+from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
+from training.rlhf.measures.pairs import accuracy_interval, key_of, length_slope, resample
 from training.rlhf.model.backbone import OFFSET, SCORE, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example

@@ -13,9 +13,13 @@ from torch import Tensor
 
 from annotation.agreement.shares import wilson_interval
 from training.contract import CheckpointKind, KtoSettings, RunSpec
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.log_probabilities import (
+    Reference,
+    answer_log_probabilities,
+    ratio_figures,
+    ratio_observations,
+)
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.losses import NOT_ORDERED, kto
 from training.rlhf.measures.pairs import key_of
 from training.rlhf.model.backbone import Backbone

@@ -21,7 +21,7 @@ from training.contract import (
 )
 from training.contract.people import DriftFigures
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import Values
+from training.rlhf.measures.features import Values
 from training.rlhf.measures.linear_choice import (
     Choices,
     LinearScore,

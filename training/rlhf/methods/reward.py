@@ -37,7 +37,7 @@ from training.rlhf.loop.run import (
 )
 from training.rlhf.loop.training_loop import evaluate
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
+from training.rlhf.measures.features import FeatureCache, pooled, preferred_place
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.measures.people import PooledScore
 from training.rlhf.methods.baselines import (

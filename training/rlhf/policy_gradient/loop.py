@@ -48,10 +48,10 @@ from training.contract import (
     canonical_json,
     read_prompts,
 )
+from training.rlhf.loop.log_probabilities import Reference, placed_reference
 from training.rlhf.loop.method import start_adapter
-from training.rlhf.loop.reference import Reference, placed_reference
 from training.rlhf.loop.run import RunResult, TrainingRun, counts_by_reason
-from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult, examples_of_step
+from training.rlhf.loop.training_loop import SKIPPED_IN_A_ROW, SteppingLoop, StepResult, examples_of_step
 from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
@@ -70,16 +70,13 @@ from training.rlhf.policy_gradient.sampling import (
     token_places,
 )
 from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluated_once, update_policy
-from training.rlhf.rewards.combination import Combination, Combined
-from training.rlhf.rewards.from_settings import build_rewards
+from training.rlhf.rewards.combination import Combination, Combined, build_rewards
 from training.rlhf.rewards.protocol import Score
-from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.generate import StaticShapes, rollout, shapes_for
 from training.rlhf.rollout.samples import Sample
-from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes, Share
-from training.rlhf.runtime.run_folder import RunFolder, log
-from training.rlhf.runtime.stopping import StoppedError, StopRequest
+from training.rlhf.runtime.run_folder import RunFolder, StoppedError, StopRequest, log
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.spans import Stretch
 

@@ -18,7 +18,7 @@ from training.rlhf.rollout.distribution import Noise, noise_of
 from training.rlhf.sampling import FinishReason, SamplingParameters
 
 if TYPE_CHECKING:
-    from training.rlhf.rollout.constraint import Constraint
+    from training.rlhf.rollout.distribution import Constraint
 
 
 # ── Limits of a completion: the model's end tokens and its context ──

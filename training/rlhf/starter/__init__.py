@@ -7,15 +7,17 @@ into place as a whole, so a folder of that name is complete or absent.
     python -m training.rlhf.starter --into var/models
 """
 
-from training.rlhf.starter.fetch import LOCAL_FOLDER_VARIABLE, STARTER_NAME, ensure
-from training.rlhf.starter.progress import (
+from training.rlhf.starter.fetch import (
+    LOCAL_FOLDER_VARIABLE,
     PROGRESS_FILE,
+    STARTER_NAME,
     FetchProgress,
     Report,
     StarterError,
+    ensure,
+    is_complete,
     read_progress,
 )
-from training.rlhf.starter.ways import is_complete
 
 __all__ = [
     "LOCAL_FOLDER_VARIABLE",

@@ -13,7 +13,7 @@ from torch import Tensor
 from training.contract import ContractError, RunSpec, SegmentHead
 from training.contract.segmentation import Granularity, Segment, segment, steps
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     average_precision,
     cohen_kappa,
     f1_at,
