@@ -93,7 +93,7 @@ def test_while_the_store_is_away_what_is_here_is_served_and_the_rest_asked_for_l
         raise StoreUnreachableError("The cable is cut.")
 
     for what in ("read", "sizes"):
-        monkeypatch.setattr(f"training.store.objects.Objects.{what}", nobody)
+        monkeypatch.setattr(f"training.store.Objects.{what}", nobody)
     assert catalogue.folder("tea-1").is_dir()
     assert catalogue.names() == ["base", "tea-1", "tea-2"]
     with pytest.raises(RequestError, match="The cable is cut") as caught:

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 from training.contract import MANIFEST_FILE
-from training.store import NotInStoreError, Store, StoreError
-from training.store.locals import known_of
+from training.store import NotInStoreError, Store, StoreError, known_of
 
 logger = logging.getLogger(__name__)
 

@@ -164,7 +164,7 @@ class Judge(_ServedModel):
         then twice that and so on. workers: questions at a time.
         """
         if lacking := missing_fields(instruction, _FIELDS):
-            raise ValueError(f"the judge's instruction lacks {', '.join(lacking)} in braces")
+            raise ValueError(f"the judge's instruction lacks {', '.join(sorted(lacking))} in braces")
         if against not in ("reference", "group"):
             raise ValueError(f"against {against!r} is not known; it is 'reference' or 'group'")
         super().__init__(
@@ -295,7 +295,7 @@ class RubricReward(_ServedModel):
         attempts, pause, workers: as in `Judge`.
         """
         if lacking := missing_fields(instruction, _RUBRIC_FIELDS):
-            raise ValueError(f"the rubric's instruction lacks {', '.join(lacking)} in braces")
+            raise ValueError(f"the rubric's instruction lacks {', '.join(sorted(lacking))} in braces")
         super().__init__(
             url=url,
             model=model,
