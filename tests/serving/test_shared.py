@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from training.contract import Manifest, sha256_of_file, write_manifest
-from training.serving import shared
-from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.shared import SharedModels
+from training.serving import catalogue as shared
+from training.serving.catalogue import Catalogue, SharedModels
+from training.serving.http import RequestError
 from training.store import Store, StoreUnreachableError
 
 

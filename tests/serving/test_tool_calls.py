@@ -13,8 +13,7 @@ from tests.serving.conftest import BASE
 from tests.tiny import CHAT_TEMPLATE, tiny_tokenizer
 from training.rlhf.rollout.distribution import Grammars
 from training.serving.requests import ChatMessage, ChatRequest, Function
-from training.serving.structures import grammar_of
-from training.serving.tool_calls import CallReader, ToolPrompts
+from training.serving.structures import CallReader, ToolPrompts, grammar_of
 
 CHAT: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
 PARAMETERS = {

@@ -20,12 +20,17 @@ import uvicorn
 
 from training.contract.log_lines import log_to_stderr
 from training.serving.app import Server, build_application
-from training.serving.catalogue import Catalogue
+from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
-from training.serving.limits import Limits
 from training.serving.metrics import Metrics
-from training.serving.options import KEY_VARIABLE, address_of, build_parser, keys_of_environment, listen
-from training.serving.shared import SharedModels
+from training.serving.options import (
+    KEY_VARIABLE,
+    Limits,
+    address_of,
+    build_parser,
+    keys_of_environment,
+    listen,
+)
 from training.serving.startup import Startup
 from training.serving.worker import Worker
 from training.store import Store, StoreError
