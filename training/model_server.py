@@ -193,7 +193,7 @@ class ModelServer:
             raise ServerError(BROKE_OFF, failure="cut off") from None
 
     def _refusal(self, response: httpx.Response) -> ServerError:
-        message, param = _error_of(response)
+        message, param = _read_error(response)
         reason = f": {message}" if message else ""
         return ServerError(
             f"{self._name} answered with status {response.status_code}{reason}",
@@ -247,7 +247,7 @@ def _event(text: str) -> dict[str, Any]:
     return event
 
 
-def _error_of(response: httpx.Response) -> tuple[str, str | None]:
+def _read_error(response: httpx.Response) -> tuple[str, str | None]:
     """Return the server's message, from OpenAI's error object or a bare one, and the field that it blames."""
     if response.is_redirect:
         return "The model server answers with a redirect, which is not followed.", None

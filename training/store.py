@@ -165,7 +165,7 @@ def _through_a_link(folder: Path, path: Path) -> bool:
     return False
 
 
-def pieces_of(stream: IO[bytes], size: int) -> Iterator[bytes]:
+def read_pieces(stream: IO[bytes], size: int) -> Iterator[bytes]:
     """The first `size` bytes of a stream in pieces; fewer where it ends before."""
     left = size
     while left > 0 and (piece := stream.read(min(PIECE_BYTES, left))):
@@ -203,7 +203,7 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[bool]:
             yield True
 
 
-def known_of(folder: Path) -> Known:
+def read_known(folder: Path) -> Known:
     """Return the recorded versions of a copy; empty without a record."""
     try:
         stored = json.loads(_sibling(folder, "store.json").read_text(encoding="utf-8"))
@@ -223,7 +223,7 @@ def forget(folder: Path) -> None:
     _sibling(folder, "store.json").unlink(missing_ok=True)
 
 
-def draft_of(folder: Path) -> Path:
+def draft_path(folder: Path) -> Path:
     """Return the draft path that a folder is fetched to."""
     return _sibling(folder, "fetching")
 
@@ -484,7 +484,7 @@ class Store:
             return known[1]
         whole, size, pieces = hashlib.sha256(), 0, []
         with path.open("rb") as stream:
-            for data in pieces_of(stream, stat.st_size):
+            for data in read_pieces(stream, stat.st_size):
                 piece = hashlib.sha256(data).hexdigest()
                 if there.get(piece) != len(data):
                     self._objects.write(f"{_pieces_name(key)}/{piece}", data)
@@ -513,7 +513,7 @@ class Store:
         with locked(into):
             if into.exists():
                 return into
-            draft = draft_of(into)
+            draft = draft_path(into)
             listing = self._with_a_listing(key, lambda new: self._bring_all(key, new, draft))
             source = draft
             if set(listing.files) == {into.name}:
@@ -547,11 +547,11 @@ class Store:
         Nothing comes to a copy that is at least as new, and where the store holds nothing of it. Each file is
         replaced whole, or grows, as it did where it was written.
         """
-        if (first := self.listing(key)) is None or known_of(into).covers(first.digest, left_out):
+        if (first := self.listing(key)) is None or read_known(into).covers(first.digest, left_out):
             return False
         with locked(into, wait=wait) as ours:
             listing = self.listing(key) if ours else None
-            if listing is None or known_of(into).covers(listing.digest, left_out):
+            if listing is None or read_known(into).covers(listing.digest, left_out):
                 return False
             # Half-way it is neither the old one nor the new one.
             forget(into)
@@ -691,7 +691,7 @@ def _grows_into(target: Path, entry: Entry) -> bool:
     if target.stat().st_size > entry.size:
         return False
     with target.open("rb") as stream:
-        pieces = list(pieces_of(stream, entry.size))
+        pieces = list(read_pieces(stream, entry.size))
     sizes = entry.sizes()
     for data, piece, size in zip(pieces, entry.pieces, sizes, strict=False):
         if len(data) == size and hashlib.sha256(data).hexdigest() != piece:

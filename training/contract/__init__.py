@@ -56,17 +56,6 @@ from training.contract.methods.policy_gradient import (
     WatchSettings,
 )
 from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
-from training.contract.people import (
-    PEOPLE_KEY,
-    SIGNIFICANT,
-    DriftFigures,
-    GroupDifference,
-    GroupFigures,
-    PeopleReport,
-    Population,
-    ReliabilityFigures,
-    people_from_details,
-)
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -140,13 +129,22 @@ from training.contract.snapshot import (
 from training.contract.validation import (
     BASELINE_NAMES,
     BASELINES_KEY,
+    PEOPLE_KEY,
+    SIGNIFICANT,
     BaselineFigures,
     BaselineName,
     BaselineReport,
     Comparison,
+    DriftFigures,
+    GroupDifference,
+    GroupFigures,
     Interval,
+    PeopleReport,
+    Population,
+    ReliabilityFigures,
     RewardModelValidation,
     baselines_from_details,
+    people_from_details,
     validation_from_figures,
 )
 

@@ -105,7 +105,7 @@ _LONGEST_HANDLE = 200
 _HANDLE = re.compile(r"[^\s-]\S*")
 
 
-def arguments_of(template: str, values: Mapping[str, object]) -> list[str]:
+def command_arguments(template: str, values: Mapping[str, object]) -> list[str]:
     """Return the arguments of a command. A placeholder is a part of one argument, whatever its value holds.
 
     Raises `LauncherError` for a placeholder that is not known, or quotes that do not close.
@@ -168,7 +168,9 @@ class CommandTemplate:
             "variables": ",".join(sorted(job.environment)),
         }
         output = self._run(
-            arguments_of(self.submit_command, values), text=script.read_text(), environment=job.environment
+            command_arguments(self.submit_command, values),
+            text=script.read_text(),
+            environment=job.environment,
         )
         if output.code != 0:
             raise LauncherError(
@@ -189,7 +191,7 @@ class CommandTemplate:
 
     def poll(self, handle: str) -> JobReport:
         """Run the poll command; it writes a line: the state, and why."""
-        output = self._run(arguments_of(self.poll_command, {"handle": handle}))
+        output = self._run(command_arguments(self.poll_command, {"handle": handle}))
         if output.code != 0:
             raise LauncherUnreachableError(f"The poll command failed: {output.error_text}; it is tried again")
         word, _, reason = (output.text.strip().splitlines() or [""])[0].strip().partition(" ")
@@ -203,7 +205,7 @@ class CommandTemplate:
 
     def cancel(self, handle: str) -> None:
         """Run the cancel command."""
-        output = self._run(arguments_of(self.cancel_command, {"handle": handle}))
+        output = self._run(command_arguments(self.cancel_command, {"handle": handle}))
         if output.code != 0:
             raise LauncherError(f"The cancel command failed: {output.error_text}")
 
@@ -211,7 +213,7 @@ class CommandTemplate:
         """Return the last lines that the logs command writes; empty without one."""
         if not self.logs_command:
             return ""
-        output = self._run(arguments_of(self.logs_command, {"handle": handle, "lines": lines}))
+        output = self._run(command_arguments(self.logs_command, {"handle": handle, "lines": lines}))
         return "\n".join(output.text.splitlines()[-lines:])
 
     def look(self) -> Sequence[str]:

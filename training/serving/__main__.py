@@ -26,10 +26,10 @@ from training.serving.metrics import Metrics
 from training.serving.options import (
     KEY_VARIABLE,
     Limits,
-    address_of,
     build_parser,
     keys_of_environment,
     listen,
+    socket_url,
 )
 from training.serving.startup import Startup
 from training.serving.worker import Worker
@@ -81,7 +81,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 
 def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socket) -> None:
-    url = address_of(listening)
+    url = socket_url(listening)
     limits = _limits(options)
     shared = SharedModels(Store(options.store)) if options.store else None
     catalogue = Catalogue(options.models / options.base, options.checkpoints, shared)

@@ -11,7 +11,7 @@ from typing import Any
 
 from training.contract import CHECKPOINT_NAME, MANIFEST_FILE, ContractError, read_manifest
 from training.serving.http import RequestError
-from training.store import NotInStoreError, Store, StoreError, known_of
+from training.store import NotInStoreError, Store, StoreError, read_known
 
 # ── Models of the store that machines share: fetched when one is asked for, so no disk need be shared ──
 
@@ -44,7 +44,7 @@ class SharedModels:
 
     def is_gone(self, folder: Path) -> bool:
         """Return whether a local checkpoint was in the store once and is no longer there."""
-        return bool(known_of(folder).digests) and folder.name not in self.checkpoints()
+        return bool(read_known(folder).digests) and folder.name not in self.checkpoints()
 
     def fetch_checkpoint(self, folder: Path) -> bool:
         """Bring a checkpoint here; whether there is one. Raises `StoreError` where it cannot be had."""
@@ -162,24 +162,24 @@ class Catalogue:
     def entry(self, name: str) -> dict[str, Any]:
         """Return one model. Raises `RequestError` 404 where there is none."""
         if name == self.base_name:
-            return entry_of(name, self.base_folder / "config.json", kind="starter")
+            return model_entry(name, self.base_folder / "config.json", kind="starter")
         if (
             self.shared
             and not (self.checkpoints_folder / name).exists()
             and name in self.shared.checkpoints()
         ):
             # To say that there is one, nothing need be fetched.
-            return entry_of(name, self.checkpoints_folder / name, kind=self.shared.kind(name))
+            return model_entry(name, self.checkpoints_folder / name, kind=self.shared.kind(name))
         manifest = self.folder(name) / MANIFEST_FILE
         try:
             kind: str | None = read_manifest(manifest.parent).kind
         except ContractError:
             # Asking it to answer will say what is wrong with it.
             kind = None
-        return entry_of(name, manifest, kind=kind)
+        return model_entry(name, manifest, kind=kind)
 
 
-def entry_of(name: str, file: Path, *, kind: str | None) -> dict[str, Any]:
+def model_entry(name: str, file: Path, *, kind: str | None) -> dict[str, Any]:
     """Return a model as OpenAI's `/v1/models` lists it. file: its age is the model's."""
     try:
         created = int(file.stat().st_mtime)

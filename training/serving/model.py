@@ -36,7 +36,7 @@ from training.rlhf.methods.people import check_population, group_scores, populat
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.model.templates import TurnEnd, any_of
+from training.rlhf.model.templates import TurnEnd, token_pattern
 from training.rlhf.rollout.distribution import Constraint, ConstraintError
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
@@ -120,7 +120,7 @@ class Texts:
         self._encoder = self._encoders["train"]
         tokenizer = backbone.tokenizer
         self._tools = ToolPrompts(tokenizer)
-        self._control = any_of({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
+        self._control = token_pattern({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
 
     def chat(self, request: ChatRequest) -> list[int]:
         """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""

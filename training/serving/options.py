@@ -56,7 +56,7 @@ def keys_of_environment() -> list[str]:
     return [key, *filter(None, more)] if key else []
 
 
-def address_of(listening: socket.socket) -> str:
+def socket_url(listening: socket.socket) -> str:
     """Return the URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -52,7 +52,7 @@ XML tags:
 {closing}"""
 
 
-def head_of(name: str) -> str:
+def call_head(name: str) -> str:
     """Return the text of a call between its opening and its arguments."""
     return f'\n{{"name": "{name}", "arguments": '
 
@@ -81,7 +81,7 @@ class ToolPrompts:
         except (ContractError, TypeError, AttributeError, KeyError):
             return False
         # White space aside, the call is written as the grammar has it.
-        written = re.sub(r"\s", "", f'{OPENING}{head_of("probe_call")}{{"probe_key": 1}}{_TAIL}')
+        written = re.sub(r"\s", "", f'{OPENING}{call_head("probe_call")}{{"probe_key": 1}}{_TAIL}')
         return all(part in re.sub(r"\s", "", text) for part in (written, "probe_tool", "probe_result"))
 
     def render(self, messages: Sequence[ChatMessage], tools: Sequence[Function], *, thinks: bool) -> str:
@@ -140,7 +140,7 @@ def _as_plain(message: ChatMessage) -> Message:
     if message.role == "tool":
         return Message(role="user", content=f"<tool_response>\n{content}\n</tool_response>")
     calls = [
-        f"{OPENING}{head_of(call.function.name)}{call.function.arguments}{_TAIL}"
+        f"{OPENING}{call_head(call.function.name)}{call.function.arguments}{_TAIL}"
         for call in message.tool_calls or ()
     ]
     text = "\n".join([*filter(None, [content]), *calls])
@@ -260,7 +260,7 @@ class Structures:
         for place, schema in _schemas(request):
             self._check(schema, place)
         try:
-            return self._compiler.compile(grammar_of(request, self._compiler.named_tokens))
+            return self._compiler.compile(request_grammar(request, self._compiler.named_tokens))
         except ConstraintError as error:
             raise _refusal(f"{error}", request.constraining_field) from error
 
@@ -356,7 +356,7 @@ def _with_definitions(part: Mapping[str, Any], schema: Mapping[str, Any]) -> dic
 # ── Grammars ──────────────────────────────────────────────────────────────────────────
 
 
-def grammar_of(request: ChatRequest, named_tokens: Mapping[str, int]) -> str:
+def request_grammar(request: ChatRequest, named_tokens: Mapping[str, int]) -> str:
     """Return the grammar of a request that has a response format or may call tools.
 
     named_tokens: see `Grammars.named_tokens`.
@@ -374,7 +374,7 @@ def grammar_of(request: ChatRequest, named_tokens: Mapping[str, int]) -> str:
         "call: " + " | ".join(f"call_{number}" for number in range(len(functions))),
     ]
     for number, function in enumerate(functions):
-        head, schema = json.dumps(head_of(function.name)), _json(function.arguments_schema)
+        head, schema = json.dumps(call_head(function.name)), _json(function.arguments_schema)
         rules.append(f"call_{number}: {head} {schema} closing")
     calls = "call" if request.parallel_tool_calls is False else r'call ("\n" opening call)*'
     if request.must_call:

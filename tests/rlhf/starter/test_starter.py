@@ -23,7 +23,8 @@ import pytest
 from tests.model_server import ROOT
 from tests.tiny import tiny_model_folder
 from training.rlhf import starter
-from training.rlhf.starter import STARTER_NAME, StarterError, ensure, fetch, read_progress
+from training.rlhf import starter as fetch
+from training.rlhf.starter import STARTER_NAME, StarterError, ensure, read_progress
 
 NOWHERE = "http://127.0.0.1:9"
 """The discard port: nothing listens there, so a connection is refused at once."""

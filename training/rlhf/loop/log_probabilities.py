@@ -266,7 +266,7 @@ _REFERENCE = "reference"
 
 def placed_reference(spec: RunSpec, run_folder: Path) -> RunSpec:
     """The spec with the folder of a reference that is a checkpoint made absolute; it starts at the run's."""
-    name = reference_of(spec)
+    name = reference_name(spec)
     if name in (PARENT, BASE):
         return spec
     folder = str((run_folder / name).resolve())
@@ -274,14 +274,14 @@ def placed_reference(spec: RunSpec, run_folder: Path) -> RunSpec:
     return dataclasses.replace(spec, settings=changed)
 
 
-def reference_of(spec: RunSpec) -> str:
+def reference_name(spec: RunSpec) -> str:
     """`parent`, `base`, or the folder of a checkpoint; `parent` for methods that have no such setting."""
     return str(getattr(spec.settings, "reference", PARENT))
 
 
 def _reference_folder(spec: RunSpec) -> Path | None:
     """Return the checkpoint that is the reference; None is the base."""
-    name = reference_of(spec)
+    name = reference_name(spec)
     if name == BASE or (name == PARENT and spec.parent is None):
         return None
     return Path(spec.parent if name == PARENT and spec.parent else name)
@@ -292,7 +292,7 @@ def _add_frozen(backbone: Backbone, spec: RunSpec, lora: LoraSettings | None) ->
     folder = _reference_folder(spec)
     if folder is None:
         return None
-    if reference_of(spec) == PARENT:
+    if reference_name(spec) == PARENT:
         start_adapter(backbone, _REFERENCE, spec, lora, trainable=False)
         return _REFERENCE
     manifest = backbone.load_adapter(_REFERENCE, folder, trainable=False)

@@ -37,7 +37,7 @@ from training.rlhf.loop.method import Trained, TrainingMethod
 from training.rlhf.loop.training_loop import TrainingLoop
 from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.families import context_of
+from training.rlhf.model.families import context_limit
 from training.rlhf.runtime.config import code_version, library_versions
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import RunFolder, StopRequest, log
@@ -51,7 +51,7 @@ from training.rlhf.tokens.example import Example
 
 def refuse_too_many_tokens(backbone: Backbone, settings: MethodSettings) -> None:
     """Rows longer than the base has positions for would be computed from positions it never saw."""
-    positions = context_of(backbone.config)
+    positions = context_limit(backbone.config)
     if positions is not None and settings.max_tokens > positions:
         raise ContractError(
             f"settings, max_tokens: {settings.max_tokens} is more than {backbone.folder.name} reads "
@@ -174,7 +174,7 @@ def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) 
 def made_method(run: TrainingRun, method: Callable[..., Method]) -> Method:
     """Return the method of a run, which adds its adapter and heads to the backbone."""
     spec = placed_reference(run.spec, run.folder.path)
-    return method(run.backbone, spec, run.spec.settings, cache=_cache_of(run))
+    return method(run.backbone, spec, run.spec.settings, cache=_cache_folder(run))
 
 
 def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
@@ -182,7 +182,7 @@ def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
     settings, folder, processes = run.spec.settings, run.folder, run.processes
     folder.tell("starting", "reading the judgments")
     tokens = TokenCache(
-        _cache_of(run),
+        _cache_folder(run),
         snapshot_digest=run.spec.snapshot_digest,
         tokenizer=run.backbone.tokenizer,
         writes=processes.first,
@@ -223,7 +223,7 @@ def compared(
     return held_out | figures
 
 
-def _cache_of(run: TrainingRun) -> Path:
+def _cache_folder(run: TrainingRun) -> Path:
     return run.folder.path / (run.spec.cache or "cache")
 
 

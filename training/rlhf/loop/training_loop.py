@@ -39,9 +39,9 @@ from training.rlhf.loop.state import (
     MethodState,
     Saved,
     load_state,
-    loss_of,
     resume_key,
     save_state,
+    validation_loss,
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
@@ -262,7 +262,7 @@ class SteppingLoop:
             "The state after step %d had the lowest %s loss (%.4f): it becomes the checkpoint",
             self._best.step,
             "validation" if VALIDATION_LOSS in self._best.figures else "held-out",
-            loss_of(self._best.figures),
+            validation_loss(self._best.figures),
         )
         self._best.put_back(self._backbone, self._adapter)
         return self._best.step, self._best.figures

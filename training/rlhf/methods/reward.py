@@ -60,7 +60,7 @@ from training.rlhf.methods.objectives.segments import SegmentObjective, StepObje
 from training.rlhf.methods.people import (
     NO_DISCOUNT,
     Scores,
-    discount_of,
+    choose_discount,
     fit_people,
     group_names,
     group_scores,
@@ -137,7 +137,7 @@ class RewardModelling(TrainingMethod):
     def begin(self, train: Sequence[Example]) -> None:
         """Let every objective see what it will learn from; fit the head that begins on frozen features."""
         self._trained = frozenset(example.judgment for example in train)
-        self._discount = discount_of(
+        self._discount = choose_discount(
             self._settings,
             comparable(train, MOST_TRAINED_ON_FEATURES),
             self._preferred_features,

@@ -185,12 +185,12 @@ def _routers(model: Any) -> frozenset[str]:
     found = {
         name.rpartition(".")[2]
         for name, outputs in _linear_in(decoder, "")
-        if outputs in _experts_of(decoder.get_submodule(name.rpartition(".")[0].removeprefix(".")))
+        if outputs in _expert_counts(decoder.get_submodule(name.rpartition(".")[0].removeprefix(".")))
     }
     return _ROUTERS | found
 
 
-def _experts_of(module: nn.Module) -> set[int]:
+def _expert_counts(module: nn.Module) -> set[int]:
     counts = (getattr(module, name, None) for name in _EXPERT_COUNTS)
     return {count for count in counts if isinstance(count, int)}
 

@@ -194,7 +194,7 @@ def _pieces(segment: Places, window: int | None, *, capped: bool = False) -> Ite
     before = keys if window is None else window - 1
     for first in range(start, end, length):
         last = min(first + length, end)
-        yield first, last, _last_of(seen, behind=end - last, count=last - first + before)
+        yield first, last, _last_tokens(seen, behind=end - last, count=last - first + before)
 
 
 def block_mask(
@@ -233,7 +233,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return counts[None, None], columns[None, None].contiguous()
 
 
-def _last_of(stretches: Sequence[slice], *, behind: int, count: int) -> list[slice]:
+def _last_tokens(stretches: Sequence[slice], *, behind: int, count: int) -> list[slice]:
     """Return up to `count` tokens of the stretches, which end `behind` tokens before their end."""
     last: list[slice] = []
     for stretch in reversed(stretches):

@@ -24,10 +24,10 @@ from training.contract import ContractError, Quantization
 from training.contract.chat_template import require_template
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
-from training.rlhf.model.families import FULL, SLIDING, output_head, read_supported_config, window_of
+from training.rlhf.model.families import FULL, SLIDING, output_head, read_supported_config, sliding_window
 from training.rlhf.model.linear_layers import quantise, refuse_unable
 from training.rlhf.model.segmented_attention import Scores
-from training.rlhf.model.sharding import local, rows_of, shard_model
+from training.rlhf.model.sharding import local, local_rows, shard_model
 from training.rlhf.model.templates import renderer, whole_row
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
@@ -84,7 +84,7 @@ def _trial_model(model: Any) -> Any:
     text = config.get_text_config()
     text.vocab_size = min(_VOCABULARY, text.vocab_size)
     text.pad_token_id = None
-    if window_of(model.config) is not None:
+    if sliding_window(model.config) is not None:
         text.sliding_window = _WINDOW
     # The weights are the model's own: drawing others must not move the generator of whoever loads it.
     with torch.random.fork_rng(devices=[]):
@@ -147,7 +147,7 @@ def _refuse_other_attention(trial: Any, model: Any, folder: Path) -> None:
             f"{layers} should once, so that keys cannot be kept for generation; choose another base model"
         )
     if not _alike(packed, expected):
-        window = window_of(model.config)
+        window = sliding_window(model.config)
         seen = f"with its window of {window} tokens " if window is not None else ""
         raise ContractError(
             f"{folder}: the attention of model type {kind!r} {seen}cannot be computed over packed answers; "
@@ -497,7 +497,7 @@ def _names_in_files(model: Any, files: WeightFiles) -> dict[str, str] | None:
 @torch.no_grad()
 def _read(model: Any, files: WeightFiles, names: dict[str, str]) -> None:
     targets = {names[name]: target for name, target in _targets(model).items()}
-    for name, value in files.read((name, rows_of(target)) for name, target in targets.items()):
+    for name, value in files.read((name, local_rows(target)) for name, target in targets.items()):
         local(targets[name]).copy_(value)
 
 
@@ -511,7 +511,7 @@ def _receive(model: Any, folder: Path, dtype: torch.dtype, processes: Processes)
     for name, target in _targets(model).items():
         whole = state[name].contiguous() if processes.first else torch.empty(target.shape, dtype=target.dtype)
         dist.broadcast(whole, 0)
-        rows = rows_of(target)
+        rows = local_rows(target)
         local(target).copy_(whole if rows is None else whole[rows])
 
 

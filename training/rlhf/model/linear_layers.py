@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from training.contract import ContractError, Quantization
-from training.rlhf.model.families import blocks_of
+from training.rlhf.model.families import decoder_blocks
 
 _BLOCK = 64
 _PACKAGES: dict[Quantization, tuple[str, str]] = {
@@ -63,7 +63,7 @@ def quantise(model: Any, quantization: Quantization, device: torch.device | str)
     # By name: a layer that is replaced is let go at once.
     layers = [
         (block, name)
-        for block in blocks_of(model)
+        for block in decoder_blocks(model)
         for name, layer in block.named_modules()
         if type(layer) is nn.Linear
     ]

@@ -63,7 +63,7 @@ from training.rlhf.policy_gradient.sampling import (
     Prompt,
     Prompts,
     Sampled,
-    episodes_of,
+    make_episodes,
     read_to_answer,
     seeds_of_step,
     staleness_figures,
@@ -375,7 +375,7 @@ class SamplingLoop(SteppingLoop):
             processes=processes,
             method=method,
         )
-        self._sampler = sampler_of(self._own)
+        self._sampler = sampling_parameters(self._own)
         self._micro_batch_tokens = self._settings.micro_batch_tokens
         self._rows: int | None = None
         self._shapes: StaticShapes | None = None
@@ -414,7 +414,7 @@ class SamplingLoop(SteppingLoop):
         combined, watched = self._scored(sampled)
         self._refuse_scoreless(step, combined)
         clock.lap("seconds_reward")
-        episodes = episodes_of(
+        episodes = make_episodes(
             sampled,
             combined.totals,
             tokenizer=self._backbone.tokenizer,
@@ -664,7 +664,7 @@ def _listed(scores: Sequence[Score]) -> str:
     return "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(3))
 
 
-def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:
+def sampling_parameters(settings: PolicyGradientSettings) -> SamplingParameters:
     """Return a run's sampling parameters, without seeds."""
     drawn = settings.rollout
     return SamplingParameters(

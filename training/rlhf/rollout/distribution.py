@@ -91,7 +91,7 @@ class DeviceNoise:
 Noise = torch.Generator | DeviceNoise
 
 
-def noise_of(seed: int, device: torch.device) -> Noise:
+def make_noise(seed: int, device: torch.device) -> Noise:
     """Return the random numbers of a sample: on CUDA computed there, elsewhere by the CPU's generator.
 
     Both give the same numbers for the same seed whatever else is drawn; they are not each other's.

@@ -22,7 +22,7 @@ import psutil
 
 from training.contract import CHECKPOINT_NAME, ContractError, read_manifest
 from training.rlhf import starter
-from training.serving.catalogue import Catalogue, entry_of, unknown_model
+from training.serving.catalogue import Catalogue, model_entry, unknown_model
 from training.serving.http import RequestError
 
 # ── The base models that can be served, and the base that each model stands on ──
@@ -100,7 +100,7 @@ class Bases:
     def entry(self, name: str) -> dict[str, Any]:
         """Return one model. Raises `RequestError` 404 where there is none."""
         if name in self.names():
-            return entry_of(name, self.folder(name) / "config.json", kind="starter") | {"base": name}
+            return model_entry(name, self.folder(name) / "config.json", kind="starter") | {"base": name}
         return self.catalogue.entry(name) | {"base": self._base_of_checkpoint(name)}
 
 
@@ -167,12 +167,12 @@ def needed_bytes(folder: Path, *, places: int, dtype: str, on_gpu: bool) -> int:
 
 def _parameters_in(folder: Path) -> int:
     try:
-        return sum(_parameters_of(file) for file in folder.glob("*.safetensors"))
+        return sum(_parameter_count(file) for file in folder.glob("*.safetensors"))
     except (OSError, ValueError, KeyError, struct.error):
         return 0
 
 
-def _parameters_of(file: Path) -> int:
+def _parameter_count(file: Path) -> int:
     with file.open("rb") as stream:
         (length,) = struct.unpack("<Q", stream.read(8))
         header = json.loads(stream.read(length))
