@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from training import launchers as node_command
 from training.contract.files import write_atomically
 from training.launchers import (
     Job,
@@ -21,6 +20,7 @@ from training.launchers import (
     LauncherError,
     LauncherUnreachableError,
     Place,
+    node_command,
     run_folder,
 )
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx
 
-from training import launchers as node_command
 from training.launchers import (
     Job,
     JobReport,
@@ -18,6 +17,7 @@ from training.launchers import (
     LauncherError,
     LauncherUnreachableError,
     Place,
+    node_command,
     without_secrets,
 )
 
