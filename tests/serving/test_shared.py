@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from training.contract import Manifest, sha256_of_file, write_manifest
-from training.serving import catalogue as shared
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import RequestError
 from training.store import Store, StoreUnreachableError
@@ -44,7 +43,7 @@ def store() -> Store:
 @pytest.fixture
 def catalogue(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     """On an empty disk; it looks into the store at every question."""
-    monkeypatch.setattr(shared, "_LISTED_FOR_SECONDS", 0.0)
+    monkeypatch.setattr("training.serving.catalogue._LISTED_FOR_SECONDS", 0.0)
     base = tmp_path / "here" / "models" / "base"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
