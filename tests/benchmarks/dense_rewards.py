@@ -37,7 +37,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 WEIGHTS: Mapping[str, float] = {"relevance": 0.3, "factuality": 0.5, "completeness": 0.3}

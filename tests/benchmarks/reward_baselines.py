@@ -64,7 +64,7 @@ from training.rlhf.methods.baselines import (
     surface_tables,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import packed_tokens
 from training.rlhf.train import train_run

@@ -41,7 +41,7 @@ from training.rlhf.losses import plackett_luce
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.config import resolve_dtype
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 from training.rlhf.train import train_run

@@ -29,7 +29,7 @@ from training.contract import (
     write_snapshot,
     write_spec,
 )
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 ROOT = Path(__file__).resolve().parents[2]

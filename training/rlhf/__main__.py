@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from training.contract import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, SPEC_FILE, ContractError, report_of
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 
 # ── Settings of the C library's memory allocation for training ──
 

@@ -24,7 +24,7 @@ from training.contract import (
     write_spec,
 )
 from training.rlhf.__main__ import keep_freed_memory
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 _TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

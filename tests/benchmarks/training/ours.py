@@ -18,7 +18,8 @@ import torch
 
 from tests.benchmarks.training.questions import decided_pairs, one_pair_each, rankings
 from tests.rlhf.runs import make_run
-from training.rlhf.runtime.run_folder import RunFolder, StopRequest
+from training.rlhf.runtime.run_folder import RunFolder
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 
 

@@ -28,7 +28,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import LanguageActor
 from training.rlhf.policy_gradient.update import Evaluated
 from training.rlhf.rewards.protocol import Chat, Reference, Score
-from training.rlhf.runtime.run_folder import StopRequest
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.packing import Batch
 
 METHODS = {"ppo": PPO, "grpo": GRPO, "reinforce": REINFORCE}

@@ -40,7 +40,8 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.families import context_limit
 from training.rlhf.runtime.config import code_version, library_versions
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import RunFolder, StopRequest, log
+from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.encoding import TokenCache
 from training.rlhf.tokens.example import Example
 
