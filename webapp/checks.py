@@ -20,7 +20,7 @@ from django.db import DatabaseError, connections
 from django.db.migrations.executor import MigrationExecutor
 
 from training.launchers import LauncherError
-from training.launchers.command import OF_OTHERS, OF_SUBMIT, arguments_of
+from training.launchers.command import OF_OTHERS, OF_SUBMIT, command_arguments
 from training.store import Objects, StoreError
 from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.table import REMOVED
@@ -179,7 +179,7 @@ def launchers_are_set_up(app_configs: Any, **_: Any) -> list[CheckMessage]:
     for part, placeholders in commands.items():
         variable = f"RONDO_COMMAND_{part}"
         try:
-            arguments_of(getattr(settings, variable), dict.fromkeys(placeholders, ""))
+            command_arguments(getattr(settings, variable), dict.fromkeys(placeholders, ""))
         except LauncherError as error:
             messages.append(
                 Error(f"{variable}: {error}.", hint="See the guide on commands.", id="rondo.E024")

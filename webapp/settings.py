@@ -13,7 +13,7 @@ import environ
 from kombu import Exchange, Queue
 
 from training.contract import log_lines
-from training.contract.private_files import make_home_private
+from training.contract.files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
@@ -37,7 +37,7 @@ RONDO_IMPORTS = RONDO_HOME / "imports"
 # Files shared between machines; each works in its RONDO_HOME. Empty: only RONDO_HOME.
 RONDO_STORE_URL = env["RONDO_STORE_URL"].rstrip("/")
 RONDO_UPLOADED_FILES = (
-    "training.files.uploads.SharedUploads" if RONDO_STORE_URL else "annotation.exchange.uploads.UploadedFiles"
+    "training.files.shared.SharedUploads" if RONDO_STORE_URL else "annotation.exchange.uploads.UploadedFiles"
 )
 RONDO_HOST = env["RONDO_HOST"]
 RONDO_PORT = env["RONDO_PORT"]

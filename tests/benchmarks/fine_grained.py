@@ -38,7 +38,7 @@ from training.contract import (
     write_spec,
 )
 from training.rlhf.data import build_examples
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     average_precision,
     cohen_kappa,
     f1_at,

@@ -21,7 +21,7 @@ from training.contract import (
     RunSpec,
     settings_from_json,
 )
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.policy_gradient.loop import PolicyGradient
 

@@ -51,7 +51,7 @@ from training.contract import (
 )
 from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import FeatureCache
+from training.rlhf.measures.features import FeatureCache
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import (
     Pairs,

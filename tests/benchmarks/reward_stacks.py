@@ -236,8 +236,7 @@ def read_features(options: argparse.Namespace) -> None:
     import torch
 
     from tests.benchmarks.reward_baselines import SETS, examples_of
-    from training.rlhf.measures.frozen_features import pooled
-    from training.rlhf.measures.surface import surface_features
+    from training.rlhf.measures.features import pooled, surface_features
     from training.rlhf.model.backbone import Backbone
     from training.rlhf.tokens.packing import pack
 

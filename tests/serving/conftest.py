@@ -14,7 +14,7 @@ import torch
 from tests.model_server import RunningServer, running_model_server
 from tests.tiny import tiny_model_folder
 from training.contract import CheckpointKind, LoraSettings, PreferenceSettings, RewardSettings, RunSpec
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 
 BASE = "SmolLM2-135M-Instruct"

@@ -17,7 +17,7 @@ from tests.model_server import RunningServer
 from tests.serving.conftest import BASE, Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
 from training.contract import LoraSettings, RatingHead, RewardSettings, RunSpec, SegmentHead
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 
 CHAT = [{"role": "user", "content": "What is the sun?"}]

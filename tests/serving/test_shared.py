@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from training.contract import Manifest, sha256_of_file, write_manifest
-from training.serving import shared
-from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.shared import SharedModels
+from training.serving.catalogue import Catalogue, SharedModels
+from training.serving.http import RequestError
 from training.store import Store, StoreUnreachableError
 
 
@@ -45,7 +43,7 @@ def store() -> Store:
 @pytest.fixture
 def catalogue(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue:
     """On an empty disk; it looks into the store at every question."""
-    monkeypatch.setattr(shared, "_LISTED_FOR_SECONDS", 0.0)
+    monkeypatch.setattr("training.serving.catalogue._LISTED_FOR_SECONDS", 0.0)
     base = tmp_path / "here" / "models" / "base"
     base.mkdir(parents=True)
     (base / "config.json").write_text("{}")
@@ -93,7 +91,7 @@ def test_while_the_store_is_away_what_is_here_is_served_and_the_rest_asked_for_l
         raise StoreUnreachableError("The cable is cut.")
 
     for what in ("read", "sizes"):
-        monkeypatch.setattr(f"training.store.objects.Objects.{what}", nobody)
+        monkeypatch.setattr(f"training.store.Objects.{what}", nobody)
     assert catalogue.folder("tea-1").is_dir()
     assert catalogue.names() == ["base", "tea-1", "tea-2"]
     with pytest.raises(RequestError, match="The cable is cut") as caught:

@@ -17,8 +17,8 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
 from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.shelf import Shelf
+from training.serving.http import RequestError
+from training.serving.model import Shelf
 from training.serving.worker import NotNowError
 
 

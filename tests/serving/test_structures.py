@@ -18,7 +18,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.samples import Sample, SampleRequest, end_tokens
 from training.rlhf.sampling import SamplingParameters
-from training.serving.errors import RequestError
+from training.serving.http import RequestError
 from training.serving.requests import ChatRequest
 from training.serving.structures import Structures
 

@@ -11,10 +11,9 @@ import pytest
 
 from tests.serving.conftest import BASE
 from tests.tiny import CHAT_TEMPLATE, tiny_tokenizer
-from training.rlhf.rollout.constraint import Grammars
+from training.rlhf.rollout.distribution import Grammars
 from training.serving.requests import ChatMessage, ChatRequest, Function
-from training.serving.structures import grammar_of
-from training.serving.tool_calls import CallReader, ToolPrompts
+from training.serving.structures import CallReader, ToolPrompts, request_grammar
 
 CHAT: list[Any] = [{"role": "user", "content": "How warm is it in Paris?"}]
 PARAMETERS = {
@@ -234,7 +233,7 @@ def may_end(text: str, *, added: bool = False, **fields: Any) -> bool | None:
     )
     end = tokenizer.eos_token_id
     grammars = Grammars(tokenizer, vocabulary=len(tokenizer), ends=[end])
-    constraint = grammars.compile(grammar_of(request, grammars.named_tokens))
+    constraint = grammars.compile(request_grammar(request, grammars.named_tokens))
     for id in tokenizer(text, add_special_tokens=False)["input_ids"]:
         if not constraint.allowed()[id]:
             return None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from training.serving.errors import RequestError
+from training.serving.http import RequestError
 from training.serving.worker import Emit, Job, NotNowError, Worker
 
 

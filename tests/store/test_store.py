@@ -18,8 +18,8 @@ from training.store import (
     Store,
     StoreError,
     StoreUnreachableError,
+    locked,
 )
-from training.store.locals import locked
 
 
 def written(folder: Path, **texts: str) -> Path:
@@ -335,7 +335,7 @@ def test_a_store_that_does_not_answer_says_so_and_what_to_look_at(
 ):
     # Nobody listens on the discard port; the library's own patience is not what is tested.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("training.store.objects._options", lambda protocol: {"skip_instance_cache": True})
+    monkeypatch.setattr("training.store._options", lambda protocol: {"skip_instance_cache": True})
     with pytest.raises(StoreUnreachableError, match=r"does not answer .*Check RONDO_STORE_URL"):
         Store(s3_url).publish("runs/run", written(tmp_path / "run", a_txt="a"))
 

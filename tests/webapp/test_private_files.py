@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from training.contract.private_files import make_private_folder
+from training.contract.files import make_private_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 

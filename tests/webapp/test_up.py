@@ -15,8 +15,7 @@ from pytest_django import Settings
 
 from tests.tiny import tiny_model_folder
 from tests.webapp.running import PATIENCE, RunningUp, free_port, still_alive
-from training.rlhf.starter import STARTER_NAME
-from training.rlhf.starter.ways import is_complete
+from training.rlhf.starter import STARTER_NAME, is_complete
 from webapp.supervision import programs
 
 pytestmark = pytest.mark.slow

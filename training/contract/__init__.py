@@ -15,17 +15,6 @@ understand and names the row and the field.
 """
 
 from annotation.record.base import ContractError
-from training.contract.baselines import (
-    BASELINE_NAMES,
-    BASELINES_KEY,
-    BaselineFigures,
-    BaselineName,
-    BaselineReport,
-    Comparison,
-    Interval,
-    baselines_from_details,
-)
-from training.contract.chat import with_context
 from training.contract.checkpoint import (
     CHECKPOINT_NAME,
     HEADS_FILE,
@@ -44,22 +33,6 @@ from training.contract.files import (
     canonical_json,
     sha256_of_file,
     write_atomically,
-)
-from training.contract.liveness import (
-    HEARTBEAT_SECONDS,
-    LOCK_FILE,
-    FolderReport,
-    has_trainer,
-    is_locked_here,
-    lock_content,
-    read_holder,
-    report_of,
-)
-from training.contract.machine import (
-    MACHINE_FILE,
-    MachineUse,
-    append_machine_use,
-    read_machine_use,
 )
 from training.contract.methods import SETTINGS, Method, Settings, settings_from_json
 from training.contract.methods.common import (
@@ -83,19 +56,6 @@ from training.contract.methods.policy_gradient import (
     WatchSettings,
 )
 from training.contract.methods.reward import CompletenessHead, RatingHead, RewardSettings, SegmentHead
-from training.contract.parts import JudgmentPart, part_of_prompt
-from training.contract.people import (
-    PEOPLE_KEY,
-    SIGNIFICANT,
-    DriftFigures,
-    GroupDifference,
-    GroupFigures,
-    PeopleReport,
-    Population,
-    ReliabilityFigures,
-    people_from_details,
-)
-from training.contract.prompts import SnapshotPrompt
 from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
@@ -124,35 +84,69 @@ from training.contract.run import (
     write_spec,
     write_status,
 )
-from training.contract.samples import (
+from training.contract.run_folder import (
+    HEARTBEAT_SECONDS,
+    LOCK_FILE,
+    MACHINE_FILE,
     SAMPLES_FILE,
     WATCH_MARK,
+    FolderReport,
+    MachineUse,
     SampledAnswer,
     SampledToken,
+    append_machine_use,
+    has_trainer,
+    is_locked_here,
+    lock_content,
+    read_holder,
+    read_machine_use,
     read_samples,
     read_watch_warnings,
+    report_of,
 )
 from training.contract.snapshot import (
+    SNAPSHOT_HEADER_FILE,
+    SNAPSHOT_PROMPTS_FILE,
+    SNAPSHOT_ROWS_FILE,
+    JudgmentPart,
     Message,
     Passage,
     SnapshotCompletion,
+    SnapshotHeader,
+    SnapshotPrompt,
     SnapshotReview,
     SnapshotRow,
     SnapshotStepLabels,
     Split,
     decided_pairs,
-)
-from training.contract.snapshot_folder import (
-    SNAPSHOT_HEADER_FILE,
-    SNAPSHOT_PROMPTS_FILE,
-    SNAPSHOT_ROWS_FILE,
-    SnapshotHeader,
+    part_of_prompt,
     read_prompts,
     read_snapshot,
     read_snapshot_header,
+    with_context,
     write_snapshot,
 )
-from training.contract.validation import RewardModelValidation, validation_from_figures
+from training.contract.validation import (
+    BASELINE_NAMES,
+    BASELINES_KEY,
+    PEOPLE_KEY,
+    SIGNIFICANT,
+    BaselineFigures,
+    BaselineName,
+    BaselineReport,
+    Comparison,
+    DriftFigures,
+    GroupDifference,
+    GroupFigures,
+    Interval,
+    PeopleReport,
+    Population,
+    ReliabilityFigures,
+    RewardModelValidation,
+    baselines_from_details,
+    people_from_details,
+    validation_from_figures,
+)
 
 __all__ = [
     "ALL_LINEAR",

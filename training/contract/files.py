@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,3 +81,43 @@ def read_record(cls: type[T], path: Path) -> T:
     values = read_json(path)
     require_format(values, str(path))
     return decode(cls, values, str(path))
+
+
+# ── Files readable by this process's user alone: databases, keys, uploads, back-ups ──
+#
+# On the standard library alone: the settings call it before Django is there.
+
+
+FOLDER_MODE = 0o700
+FILE_MODE = 0o600
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder, or remove others' rights to an existing one.
+
+    Leaves alone other users' folders and shared ones such as /tmp.
+    """
+    path.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+    _restrict(path, FOLDER_MODE)
+
+
+def make_home_private(home: Path, *, checked: tuple[str, ...] = ()) -> None:
+    """Write private files from now on, and remove others' rights to those directly below `home`.
+
+    checked: files that a system check reports instead, because their content may be exposed already.
+    """
+    os.umask(0o077)
+    make_private_folder(home)
+    for path in home.iterdir():
+        if path.name not in checked:
+            _restrict(path, FOLDER_MODE if path.is_dir() else FILE_MODE)
+
+
+def _restrict(path: Path, mode: int) -> None:
+    # Another process may remove the path meanwhile; of what belongs to another user nothing can be changed.
+    with suppress(FileNotFoundError, PermissionError):
+        status = path.lstat()
+        is_shared = status.st_mode & stat.S_ISVTX
+        is_plain = stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)
+        if is_plain and not is_shared and stat.S_IMODE(status.st_mode) & 0o077:
+            path.chmod(mode)

@@ -4,6 +4,8 @@ Below RONDO_HOME every machine has its copy. Finished files are sent to the stor
 it. Without a store nothing here has an effect.
 """
 
+from __future__ import annotations
+
 import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from django.conf import settings
 
 from annotation.errors import Refusal, Unavailable
+from annotation.exchange.uploads import UploadedFiles
 from training.store import NotInStoreError, Store, StoreError, StoreUnreachableError
 
 logger = logging.getLogger(__name__)
@@ -113,3 +116,23 @@ def size_in_store(path: Path) -> int:
         listing = store.listing(key)
     files = listing.files.items() if listing else ()
     return sum(entry.size for name, entry in files if not inside or name.startswith(f"{inside}/"))
+
+
+# ── Uploaded files in the store that workers share: received by one host, imported by another ──
+
+
+class SharedUploads(UploadedFiles):
+    """Uploads in the store, with a local copy."""
+
+    def keep(self, path: Path) -> None:
+        """Send the file. Raises if the store refuses it: then nothing was received."""
+        publish(path)
+
+    def here(self, path: Path) -> Path:
+        """Fetch the file if it is missing here."""
+        return fetched(path)
+
+    def remove(self, path: Path) -> None:
+        """Remove the file here and in the store."""
+        super().remove(path)
+        forget(path)

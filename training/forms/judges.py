@@ -7,8 +7,9 @@ from django.utils.translation import gettext_lazy as _
 from annotation.models import Project, RubricVersion
 from annotation.selectors.rubrics import published_versions
 from training.choices import WRITES_TEXT
+from training.judging import DEFAULT_TEMPLATE
 from training.models import Checkpoint
-from training.services.judges import DEFAULT_TEMPLATE, rounds_to_judge
+from training.services.judges import rounds_to_judge
 from training.services.rubric_drafts import LEAST_PAIRS, MOST_PAIRS
 
 # ── Judges ──

@@ -2,25 +2,88 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import string
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from training.contract.files import write_atomically
-from training.launchers.commands import Output, run
-from training.launchers.node_command import node_command, run_folder
-from training.launchers.protocol import (
+from training.launchers import (
     Job,
     JobReport,
     JobState,
     LauncherError,
     LauncherUnreachableError,
     Place,
+    node_command,
+    run_folder,
 )
+
+# ── Programs of a scheduler: run without a shell, with a limit of time, their errors in plain words ──
+
+
+_SECONDS = 30.0
+_MOST_CHARACTERS = 400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """The output of a program, and its exit status."""
+
+    code: int
+    text: str
+    error: str
+
+    @property
+    def error_text(self) -> str:
+        """Return what it wrote, the error first, in one short line."""
+        words = " ".join((self.error or self.text).split())
+        return words[:_MOST_CHARACTERS] or f"nothing, exit status {self.code}"
+
+
+def run(
+    command: Sequence[str],
+    *,
+    launcher: str,
+    text: str = "",
+    environment: Mapping[str, str] | None = None,
+    seconds: float = _SECONDS,
+) -> Output:
+    """Run a program. Raises `LauncherUnreachableError` for one that does not end, `LauncherError` without it.
+
+    environment: the variables that it gets in addition to this process's.
+    """
+    try:
+        done = subprocess.run(
+            list(command),
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+            env={**os.environ, **(environment or {})},
+        )
+    except FileNotFoundError:
+        raise LauncherError(
+            f"{launcher}: the program {command[0]} is not on this machine; install it, or choose another "
+            "launcher in the recipe or in RONDO_LAUNCHER"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise LauncherUnreachableError(
+            f"{launcher}: {command[0]} did not answer within {seconds:.0f} seconds; it is tried again"
+        ) from None
+    except OSError as error:
+        raise LauncherError(f"{launcher}: {command[0]} cannot be run ({error.strerror})") from None
+    return Output(code=done.returncode, text=done.stdout, error=done.stderr)
+
+
+# ── Command ──
+
 
 OF_SUBMIT = (
     "script",
@@ -42,7 +105,7 @@ _LONGEST_HANDLE = 200
 _HANDLE = re.compile(r"[^\s-]\S*")
 
 
-def arguments_of(template: str, values: Mapping[str, object]) -> list[str]:
+def command_arguments(template: str, values: Mapping[str, object]) -> list[str]:
     """Return the arguments of a command. A placeholder is a part of one argument, whatever its value holds.
 
     Raises `LauncherError` for a placeholder that is not known, or quotes that do not close.
@@ -105,7 +168,9 @@ class CommandTemplate:
             "variables": ",".join(sorted(job.environment)),
         }
         output = self._run(
-            arguments_of(self.submit_command, values), text=script.read_text(), environment=job.environment
+            command_arguments(self.submit_command, values),
+            text=script.read_text(),
+            environment=job.environment,
         )
         if output.code != 0:
             raise LauncherError(
@@ -126,7 +191,7 @@ class CommandTemplate:
 
     def poll(self, handle: str) -> JobReport:
         """Run the poll command; it writes a line: the state, and why."""
-        output = self._run(arguments_of(self.poll_command, {"handle": handle}))
+        output = self._run(command_arguments(self.poll_command, {"handle": handle}))
         if output.code != 0:
             raise LauncherUnreachableError(f"The poll command failed: {output.error_text}; it is tried again")
         word, _, reason = (output.text.strip().splitlines() or [""])[0].strip().partition(" ")
@@ -140,7 +205,7 @@ class CommandTemplate:
 
     def cancel(self, handle: str) -> None:
         """Run the cancel command."""
-        output = self._run(arguments_of(self.cancel_command, {"handle": handle}))
+        output = self._run(command_arguments(self.cancel_command, {"handle": handle}))
         if output.code != 0:
             raise LauncherError(f"The cancel command failed: {output.error_text}")
 
@@ -148,7 +213,7 @@ class CommandTemplate:
         """Return the last lines that the logs command writes; empty without one."""
         if not self.logs_command:
             return ""
-        output = self._run(arguments_of(self.logs_command, {"handle": handle, "lines": lines}))
+        output = self._run(command_arguments(self.logs_command, {"handle": handle, "lines": lines}))
         return "\n".join(output.text.splitlines()[-lines:])
 
     def look(self) -> Sequence[str]:

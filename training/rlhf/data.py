@@ -22,9 +22,8 @@ from annotation.record.judgment import CorrectionPart
 from training.contract import ContractError, SnapshotRow, with_context
 from training.contract.chat_template import Thinking
 from training.rlhf.losses import NOT_ORDERED
-from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.encoding import Answered, Encoder, TokenCache, shorten
 from training.rlhf.tokens.example import Example, Labels, Missing, RowLabels, UsedLabels, among
-from training.rlhf.tokens.token_cache import TokenCache
 
 # ── The tokens in which a corrected answer differs from its original ──
 

@@ -33,15 +33,14 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 from training.contract import HEADS_FILE, ContractError, Manifest, base_digest, manifest_digest, read_manifest
-from training.rlhf.model.adapter_files import ADAPTER_CONFIG_FILE, ADAPTER_FILE
-from training.rlhf.model.adapters import holds_all_weights
+from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE, holds_all_weights
 from training.rlhf.model.backbone import OFFSET, READS, SCORE
 from training.rlhf.model.templates import add_turn_end, turn_end_id
 
 # ── A reward model as transformers' sequence classification: one label, whose logit is the score ──
 
 
-def classifier_of(model: Any, heads: Mapping[str, Tensor], tokenizer: Any) -> Any | None:
+def make_classifier(model: Any, heads: Mapping[str, Tensor], tokenizer: Any) -> Any | None:
     """Return a reward model's transformer with its head `score` as one classifier, and let the tokenizer pad
     as that one expects it.
 
@@ -246,7 +245,7 @@ def _merged(checkpoint: Path, base: Path, dtype: str) -> Any:
 def _write_merged(model: Any, heads: Mapping[str, Tensor], tokenizer: Any, out: Path) -> str:
     """Write a merged model, a reward model as a sequence classifier where it can be one; return a remark for
     the model card."""
-    classifier = classifier_of(model, heads, tokenizer)
+    classifier = make_classifier(model, heads, tokenizer)
     if classifier is not None:
         classifier.save_pretrained(out)
         end = tokenizer.convert_ids_to_tokens(turn_end_id(tokenizer))

@@ -28,17 +28,22 @@ from training.contract import (
     read_snapshot_header,
     read_spec,
 )
-from training.rlhf.loop.checkpoints import save_checkpoint
-from training.rlhf.loop.run import RunResult, TrainingRun, refuse_too_many_tokens, train_on_judgments
+from training.model_server import ServerError
+from training.rlhf.loop.run import (
+    RunResult,
+    TrainingRun,
+    refuse_too_many_tokens,
+    save_checkpoint,
+    train_on_judgments,
+)
 from training.rlhf.loop.state import resume_key
-from training.rlhf.loop.stepping import DivergedError
+from training.rlhf.loop.training_loop import DivergedError
 from training.rlhf.methods.dpo import DirectPreference
 from training.rlhf.methods.kto import KahnemanTversky
 from training.rlhf.methods.reward import train_reward_model
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.loop import train_on_samples
-from training.rlhf.rollout.compatible_server import ServerError
 from training.rlhf.runtime.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.runtime.processes import Processes, join_processes, lost_another_process
 from training.rlhf.runtime.run_folder import FolderInUseError, RunFolder, locked, log

@@ -29,7 +29,7 @@ from transformers.utils import logging as transformers_logging
 from annotation.agreement.shares import wilson_interval
 from training.contract import ContractError, Message, manifest_digest
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.from_settings import learned_reward, reward_settings
+from training.rlhf.rewards.combination import learned_reward, reward_settings
 from training.rlhf.rewards.protocol import Reward
 
 # ── Items of a yardstick: a prompt, responses that are right, and responses that are wrong ──
@@ -210,7 +210,7 @@ class Figure:
     high: float | None = None
 
 
-def share_of(hits: Sequence[float]) -> Figure:
+def hit_share(hits: Sequence[float]) -> Figure:
     """Return the mean of hits between 0 and 1; an equal score counts as a miss."""
     value = sum(hits) / len(hits)
     low, high = wilson_interval(sum(hits), len(hits))
@@ -236,15 +236,15 @@ def by_subset(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
 def accuracy_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     """Return the share of items whose right responses all score above the wrong ones, of subsets and all."""
     figures = {
-        name: share_of([result.margin > 0 for result in some]) for name, some in by_subset(scored).items()
+        name: hit_share([result.margin > 0 for result in some]) for name, some in by_subset(scored).items()
     }
-    return {"all": share_of([result.margin > 0 for result in scored]), **_without(figures, "all")}
+    return {"all": hit_share([result.margin > 0 for result in scored]), **_without(figures, "all")}
 
 
 def reward_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     """Return RewardBench 2's figures: accuracy of the best of four, the score of ties, and their mean."""
     figures = {
-        name: ties_figure(some) if name == TIES else share_of([result.margin > 0 for result in some])
+        name: ties_figure(some) if name == TIES else hit_share([result.margin > 0 for result in some])
         for name, some in by_subset(scored).items()
     }
     return {"all": mean_over(list(figures.values())), **figures}
@@ -292,7 +292,7 @@ def rm_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     """
 
     def hits(some: Sequence[Scored], cells: Sequence[tuple[int, int]]) -> Figure:
-        return share_of(
+        return hit_share(
             [sum(result.chosen[i] > result.rejected[j] for i, j in cells) / len(cells) for result in some]
         )
 
@@ -457,10 +457,10 @@ def main(arguments: list[str] | None = None) -> None:
     result |= {"set": options.set, "checkpoint": manifest_digest(options.checkpoint)}
     if options.out is not None:
         options.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    print(table_of(result))
+    print(result_table(result))
 
 
-def table_of(result: Mapping[str, Any]) -> str:
+def result_table(result: Mapping[str, Any]) -> str:
     """Return a result as a table for a terminal."""
     lines = [f"{result['title']}: {result['items']} items, {result['left_out']} left out"]
     for name, figure in result["figures"].items():

@@ -7,7 +7,7 @@ from typing import Any
 from annotation.agreement.estimate import Estimate
 from annotation.models import RubricVersion
 from annotation.record.judgment import Scale
-from training.contract.rubric import Rubric, RubricCriterion
+from training.judging import Rubric, RubricCriterion
 from training.models import RubricDraft
 
 # ── Rubrics ──

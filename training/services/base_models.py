@@ -27,9 +27,7 @@ from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import run_job
 from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
 from training.contract import SOURCE_FILE, RewardSettings, Settings
-from training.engine import Engine, EngineError, check_url, key_of
-from training.engine.client import OPENAI
-from training.engine.servers import GuardedTransport, base_of
+from training.engine import OPENAI, Engine, EngineError, GuardedTransport, base_of, check_url, key_of
 from training.files import shared
 from training.files.hub import HubError, HubModel, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name

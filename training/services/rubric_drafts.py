@@ -20,12 +20,23 @@ from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from training.choices import WRITES_TEXT, JobKind, TaskName
-from training.contract.rubric import LONGEST_REPLY, Rubric, RubricCriterion, RubricReplyError, read_scores
 from training.engine import Engine, EngineError, engine_for
+from training.judging import (
+    LONGEST_REPLY,
+    RUBRIC_TEMPLATE,
+    Chat,
+    Rubric,
+    RubricCriterion,
+    UnreadableError,
+    ask,
+    conversation_text,
+    fill,
+    question,
+    read_scores,
+)
 from training.models import Checkpoint, RubricDraft
 from training.selectors.drift import people_judged
 from training.selectors.projects import chat_of
-from training.services.judges import RUBRIC_TEMPLATE, again, question
 from training.services.sampling import retry_until_available
 
 # ── Criteria that a model proposes from preference pairs ──
@@ -130,11 +141,10 @@ class Proposal:
     words: frozenset[str] = field(default_factory=frozenset)
 
 
-def proposal_question(pairs: Sequence[Pair]) -> list[dict[str, str]]:
-    """Return the chat that asks for criteria. A substituted text is never searched for placeholders."""
+def proposal_question(pairs: Sequence[Pair]) -> Chat:
+    """Return the chat that asks for criteria."""
     shown = "\n\n".join(_shown(number, pair) for number, pair in enumerate(pairs, start=1))
-    filled = {"count": str(len(pairs)), "pairs": shown, "example": _EXAMPLE}
-    return [{"role": "user", "content": re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], _QUESTION)}]
+    return fill(_QUESTION, {"count": str(len(pairs)), "pairs": shown, "example": _EXAMPLE})
 
 
 def cut(text: str) -> str:
@@ -145,10 +155,10 @@ def cut(text: str) -> str:
 def read_proposals(text: str) -> list[Proposal]:
     """Return the criteria of a reply, at most `MOST_OF_A_REPLY`; lines of another form are ignored.
 
-    Raises `RubricReplyError` where there is none.
+    Raises `UnreadableError` where there is none.
     """
     if len(text) > LONGEST_REPLY:
-        raise RubricReplyError(f"The reply has more than {LONGEST_REPLY} characters.")
+        raise UnreadableError(f"The reply has more than {LONGEST_REPLY} characters.")
     proposals = []
     for line in text.splitlines():
         match = _LINE.fullmatch(line[:2000])
@@ -160,7 +170,7 @@ def read_proposals(text: str) -> list[Proposal]:
         if len(name) <= _LONGEST_NAME and len(question) <= _LONGEST_QUESTION:
             proposals.append(Proposal(name, question, words=_words(f"{name} {question}")))
     if not proposals:
-        raise RubricReplyError("There is no line of the form “Criterion: name | question”.")
+        raise UnreadableError("There is no line of the form “Criterion: name | question”.")
     return proposals[:MOST_OF_A_REPLY]
 
 
@@ -181,13 +191,12 @@ def merged(proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _shown(number: int, pair: Pair) -> str:
-    filled = {
-        "number": str(number),
-        "conversation": cut("\n\n".join(f"{turn['role']}: {turn['content']}" for turn in pair.conversation)),
-        "winner": cut(pair.winner),
-        "loser": cut(pair.loser),
-    }
-    return re.sub(r"\{(\w+)\}", lambda match: filled[match[1]], _PAIR)
+    return _PAIR.format(
+        number=number,
+        conversation=cut(conversation_text(pair.conversation)),
+        winner=cut(pair.winner),
+        loser=cut(pair.loser),
+    )
 
 
 def _alike(proposal: Proposal, other: Proposal) -> bool:
@@ -427,17 +436,11 @@ class _Model:
 
     def propose(self, pairs: Sequence[Pair]) -> list[Proposal]:
         """Return the criteria that explain some pairs; none where no reply can be read."""
-        chat = messages = proposal_question(pairs)
-        for _attempt in range(ATTEMPTS):
-            text = self._answer(messages)
-            if text is None:
-                break
-            try:
-                return read_proposals(text)
-            except RubricReplyError as error:
-                messages = again(chat, text, str(error))
-        self.unread += 1
-        return []
+        try:
+            return ask(proposal_question(pairs), self._answer, read_proposals, attempts=ATTEMPTS)
+        except UnreadableError:
+            self.unread += 1
+            return []
 
     def check(self, pair: Pair, rubric: Rubric, checks: Sequence[Check]) -> bool:
         """Score a held-out pair in both orders and count each criterion; False where it cannot be scored."""
@@ -455,31 +458,23 @@ class _Model:
 
     def _scores(self, pair: Pair, answers: Sequence[str], rubric: Rubric) -> list[tuple[int, int]] | None:
         """Return both answers' values by criterion; None where no reply can be read."""
-        chat = messages = question(
+        chat = question(
             RUBRIC_TEMPLATE,
             guidelines=self._guidelines,
             conversation=pair.conversation,
             answers=[cut(answer) for answer in answers],
             rubric=rubric,
         )
-        for _attempt in range(ATTEMPTS):
-            text = self._answer(messages)
-            if text is None:
-                return None
-            try:
-                read = read_scores(text, rubric, 2)
-            except RubricReplyError as error:
-                messages = again(chat, text, str(error))
-                continue
-            if read is None:
-                return None
-            return [
-                (read[0][criterion.key].value, read[1][criterion.key].value) for criterion in rubric.criteria
-            ]
-        return None
+        try:
+            read = ask(chat, self._answer, lambda text: read_scores(text, rubric, 2), attempts=ATTEMPTS)
+        except UnreadableError:
+            return None
+        if read is None:
+            return None
+        return [(read[0][criterion.key].value, read[1][criterion.key].value) for criterion in rubric.criteria]
 
-    def _answer(self, chat: list[dict[str, str]]) -> str | None:
-        """Return the model's reply; None where its server refuses this very text."""
+    def _answer(self, chat: Chat) -> str:
+        """Return the model's reply. Raises `UnreadableError` where its server refuses this very text."""
         name = self._draft.checkpoint.name
         try:
             [answer] = retry_until_available(
@@ -497,7 +492,7 @@ class _Model:
             if error.status not in _REFUSES_TEXT:
                 raise
             logger.warning("%s: %s", self._draft, error)
-            return None
+            raise UnreadableError(str(error)) from error
         return answer.text.replace("\x00", "")
 
 

@@ -28,9 +28,9 @@ from training.engine import (
     Engines,
     EngineUnavailableError,
     EngineUnknownModelError,
+    Sampling,
     engine_for,
 )
-from training.engine.client import Sampling
 from training.models import Checkpoint, Round
 from training.recipe import POLICY, RIVAL, Recipe, SamplingSettings
 from training.selectors.evaluations import trained_by

@@ -29,10 +29,10 @@ from annotation.services.suggestions.storing import SuggestionInput, store_sugge
 from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.contract.segmentation import segment
 from training.engine import Engine, EngineError, Scores, engine_for
+from training.judging import Chat, UnreadableError, answer_fields, ask, fill, read_ranking
+from training.judging import check_template as check_judging_template
 from training.models import Checkpoint, SuggestionSource
 from training.selectors.projects import chat_of
-from training.services import judges
-from training.services.judges import UnreadableError, again, read_reply
 from training.services.sampling import retry_until_available
 
 # ── Questions to an AI annotator, and the reading of its reply ──
@@ -63,7 +63,7 @@ A quote is copied from the answer, character by character. Categories of spans: 
 missing information: {missing}. "confidence" is from 0 to 1. The ranking puts the best answer first, with > \
 for "better than" and = for "as good as"."""
 
-PLACES = ("guidelines", "conversation", "answers", "form", "spans", "missing")
+FIELDS = ("guidelines", "conversation", "answers", "form", "spans", "missing")
 _LONGEST_TEXT = 2_000
 _MOST_OF_A_KIND = 20
 
@@ -84,7 +84,7 @@ class Question:
 
 def check_template(template: str) -> None:
     """Refuse a template that shows nothing to review, or has a place that nothing fills."""
-    judges.check_template(template, PLACES)
+    check_judging_template(template, FIELDS)
 
 
 def chat_about(
@@ -93,19 +93,14 @@ def chat_about(
     template: str,
     guidelines: str,
     conversation: Sequence[Mapping[str, str]],
-) -> list[dict[str, str]]:
+) -> Chat:
     """Return the chat that asks for suggestions."""
-    return judges.fill_template(
-        template,
-        guidelines=guidelines,
-        conversation=conversation,
-        answers=list(question.texts.values()),
-        more={
-            "form": form_of(question),
-            "spans": _described(question.of_scope(CategoryScope.SPAN)),
-            "missing": _described(question.of_scope(CategoryScope.MISSING)),
-        },
-    )
+    form = {
+        "form": form_of(question),
+        "spans": _described(question.of_scope(CategoryScope.SPAN)),
+        "missing": _described(question.of_scope(CategoryScope.MISSING)),
+    }
+    return fill(template, answer_fields(guidelines, conversation, list(question.texts.values())) | form)
 
 
 def _described(categories: Mapping[str, Category]) -> str:
@@ -206,7 +201,7 @@ class _Reader:
 
     def preference(self, ranking: Any, reason: Any) -> SuggestionInput | None:
         try:
-            ranks = read_reply(f"Ranking: {ranking}", list(self.question.texts))
+            ranks = read_ranking(f"Ranking: {ranking}", list(self.question.texts))
         except UnreadableError:
             return None
         if ranks is None:
@@ -573,8 +568,8 @@ def _generated(
         guidelines=guideline.text if guideline else "",
         conversation=chat_of(comparison.prompt),
     )
-    messages = chat
-    for _attempt in range(ATTEMPTS):
+
+    def send(messages: Chat) -> str:
         [answer] = retry_until_available(
             partial(
                 engine.complete,
@@ -587,12 +582,13 @@ def _generated(
             message="asking",
             tell=tell,
         )
-        try:
-            return read_suggestions(answer.text, question)
-        except UnreadableError as error:
-            messages = again(chat, answer.text.replace("\x00", ""), str(error))
-    logger.info("%s: no readable reply about %s", source, comparison)
-    return []
+        return answer.text.replace("\x00", "")
+
+    try:
+        return ask(chat, send, lambda text: read_suggestions(text, question), attempts=ATTEMPTS)
+    except UnreadableError:
+        logger.info("%s: no readable reply about %s", source, comparison)
+        return []
 
 
 def _store(

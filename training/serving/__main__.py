@@ -20,12 +20,17 @@ import uvicorn
 
 from training.contract.log_lines import log_to_stderr
 from training.serving.app import Server, build_application
-from training.serving.catalogue import Catalogue
+from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
-from training.serving.limits import Limits
 from training.serving.metrics import Metrics
-from training.serving.options import KEY_VARIABLE, address_of, build_parser, keys_of_environment, listen
-from training.serving.shared import SharedModels
+from training.serving.options import (
+    KEY_VARIABLE,
+    Limits,
+    build_parser,
+    keys_of_environment,
+    listen,
+    socket_url,
+)
 from training.serving.startup import Startup
 from training.serving.worker import Worker
 from training.store import Store, StoreError
@@ -76,7 +81,7 @@ def _limits(options: argparse.Namespace) -> Limits:
 
 
 def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socket) -> None:
-    url = address_of(listening)
+    url = socket_url(listening)
     limits = _limits(options)
     shared = SharedModels(Store(options.store)) if options.store else None
     catalogue = Catalogue(options.models / options.base, options.checkpoints, shared)

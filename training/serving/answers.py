@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.rlhf.rollout.samples import Delta, Sample, TokenLogProb
-from training.serving.model import GenerationStarted
-from training.serving.prompt_log_probabilities import PromptToken
+from training.serving.model import GenerationStarted, PromptToken
 from training.serving.requests import ChatRequest, CompletionRequest, SamplingRequest
-from training.serving.tool_calls import CallReader
+from training.serving.structures import CallReader
 
 DONE = b"data: [DONE]\n\n"
 _Token = TokenLogProb | PromptToken

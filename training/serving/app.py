@@ -16,8 +16,14 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError, from_validation
-from training.serving.http import Keys, exception_handlers, read_body, wait_for_disconnect
+from training.serving.http import (
+    Keys,
+    RequestError,
+    exception_handlers,
+    from_validation,
+    read_body,
+    wait_for_disconnect,
+)
 from training.serving.metrics import CONTENT_TYPE, Metrics
 from training.serving.requests import (
     ChatRequest,

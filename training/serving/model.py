@@ -7,42 +7,345 @@ it.
 from __future__ import annotations
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
 import torch
 
-from training.contract import ContractError, Population, RewardSettings, RunSpec, SegmentHead, with_context
+from training.contract import (
+    ContractError,
+    Manifest,
+    Message,
+    Population,
+    RewardSettings,
+    RunSpec,
+    SegmentHead,
+    manifest_digest,
+    read_manifest,
+    with_context,
+)
+from training.contract.chat_template import Thinking
 from training.rlhf.loop.log_probabilities import answer_token_log_probabilities
 from training.rlhf.methods.objectives.ratings import read_heads
 from training.rlhf.methods.objectives.segments import SegmentReward, segment_rewards
 from training.rlhf.methods.people import check_population, group_scores, population_scores
 from training.rlhf.methods.reward import encode
+from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.rollout.constraint import Constraint, ConstraintError
+from training.rlhf.model.templates import TurnEnd, token_pattern
+from training.rlhf.rollout.distribution import Constraint, ConstraintError
 from training.rlhf.rollout.engine import Engine
 from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.prompt_log_probabilities import PromptToken, prompt_log_probabilities
+from training.serving.http import RequestError
+from training.serving.options import Limits
 from training.serving.requests import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
+    ChatMessage,
     ChatRequest,
     CompletionRequest,
     DivergenceRequest,
     SamplingRequest,
     ScoreRequest,
 )
-from training.serving.shelf import Held, Shelf
-from training.serving.structures import Structures
-from training.serving.texts import Texts
+from training.serving.structures import Structures, ToolPrompts
 from training.serving.worker import Emit, NotNowError
+
+# ── Log-probabilities of a prompt's tokens, as evaluations read them to score given texts ──
+
+
+_CHUNK = 128
+"""Tokens whose logits are held at a time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptToken:
+    """One token of a prompt."""
+
+    id: int
+    model_log_prob: float | None
+    """Log-probability after the tokens before it; None for the first."""
+    alternatives: tuple[tuple[int, float], ...] = ()
+    """The likeliest tokens here with their log-probabilities, the likeliest first."""
+
+
+@torch.inference_mode()
+def prompt_log_probabilities(
+    backbone: Backbone, adapter: str | None, ids: Sequence[int], *, alternatives: int
+) -> tuple[PromptToken, ...]:
+    """Return the tokens of a prompt with their log-probabilities under `adapter`; None is the base."""
+    device = backbone.device
+    row = torch.tensor([list(ids)], device=device)
+    with backbone.using(adapter):
+        states = backbone.packed_states(
+            row, torch.arange(len(ids), device=device)[None], Layout([Segment(0, len(ids))], device)
+        )
+        tokens = [PromptToken(id=ids[0], model_log_prob=None)]
+        for chunk, targets in zip(
+            torch.split(states[:-1], _CHUNK), torch.split(row[0, 1:], _CHUNK), strict=True
+        ):
+            logits = backbone.unknown_tokens.exclude(backbone.logits(chunk).float())
+            log_probs = torch.log_softmax(logits, -1)
+            values = log_probs.gather(-1, targets[:, None])[:, 0].tolist()
+            best, best_ids = torch.topk(log_probs, alternatives, dim=-1)
+            tokens += [
+                PromptToken(id=id, model_log_prob=value, alternatives=tuple(zip(near_ids, near, strict=True)))
+                for id, value, near_ids, near in zip(
+                    targets.tolist(), values, best_ids.tolist(), best.tolist(), strict=True
+                )
+            ]
+    return tuple(tokens)
+
+
+# ── Requests' texts as token ids, refused where the model would read something else than was sent ──
+
+
+class Texts:
+    """Chats, raw prompts and answers, for one base model."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self._backbone = backbone
+        self._encoders = {
+            thinking: Encoder(backbone.tokenizer, thinking=thinking) for thinking in get_args(Thinking)
+        }
+        self._encoder = self._encoders["train"]
+        tokenizer = backbone.tokenizer
+        self._tools = ToolPrompts(tokenizer)
+        self._control = token_pattern({*tokenizer.all_special_tokens, *TurnEnd(tokenizer).tokens})
+
+    def chat(self, request: ChatRequest) -> list[int]:
+        """Return token ids of a chat up to where the answer begins, or up to the end of its prefix."""
+        self._check(request)
+        messages, tools = request.answered, request.callable_tools
+        # What is JSON or a call from its first token on is no thinking.
+        thinks = not request.must_call and (request.response_format is None or bool(tools))
+        try:
+            if (tools or _has_calls(messages)) and self._tools.template_knows_tools:
+                text = self._tools.render(messages, tools, thinks=thinks)
+                return list(self._backbone.tokenizer(text, add_special_tokens=False)["input_ids"])
+            plain = self._tools.plain(messages, tools)
+            if request.prefix is not None:
+                return list(self._encoder.begun(plain, request.prefix))
+            return list(self._encoder.chat(plain) if thinks else self._encoder.chat_answered_at_once(plain))
+        except ContractError as error:
+            raise RequestError(400, f"{error}.", code="invalid_value", param="messages") from error
+
+    def _check(self, request: ChatRequest) -> None:
+        """Raise `RequestError` for a control token in a text, and a result of a tool that was not called."""
+        called: set[str] = set()
+        for index, message in enumerate(request.messages):
+            content = message.content or ""
+            if message.role == "assistant":
+                content = self._encoder.undelimited(Message(role="assistant", content=content))
+            self._refuse_control(content, f"messages[{index}].content")
+            for number, call in enumerate(message.tool_calls or ()):
+                place = f"messages[{index}].tool_calls[{number}].function.arguments"
+                self._refuse_control(call.function.arguments, place)
+                called.add(call.id)
+            if message.role == "tool" and message.tool_call_id not in called:
+                reason = "No call of an earlier message of the assistant has this id."
+                place = f"messages[{index}].tool_call_id"
+                raise RequestError(400, reason, code="invalid_value", param=place)
+        for index, tool in enumerate(request.tools or ()):
+            self._refuse_control(tool.model_dump_json(by_alias=True), f"tools[{index}]")
+
+    def _refuse_control(self, text: str, place: str) -> None:
+        if match := self._control.search(text):
+            raise RequestError(
+                400,
+                f"The text holds the control token {match.group()!r}. Take it out.",
+                code="control_token",
+                param=place,
+            )
+
+    def prompt(self, prompt: str | list[int], index: int) -> list[int]:
+        """Return token ids of a raw prompt; with ids given, those, if the model knows them."""
+        size = int(self._backbone.config.vocab_size)
+        ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
+        if not ids:
+            raise RequestError(400, "The prompt is empty.", code="invalid_value", param=f"prompt[{index}]")
+        unknown = self._backbone.unknown_tokens.ids
+        if not all(0 <= id < size and id not in unknown for id in ids):
+            message = f"Token ids must be the tokenizer's, which lie between 0 and {size - 1}."
+            raise RequestError(400, message, code="invalid_value", param=f"prompt[{index}]")
+        return ids
+
+    def answers(
+        self,
+        messages: Sequence[Message],
+        texts: Sequence[str],
+        *,
+        max_tokens: int | None = None,
+        offsets: bool = False,
+        thinking: Thinking = "train",
+        field: str = "completions[{}]",
+    ) -> tuple[Answered, ...]:
+        """Each text as the answer that ends the chat, in at most so many tokens; the front of a long prompt
+        is cut for all alike. thinking: what becomes of theirs. field: how an error names the text that it
+        is about."""
+        encoded = []
+        for index, text in enumerate(texts):
+            try:
+                encoded.append(self._encoders[thinking].encode(messages, text, offsets=offsets))
+            except ContractError as error:
+                param = field.format(index)
+                raise RequestError(400, f"{error}.", code="invalid_value", param=param) from error
+        context = context_length(self._backbone)
+        rows = shorten(encoded, min(max_tokens or context, context), self._encoder)
+        for index, row in enumerate(rows):
+            if len(row.ids) > context:
+                message = f"The completion has {len(row.ids)} tokens; the model's context holds {context}."
+                param = field.format(index)
+                raise RequestError(400, message, code="context_length_exceeded", param=param)
+        return rows
+
+
+def _has_calls(messages: Sequence[ChatMessage]) -> bool:
+    return any(message.tool_calls or message.role == "tool" for message in messages)
+
+
+# ── The checkpoints that are in memory beside the base: loaded when asked for, never dropped while in
+# use ──
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A model that is in memory."""
+
+    name: str
+    digest: str
+    """Of the checkpoint's manifest, or of the base."""
+    manifest: Manifest | None
+    """None for the base."""
+    users: int = 0
+    """Requests that use it now."""
+
+    @property
+    def adapter(self) -> str | None:
+        """Its name on the backbone; None is the base. The same name with other content is another adapter, so
+        that an answer that has begun ends as it began."""
+        return None if self.manifest is None else f"{self.name}@{self.digest}"
+
+    @property
+    def fingerprint(self) -> str:
+        """Return the system fingerprint of a response."""
+        return f"fp_{self.digest[:16]}"
+
+
+class Shelf:
+    """The base and at most so many checkpoints; those not used for longest make place. For one thread."""
+
+    def __init__(self, backbone: Backbone, catalogue: Catalogue, *, max_adapters: int) -> None:
+        self._backbone = backbone
+        self._catalogue = catalogue
+        self._max_adapters = max_adapters
+        self._base = Held(catalogue.base_name, backbone.base_digest, None)
+        self._loaded: OrderedDict[str, Held] = OrderedDict()
+
+    @property
+    def base_name(self) -> str:
+        """Return the base model's name."""
+        return self._base.name
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Return the names of the checkpoints in memory, the one used last at the end."""
+        # Another thread may ask: a list is made at once, a dictionary that changes cannot be gone through.
+        return tuple(held.name for held in list(self._loaded.values()))
+
+    @contextmanager
+    def holding(self, *names: str) -> Iterator[tuple[Held, ...]]:
+        """Inside, these models are in memory.
+
+        Raises `RequestError` for one that cannot be loaded, `NotNowError` where all places are taken by those
+        in use.
+        """
+        with ExitStack() as stack:
+            yield tuple(stack.enter_context(self._holding(name)) for name in names)
+
+    @contextmanager
+    def _holding(self, name: str) -> Iterator[Held]:
+        held = self._base if name == self._catalogue.base_name else self._fetch(name)
+        held.users += 1
+        try:
+            yield held
+        finally:
+            held.users -= 1
+
+    def _fetch(self, name: str) -> Held:
+        try:
+            folder = self._catalogue.folder(name)
+        except RequestError:
+            # It is gone: so is its place.
+            self._drop_versions(name, but=None)
+            raise
+        try:
+            held = Held(name, manifest_digest(folder), read_manifest(folder))
+        except (OSError, ContractError) as error:
+            raise _damaged(name, error) from error
+        key = str(held.adapter)
+        if key not in self._loaded:
+            self._load(held, folder)
+        self._loaded.move_to_end(key)
+        return self._loaded[key]
+
+    def _load(self, held: Held, folder: Path) -> None:
+        self._refuse_other_base(held)
+        self._drop_versions(held.name, but=held.digest)
+        self._make_place()
+        try:
+            self._backbone.load_adapter(str(held.adapter), folder)
+        except (OSError, ContractError) as error:
+            raise _damaged(held.name, error) from error
+        self._loaded[str(held.adapter)] = held
+
+    def _refuse_other_base(self, held: Held) -> None:
+        manifest = held.manifest
+        if manifest is not None and manifest.base_digest != self._backbone.base_digest:
+            message = (
+                f"Checkpoint '{held.name}' was trained on base {manifest.base_model} "
+                f"({manifest.base_digest[:12]}), but {self._catalogue.base_name} "
+                f"({self._backbone.base_digest[:12]}) is loaded. Start the model server with that base."
+            )
+            raise RequestError(409, message, code="base_mismatch", param="model")
+
+    def _drop_versions(self, name: str, *, but: str | None) -> None:
+        """Drop what a checkpoint was before, where no answer comes from it any more."""
+        for key, held in list(self._loaded.items()):
+            if held.name == name and held.digest != but and not held.users:
+                self._drop(key)
+
+    def _make_place(self) -> None:
+        while len(self._loaded) >= self._max_adapters:
+            unused = next((key for key, held in self._loaded.items() if not held.users), None)
+            if unused is None:
+                raise NotNowError(
+                    f"The request needs more checkpoints at once than the {self._max_adapters} that the "
+                    "model server holds. Start it with a larger --max-adapters."
+                )
+            self._drop(unused)
+
+    def _drop(self, key: str) -> None:
+        del self._loaded[key]
+        self._backbone.drop_adapter(key)
+
+
+def _damaged(name: str, error: Exception) -> RequestError:
+    message = f"Checkpoint '{name}' cannot be loaded: {error}. Restore its folder or train it again."
+    return RequestError(422, message, code="checkpoint_damaged", param="model")
+
+
+# ── Model ──
+
 
 _SCORED_AT_ONCE = 8
 """Rows of one forward pass: enough to be fast, few enough for a small machine's memory."""
@@ -411,3 +714,44 @@ def _reward_settings(held: Held) -> RewardSettings | None:
     """Return a reward model's training settings; None for the base and other kinds of checkpoint."""
     settings = None if held.manifest is None else RunSpec.from_json(held.manifest.spec).settings
     return settings if isinstance(settings, RewardSettings) else None
+
+
+# ── Loading of the base model: device and precision ──
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the named device; "auto" takes a GPU when there is one."""
+    if name != "auto":
+        return torch.device(name)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    if torch.backends.mps.is_available():
+        return torch.device("mps")
+    return torch.device("cpu")
+
+
+def choose_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the named precision; "auto" is bfloat16 on a GPU and float32 on a CPU.
+
+    Few CPUs compute in bfloat16: where they do not, it is slower, and float32 gives the same
+    text for the same seed whatever else is in the batch.
+    """
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+
+
+def load_model(catalogue: Catalogue, *, device: str, dtype: str, limits: Limits) -> Model:
+    """Load the base and make ready to answer. Raises `ContractError` where the folder holds no model."""
+    place = choose_device(device)
+    backbone = Backbone.load(catalogue.base_folder, device=place, dtype=choose_dtype(dtype, place))
+    # Read now, not in the first request for a checkpoint: it goes over all weights.
+    _ = backbone.base_digest
+    return Model(
+        backbone,
+        catalogue,
+        max_adapters=limits.max_adapters,
+        max_rows=limits.max_rows,
+        cache_tokens=limits.cache_tokens,
+        kept_tokens=limits.kept_tokens,
+    )

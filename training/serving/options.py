@@ -8,10 +8,38 @@ import logging
 import math
 import os
 import socket
+from dataclasses import dataclass
 from pathlib import Path
 
 from training.rlhf.starter import STARTER_NAME
-from training.serving.limits import Limits
+
+# ── Capacity limits of the model server. Imports no torch ──
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Bounds that the command line sets."""
+
+    max_adapters: int = 8
+    """Checkpoints in memory besides the base."""
+    max_rows: int = 32
+    """Answers that are written at a time; the others wait."""
+    cache_tokens: int = 32768
+    """Places for keys and values of prompts and answers, each as long as the longest running with it may
+    become; the context's length at least. A place of SmolLM2-135M takes 46 KB in float32."""
+    kept_tokens: int = 16384
+    """Further places for what was read and written before, so that the next turn of a conversation reads
+    only what is new."""
+    queue: int = 32
+    """Requests that may wait."""
+    per_key: int = 64
+    """Requests with one key that may wait and run."""
+    seconds_per_request: float = 600.0
+    """Default time limit of a request; it can ask for less, not for more."""
+
+
+# ── Options ──
+
 
 KEY_VARIABLE = "RONDO_MODEL_SERVER_KEY"
 MORE_KEYS_VARIABLE = "RONDO_MODEL_SERVER_MORE_KEYS"
@@ -28,7 +56,7 @@ def keys_of_environment() -> list[str]:
     return [key, *filter(None, more)] if key else []
 
 
-def address_of(listening: socket.socket) -> str:
+def socket_url(listening: socket.socket) -> str:
     """Return the URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from training.contract import write_atomically
 from training.rlhf import starter
 from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.limits import Limits
+from training.serving.http import RequestError
+from training.serving.options import Limits
 from training.store import NotInStoreError, StoreError
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class Startup:
 
     def _load(self) -> Model:
         # Here, not at the top: torch takes seconds to import, and the server answers before that.
-        from training.serving.loading import load_model
+        from training.serving.model import load_model
 
         return load_model(self._catalogue, device=self._device, dtype=self._dtype, limits=self._limits)
 

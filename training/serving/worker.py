@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
-from training.serving.errors import RequestError
+from training.serving.http import RequestError
 
 logger = logging.getLogger(__name__)
 

@@ -24,8 +24,16 @@ from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import ApiToken, User
 from annotation.services.people.tokens import TooManyRequests, use_token
-from training.engine import EngineError, EngineUnavailableError, Upstream, upstream_of
-from training.engine.relay import ClientGoneError, Exchange, Head, relay
+from training.engine import (
+    ClientGoneError,
+    EngineError,
+    EngineUnavailableError,
+    Exchange,
+    Head,
+    Upstream,
+    relay,
+    upstream_of,
+)
 from training.models import Checkpoint
 from training.selectors.projects import served_models
 from training.services.feedback.recording import Recorder, recorder_for

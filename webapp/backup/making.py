@@ -15,12 +15,11 @@ from django.db import connection
 from django.utils import timezone
 
 from training.contract import write_atomically
-from training.contract.private_files import FILE_MODE
+from training.contract.files import FILE_MODE
 from training.files.run_folders import OWN_FILES
 from training.files.shared import shared
 from training.services.runs.runs import version_of_rondo
-from training.store import Entry, NotInStoreError, Store
-from training.store.listings import files_below
+from training.store import Entry, NotInStoreError, Store, files_below
 from webapp.backup import databases
 from webapp.backup.errors import BackupError
 from webapp.backup.target import (

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from training.contract import canonical_json
-from training.contract.private_files import make_private_folder
-from training.store import DamagedError, NotInStoreError, Objects
-from training.store.listings import require_plain
+from training.contract.files import make_private_folder
+from training.store import DamagedError, NotInStoreError, Objects, require_plain
 from webapp.backup.errors import BackupError
 
 FORMAT = 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.core.exceptions import ImproperlyConfigured
 
-from training.contract.private_files import make_private_folder
+from training.contract.files import make_private_folder
 
 
 def writable_folder(path: Path) -> Path:

@@ -18,8 +18,7 @@ from django.utils.translation import ngettext
 
 from annotation.services.jobs import disk_space
 from training.contract import log_lines
-from training.engine import Engine, EngineError
-from training.engine.client import BaseState, Health
+from training.engine import BaseState, Engine, EngineError, Health
 from webapp.operations.deadlines import OverdueError, within
 from webapp.operations.health import Finding, attention, fine, wrong
 from webapp.operations.queues import open_broker

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from training.rlhf.model.attention import Layout, Segment, compiled_flex_attention, flex_attend
-from training.rlhf.model.attention_scores import Scores
+from training.rlhf.model.segmented_attention import Scores
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 CPU = torch.device("cpu")

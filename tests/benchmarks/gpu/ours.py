@@ -23,8 +23,7 @@ from tests.benchmarks.training.ours import peak_memory, timed_steps
 from tests.rlhf.runs import make_run
 from training.contract import EXIT_FINISHED, LOG_FILE, read_spec
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.generate import rollout
-from training.rlhf.rollout.static_shapes import StaticShapes, as_it_is, shapes_for
+from training.rlhf.rollout.generate import StaticShapes, as_it_is, rollout, shapes_for
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.train import train_run

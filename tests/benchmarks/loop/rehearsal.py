@@ -32,7 +32,7 @@ from tests.benchmarks.loop.truth import accuracy, decision_agrees, win_rate
 from training.rlhf.advantages import group_relative
 from training.rlhf.kl import estimate
 from training.rlhf.losses import dpo, policy_gradient
-from training.rlhf.measures.frozen_features import places_to_read
+from training.rlhf.measures.features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import FrozenHead, fit_frozen_head
 from training.rlhf.tokens.encoding import Answered

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from training.contract import LoraSettings, PreferenceSettings, RunSpec
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import Backbone
 
 _MOVED = 0.01

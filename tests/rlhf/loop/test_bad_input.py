@@ -335,9 +335,7 @@ FULL = (
 
 
 @pytest.mark.parametrize("error", FULL, ids=["the system's error", "the error of safetensors"])
-@pytest.mark.parametrize(
-    "where", ["training.rlhf.loop.state.save_file", "training.rlhf.loop.checkpoints.save_file"]
-)
+@pytest.mark.parametrize("where", ["training.rlhf.loop.state.save_file", "training.rlhf.loop.run.save_file"])
 def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bytes_when_there_is_room(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
 ) -> None:

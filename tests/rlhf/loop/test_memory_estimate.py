@@ -21,7 +21,7 @@ from training.contract import (
     SftSettings,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.families import context_of
+from training.rlhf.model.families import context_limit
 from training.rlhf.rollout.cache import KeyCache
 from training.services.runs.memory import Shape, memory_of, parameters_in
 
@@ -114,7 +114,7 @@ def test_positions_by_longrope_count_as_the_trainer_counts_them(tmp_path: Path):
     shape = Shape.read(folder)
     assert shape is not None
     config = AutoConfig.from_pretrained(folder)
-    assert shape.context == context_of(config) == CONTEXT // 2
+    assert shape.context == context_limit(config) == CONTEXT // 2
 
 
 def test_training_all_weights_needs_sixteen_bytes_each_and_the_base_where_it_is_the_reference(shape: Shape):

@@ -10,7 +10,7 @@ import pytest
 from tests.rlhf.people import Floats, Person, judged
 from training.contract import DriftFigures
 from training.rlhf.measures.linear_choice import LinearScore, choices_of, fit_at
-from training.rlhf.measures.people import discounts, drift_of, newest_round
+from training.rlhf.measures.people import discounts, measure_drift, newest_round
 from training.rlhf.tokens.example import Example
 
 BEFORE, NOW = (1.5, 1.5, 0.0), (1.5, -1.5, 0.0)
@@ -29,7 +29,7 @@ def rounds_of(tastes: list[tuple[float, ...]], *, seed: int, each: int = 80) -> 
 def measured(features: Floats, examples: list[Example]) -> DriftFigures:
     newest = newest_round(examples)
     assert newest is not None
-    figures = drift_of(
+    figures = measure_drift(
         features,
         choices_of(examples, whole=False),
         [example.round for example in examples],

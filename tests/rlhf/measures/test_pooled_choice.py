@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 
 from tests.rlhf.people import Floats, Person, judged
 from training.rlhf.measures.linear_choice import choices_of
-from training.rlhf.measures.people import PooledScore, fit_pooled, people_of
+from training.rlhf.measures.people import PooledScore, fit_pooled, number_people
 from training.rlhf.tokens.example import Example
 
 STRENGTH = 0.01
@@ -24,7 +24,7 @@ OPPOSED = {f"a{number}": Person(taste=LIKES, group="A") for number in range(3)} 
 
 def fitted(features: Floats, examples: list[Example], *, groups: bool = True, rank: int = 0) -> PooledScore:
     choices = choices_of(examples, whole=False)
-    return fit_pooled(features, choices, people_of(examples), strength=STRENGTH, groups=groups, rank=rank)
+    return fit_pooled(features, choices, number_people(examples), strength=STRENGTH, groups=groups, rank=rank)
 
 
 def log_loss(scores: Floats, examples: list[Example]) -> float:
@@ -42,7 +42,7 @@ def test_two_groups_of_opposite_taste_get_heads_of_opposite_sign_that_beat_the_c
     assert score.groups["A"][1] > 0.5
     assert score.groups["B"][1] < -0.5
     assert abs(score.common[1]) < 0.5
-    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    pooled_loss = log_loss(score.scores(unseen, number_people(held_out)), held_out)
     assert pooled_loss < log_loss(unseen @ score.common, held_out) - 0.1
 
 
@@ -54,7 +54,7 @@ def test_in_one_homogeneous_population_groups_and_annotators_keep_the_common_hea
 
     score = fitted(features, examples, rank=2)
 
-    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    pooled_loss = log_loss(score.scores(unseen, number_people(held_out)), held_out)
     assert pooled_loss < log_loss(unseen @ score.common, held_out) + 0.01
 
 
@@ -68,7 +68,7 @@ def test_annotators_without_groups_are_told_apart_along_a_few_directions() -> No
     assert score.directions.shape == (1, 4)
     deviations = {name: score.annotators[name] @ score.directions for name in people}
     assert all((deviations[name][1] > 0) == name.startswith("a") for name in people)
-    pooled_loss = log_loss(score.scores(unseen, people_of(held_out)), held_out)
+    pooled_loss = log_loss(score.scores(unseen, number_people(held_out)), held_out)
     assert pooled_loss < log_loss(unseen @ score.common, held_out) - 0.1
 
 
@@ -84,7 +84,7 @@ def test_who_judged_little_deviates_less_than_who_judged_much_and_a_newcomer_not
     size = {name: float(np.abs(weights).max()) for name, weights in score.annotators.items()}
     assert size["a0"] < 0.7 * (size["a1"] + size["a2"]) / 2
     newcomer = [replace(example, annotator="new") for example in examples]
-    scores = score.scores(features, people_of(newcomer, known=people_of(examples)))
+    scores = score.scores(features, number_people(newcomer, known=number_people(examples)))
     assert scores == pytest.approx(features @ score.common)
 
 
@@ -151,6 +151,6 @@ def test_a_reviewers_decision_has_the_common_score() -> None:
     score = fitted(features, examples, rank=1)
     nobody = [replace(example, annotator="", group="") for example in examples]
 
-    scores = score.scores(features, people_of(nobody, known=people_of(examples)))
+    scores = score.scores(features, number_people(nobody, known=number_people(examples)))
 
     assert scores == pytest.approx(features @ score.common)

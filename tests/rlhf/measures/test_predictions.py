@@ -7,7 +7,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     average_precision,
     cohen_kappa,
     f1_at,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.rlhf.runs import row
-from training.rlhf.measures.surface import (
+from training.rlhf.measures.features import (
     SURFACE_FEATURES,
     correlations,
     length_controlled_accuracy,

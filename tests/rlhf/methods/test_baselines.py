@@ -26,7 +26,7 @@ from training.contract import (
 )
 from training.rlhf.data import build_examples
 from training.rlhf.losses import bradley_terry
-from training.rlhf.measures.frozen_features import places_to_read
+from training.rlhf.measures.features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import fit_frozen_head
 from training.rlhf.methods.reward import encode, read_rewards

@@ -9,7 +9,7 @@ import torch
 from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.runs import StopAfter, files_of, make_run, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, ContractError, OptimiserSettings, read_spec
-from training.rlhf.loop.stepping import learning_rate
+from training.rlhf.loop.training_loop import learning_rate
 
 
 def test_the_rate_rises_and_then_follows_its_schedule():

@@ -19,8 +19,8 @@ from training.contract import (
     Settings,
     SftSettings,
 )
+from training.rlhf.loop.log_probabilities import ratio_figures
 from training.rlhf.loop.method import TrainingMethod
-from training.rlhf.loop.reference import ratio_figures
 from training.rlhf.loop.training_loop import Account
 from training.rlhf.losses import Ties, likeliest_log_tie
 from training.rlhf.methods.dpo import best_answers

@@ -16,7 +16,7 @@ from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import row
 from training.contract import ContractError, RatingHead, RewardSettings, SnapshotRow
 from training.rlhf.data import build_examples
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     figures_of_chances,
     figures_of_levels,
     roc_auc,

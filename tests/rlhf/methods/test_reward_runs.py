@@ -30,7 +30,7 @@ from training.contract import (
     read_metrics,
     write_evaluation,
 )
-from training.rlhf.loop.stepping import parameter_groups
+from training.rlhf.loop.training_loop import parameter_groups
 from training.rlhf.measures.pairs import pair_details, pair_figures
 
 EVERYTHING = {

@@ -21,8 +21,8 @@ from training.contract import (
     read_metrics,
     settings_from_json,
 )
-from training.contract.steps import steps
-from training.rlhf.measures.predictions import roc_auc
+from training.contract.segmentation import steps
+from training.rlhf.measures.calibration import roc_auc
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_rewards
 from training.rlhf.rewards.reward_model import LearnedReward

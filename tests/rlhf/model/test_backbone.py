@@ -13,7 +13,7 @@ import torch
 from tests.rlhf.runs import ENVIRONMENT
 from tests.tiny import tiny_model_folder
 from training.contract import ContractError, LoraSettings, RewardSettings, RunSpec, base_digest
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 
 IDS = torch.tensor([[0, 1, 40, 50, 60], [0, 1, 70, 80, 90]])

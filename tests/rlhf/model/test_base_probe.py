@@ -24,7 +24,7 @@ from training.contract import ContractError
 from training.rlhf.model import attention, base_model
 from training.rlhf.model.attention import NAME, Layout, Segment, packed_states
 from training.rlhf.model.base_model import refuse_unknown_family
-from training.rlhf.model.families import window_of
+from training.rlhf.model.families import sliding_window
 
 SIZES: dict[str, Any] = {
     "vocab_size": 320,
@@ -126,7 +126,7 @@ def test_a_cap_of_logits_that_nobody_knows_of_is_refused(monkeypatch: pytest.Mon
     ids=lambda config: config.model_type,
 )
 def test_a_family_whose_layers_see_everything_passes(config: PreTrainedConfig):
-    assert window_of(config) is None
+    assert sliding_window(config) is None
     tried(made(config))
 
 

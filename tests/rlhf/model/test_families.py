@@ -17,9 +17,8 @@ from training.contract import LoraSettings
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.generate import StaticShapes, rollout
 from training.rlhf.rollout.samples import Sample, context_length
-from training.rlhf.rollout.static_shapes import StaticShapes
 from training.rlhf.sampling import SamplingParameters
 
 CLOSE = 1e-5

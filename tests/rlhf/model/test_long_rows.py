@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from training.rlhf.model import attention, attention_scores
+from training.rlhf.model import attention
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.attention_scores import Scores
+from training.rlhf.model.segmented_attention import Scores, attend
 
 CPU = torch.device("cpu")
 LONG = 8192
@@ -74,7 +74,7 @@ def test_segments_in_pieces_attend_as_all_pairs_do(
         patch.setattr(attention, "_MOST_PAIRS", 600)
         patch.setattr(attention, "_PIECE", 16)
         attended = layout.attend(torch.nn.Module(), query, key, value, scores)
-    expected = attention_scores.attend(query, key, value, pairs_of(layout, window), scores).transpose(1, 2)
+    expected = attend(query, key, value, pairs_of(layout, window), scores).transpose(1, 2)
     torch.testing.assert_close(attended, expected, atol=1e-5, rtol=1e-5)
     slope = torch.randn(attended.shape, generator=generator)
     ours, theirs = (torch.autograd.grad(output, drawn, slope) for output in (attended, expected))

@@ -11,8 +11,8 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
 from training.contract import LoraSettings
-from training.rlhf.model.adapter_files import lora_config
-from training.rlhf.model.lora_layer import LoraLinear, Share, mixing
+from training.rlhf.model.adapters import lora_config
+from training.rlhf.model.linear_layers import LoraLinear, Share, mixing
 
 
 class Layer(nn.Module):

@@ -17,8 +17,7 @@ from training.contract import ALL_LINEAR, ContractError, LoraSettings
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.adapters import add_low_rank, fitted_targets
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.lora_layer import LoraLinear
-from training.rlhf.model.quantised import quantise
+from training.rlhf.model.linear_layers import LoraLinear, quantise
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 DEFAULT = set(LoraSettings().targets)

@@ -30,7 +30,7 @@ from training.contract import (
 )
 from training.recipe import Recipe
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.quantised import dequantised, is_quantised, refuse_unable
+from training.rlhf.model.linear_layers import dequantised, is_quantised, refuse_unable
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Answered

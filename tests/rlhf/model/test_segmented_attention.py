@@ -13,8 +13,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from training.rlhf.model.attention import Layout, Segment, compiled_flex_attention, flex_attend
-from training.rlhf.model.attention_scores import Scores, causal_mask
-from training.rlhf.model.segmented_attention import SegmentedAttention
+from training.rlhf.model.segmented_attention import Scores, SegmentedAttention, causal_mask
 
 CPU = torch.device("cpu")
 PLAIN = Scores()

@@ -16,9 +16,9 @@ from tests.rlhf.loop.trainers import in_processes
 from tests.rlhf.model.families import FAMILIES, family_folder
 from tests.tiny import tiny_tokenizer
 from training.contract import ContractError, Sharding
-from training.rlhf.model import shared_loading
+from training.rlhf.model import base_model
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.shared_loading import WeightFiles
+from training.rlhf.model.base_model import WeightFiles
 from training.rlhf.runtime.processes import Processes
 
 MIB = 2**20
@@ -31,9 +31,9 @@ def test_files_are_read_in_parts_unless_they_have_other_tensors_than_the_model(
     kind: str, tmp_path: Path
 ) -> None:
     folder = family_folder(tmp_path / kind, kind)
-    model = shared_loading._without_memory(AutoConfig.from_pretrained(folder), torch.float32)
+    model = base_model._without_memory(AutoConfig.from_pretrained(folder), torch.float32)
     assert {value.device.type for value in model.parameters()} == {"meta"}
-    names = shared_loading._names_in_files(model, WeightFiles(folder))
+    names = base_model._names_in_files(model, WeightFiles(folder))
     assert (names is None) == (kind in SENT)
 
 

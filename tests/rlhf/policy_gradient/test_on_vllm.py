@@ -20,8 +20,8 @@ from tests.rlhf.policy_gradient.sampled_runs import GRPO, SHORT, make_sampled_ru
 from tests.rlhf.runs import train
 from training.contract import EXIT_FINISHED, read_metrics, read_samples
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.rollout_servers import VLLM_NEUTRAL, RemoteRollout
 from training.rlhf.rollout.generate import rollout
-from training.rlhf.rollout.remote import VLLM_NEUTRAL, RemoteRollout
 from training.rlhf.rollout.samples import end_tokens
 from training.rlhf.sampling import SamplingParameters
 

@@ -23,12 +23,12 @@ from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_metrics, read_samples
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.model_server import ModelServer, ServerError
 from training.rlhf.policy_gradient import loop as policy_gradient_run
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.loop import SamplingLoop
 from training.rlhf.policy_gradient.rollout_servers import Prefetcher, ServedPolicy
 from training.rlhf.policy_gradient.update import Evaluated, Objective, Tally, Window
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 
 SECONDS = 60.0
 """Longest wait for what must happen; a test that needs it has failed."""
@@ -257,7 +257,7 @@ def test_a_request_that_waits_for_an_answer_is_broken_off_at_once(
     silent: tuple[str, threading.Event, threading.Event],
 ):
     url, seen, closed = silent
-    server = CompatibleServer(name="the server", url=url, key="", timeout=600, attempts=3, pause=600)
+    server = ModelServer(name="the server", url=url, key="", timeout=600, attempts=3, pause=600)
     errors: list[Exception] = []
 
     def ask() -> None:

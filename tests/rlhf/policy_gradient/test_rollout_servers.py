@@ -30,10 +30,10 @@ from training.contract import (
     read_spec,
     settings_from_json,
 )
+from training.model_server import ServerError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import rollout_servers
 from training.rlhf.policy_gradient.rollout_servers import BatchRequest, ServedPolicy
-from training.rlhf.rollout.compatible_server import ServerError
 from training.rlhf.rollout.samples import Sample
 from training.rlhf.sampling import SamplingParameters
 

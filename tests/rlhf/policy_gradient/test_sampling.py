@@ -20,7 +20,7 @@ from training.contract import (
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import (
     Sampled,
-    episodes_of,
+    make_episodes,
     read_to_answer,
     seeds_of_step,
     token_places,
@@ -186,7 +186,9 @@ def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) 
     )
     scores = [Score(1.0), Score(2.0), Score.cannot("no reference"), Score(3.0)]
     lengths = sampled.lengths
-    episodes = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("score"))
+    episodes = make_episodes(
+        sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("score")
+    )
     assert episodes.group.tolist() == [0, 0, 1, 1]
     assert episodes.mask.sum(-1).tolist() == lengths
     assert episodes.scored.tolist() == [True, True, False, True]
@@ -194,7 +196,7 @@ def test_samples_become_episodes_with_what_the_sampler_knew(backbone: Backbone) 
     assert episodes.behaviour_logp is not None
     assert episodes.behaviour_logp[0, : lengths[0]].tolist() == [-float(place) for place in range(lengths[0])]
     # The one that was cut off teaches nothing where the settings leave it out.
-    without = episodes_of(
+    without = make_episodes(
         sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=drawn("leave_out")
     )
     assert without.scored.tolist() == [True, False, False, True]
@@ -213,7 +215,7 @@ def test_an_answer_that_was_cut_off_is_not_scored_as_if_it_had_ended(backbone: B
         (drawn("missing_eos", unfinished_value=-3.0), -3.0),
         (drawn("score"), 2.0),
     ):
-        episodes = episodes_of(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=chosen)
+        episodes = make_episodes(sampled, scores, tokenizer=backbone.tokenizer, device=CPU, settings=chosen)
         assert episodes.rewards.sum(-1).tolist() == [2.0, worth]
         assert episodes.scored.all()
 

@@ -10,11 +10,10 @@ import torch
 from tests.rlhf.methods.test_methods import spec_of
 from tests.rlhf.model.test_backbone import disturb
 from training.contract import ContractError, Message, RewardPart, RewardSettings, SegmentHead, manifest_digest
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.combination import Combination
-from training.rlhf.rewards.from_settings import build_rewards
+from training.rlhf.rewards.combination import Combination, build_rewards
 from training.rlhf.rewards.judge import Judge
 from training.rlhf.rewards.protocol import Chat, Reference
 from training.rlhf.rewards.reward_model import LearnedReward

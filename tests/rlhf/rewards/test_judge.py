@@ -9,9 +9,15 @@ import httpx
 import pytest
 
 from training.contract import ContractError, Message, RewardPart
-from training.rlhf.rewards.combination import Combination, Part
-from training.rlhf.rewards.from_settings import JUDGE_KEY_VARIABLE, JUDGE_URL_VARIABLE, build_rewards
-from training.rlhf.rewards.judge import Judge, RubricReward, verdict_of
+from training.judging import read_choice
+from training.rlhf.rewards.combination import (
+    JUDGE_KEY_VARIABLE,
+    JUDGE_URL_VARIABLE,
+    Combination,
+    Part,
+    build_rewards,
+)
+from training.rlhf.rewards.judge import Judge, RubricReward
 
 # ── A judge behind an OpenAI-compatible server: both orders, contradictions, silence and nonsense ──
 
@@ -183,7 +189,7 @@ def test_an_answer_of_another_kind_is_said_to_be_one(body):
     ],
 )
 def test_the_verdict_is_the_last_line(text, verdict):
-    assert verdict_of(text) == verdict
+    assert read_choice(text) == verdict
 
 
 def test_an_instruction_that_leaves_an_answer_out_is_refused():

@@ -33,11 +33,11 @@ from training.contract import (
     manifest_digest,
     read_samples,
 )
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_places, token_rewards
-from training.rlhf.rewards.from_settings import build_rewards
+from training.rlhf.rewards.combination import build_rewards
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
 from training.rlhf.rewards.reward_model import (
     LearnedReward,

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from training.contract import Message
-from training.rlhf.rewards.from_settings import FunctionReward
+from training.rlhf.rewards.combination import FunctionReward
 from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
 from training.rlhf.rewards.text_rewards import (
     Bleu,
@@ -19,7 +19,7 @@ from training.rlhf.rewards.text_rewards import (
     Pattern,
     Rouge,
     ThinkAnswerFormat,
-    answer_of,
+    tagged_answer,
 )
 
 # ── The rules that score a completion by itself, and what becomes of a reward that raises ──
@@ -91,14 +91,14 @@ def test_exact_match_can_look_inside_the_answer_tags():
     ],
 )
 def test_the_format_is_think_then_answer_and_nothing_else(completion, answer):
-    assert answer_of(completion) == answer
+    assert tagged_answer(completion) == answer
     assert values(ThinkAnswerFormat(), [completion]) == [float(answer is not None)]
 
 
 def test_the_format_is_read_in_no_time_however_long_the_text():
     started = time.monotonic()
-    assert answer_of("<think>" * 20_000) is None
-    assert answer_of("<think></think>" + " " * 200_000 + "x") is None
+    assert tagged_answer("<think>" * 20_000) is None
+    assert tagged_answer("<think></think>" + " " * 200_000 + "x") is None
     assert time.monotonic() - started < 5
 
 

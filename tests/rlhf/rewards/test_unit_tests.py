@@ -24,7 +24,7 @@ from training.rlhf.rewards.sandbox import (
     run_program,
     seccomp_filter,
 )
-from training.rlhf.rewards.text_rewards import UnitTests, code_of
+from training.rlhf.rewards.text_rewards import UnitTests, last_code_block
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"), reason="needs seccomp"
@@ -276,7 +276,7 @@ def test_the_test_is_not_there_to_be_read_while_the_program_runs():
     ],
 )
 def test_the_last_fenced_block_is_the_program(completion, code):
-    assert code_of(completion) == code
+    assert last_code_block(completion) == code
 
 
 def test_this_machine_says_what_it_can_hold():

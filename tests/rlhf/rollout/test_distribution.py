@@ -17,7 +17,7 @@ from training.rlhf.rollout.distribution import (
     Noise,
     _uniform,
     draw,
-    noise_of,
+    make_noise,
     sampling_log_probs,
 )
 from training.rlhf.sampling import SamplingParameters
@@ -104,7 +104,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says():
 
 
 def of_a_cpu(seed: int) -> Noise:
-    return noise_of(seed, torch.device("cpu"))
+    return make_noise(seed, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("noise", [of_a_cpu, DeviceNoise])

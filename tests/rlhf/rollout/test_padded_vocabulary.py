@@ -19,9 +19,9 @@ from tests.rlhf.runs import train
 from tests.serving.conftest import connect
 from tests.tiny import tiny_tokenizer
 from training.contract import EXIT_FINISHED, RolloutServerSettings, read_metrics
+from training.model_server import ServerError
 from training.rlhf.model.backbone import Backbone, UnknownTokens
 from training.rlhf.policy_gradient.rollout_servers import RolloutServers
-from training.rlhf.rollout.compatible_server import ServerError
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
 

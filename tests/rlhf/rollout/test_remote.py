@@ -13,10 +13,10 @@ import torch
 
 from tests.model_server import RunningServer, running_model_server
 from tests.tiny import tiny_model_folder, tiny_tokenizer
+from training.model_server import ServerError
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.compatible_server import ServerError
+from training.rlhf.policy_gradient.rollout_servers import RemoteRollout
 from training.rlhf.rollout.generate import rollout
-from training.rlhf.rollout.remote import RemoteRollout
 from training.rlhf.rollout.samples import end_tokens
 from training.rlhf.sampling import SamplingParameters
 

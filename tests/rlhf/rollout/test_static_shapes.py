@@ -20,9 +20,8 @@ from training.contract import EXIT_FINISHED, LoraSettings, read_samples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import loop
 from training.rlhf.rollout.engine import Engine
-from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.generate import Compute, StaticLane, StaticShapes, bucket, rollout, shapes_for
 from training.rlhf.rollout.samples import SampleRequest, end_tokens
-from training.rlhf.rollout.static_shapes import Compute, StaticLane, StaticShapes, bucket, shapes_for
 from training.rlhf.sampling import SamplingParameters
 
 PROMPTS = [[0] + [65 + (number * 7 + place) % 40 for place in range(3 + 11 * number)] for number in range(5)]

@@ -23,7 +23,7 @@ import pytest
 from tests.model_server import ROOT
 from tests.tiny import tiny_model_folder
 from training.rlhf import starter
-from training.rlhf.starter import STARTER_NAME, StarterError, ensure, fetch, read_progress
+from training.rlhf.starter import STARTER_NAME, StarterError, ensure, read_progress
 
 NOWHERE = "http://127.0.0.1:9"
 """The discard port: nothing listens there, so a connection is refused at once."""
@@ -68,7 +68,7 @@ def test_what_is_there_is_not_fetched_again(tiny: Path, tmp_path: Path, monkeypa
     def never(*_: object) -> None:
         raise AssertionError("fetched again")
 
-    monkeypatch.setattr(fetch, "_fetch", never)
+    monkeypatch.setattr(starter, "_fetch", never)
     messages: list[str] = []
     assert ensure(tmp_path, report=lambda message, _done, _total: messages.append(message)) == first
     assert messages == []
@@ -162,7 +162,7 @@ def test_two_who_ask_at_once_fetch_once(tiny: Path, tmp_path: Path, monkeypatch:
         shutil.copytree(source, into, dirs_exist_ok=True)
         return {"way": "local"}
 
-    monkeypatch.setattr(fetch, "copy_local", slow)
+    monkeypatch.setattr(starter, "copy_local", slow)
     threads = [threading.Thread(target=ensure, args=(tmp_path,), kwargs={"local_folder": tiny}) for _ in "ab"]
     for thread in threads:
         thread.start()
@@ -182,8 +182,8 @@ def test_the_package_comes_when_the_hub_does_not(tiny: Path, tmp_path: Path, mon
         shutil.copytree(tiny, into, dirs_exist_ok=True)
         return {"way": "package"}
 
-    monkeypatch.setattr(fetch, "download_from_hub", unreachable)
-    monkeypatch.setattr(fetch, "install_from_package", package)
+    monkeypatch.setattr(starter, "download_from_hub", unreachable)
+    monkeypatch.setattr(starter, "install_from_package", package)
     folder = ensure(tmp_path)
     assert json.loads((folder / "source.json").read_text()) == {"way": "package"}
 

@@ -13,14 +13,12 @@ import torch
 from tests.rlhf.runs import files_of, judgments, make_run, row, train
 from training.contract import RunSpec, read_spec, write_spec
 from training.rlhf.data import Examples, build_examples
-from training.rlhf.loop import reference as reference_module
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
-from training.rlhf.loop.reference import Reference
+from training.rlhf.loop import log_probabilities as reference_module
+from training.rlhf.loop.log_probabilities import Reference, answer_log_probabilities
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.encoding import Encoder, Stored
+from training.rlhf.tokens.encoding import Encoder, Stored, TokenCache
 from training.rlhf.tokens.example import UsedLabels
 from training.rlhf.tokens.packing import pack
-from training.rlhf.tokens.token_cache import TokenCache
 
 EVERYTHING = UsedLabels(categories=None, missing=None, corrections=True)
 

@@ -27,15 +27,13 @@ from training.contract import (
 )
 from training.contract.chat_template import Thinking
 from training.rlhf.data import build_examples
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
-from training.rlhf.loop.reference import example_key
+from training.rlhf.loop.log_probabilities import answer_log_probabilities, example_key
 from training.rlhf.methods.objectives.segments import cut
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.base_model import load_base_model
 from training.rlhf.rollout.samples import TextStream
-from training.rlhf.tokens.encoding import Encoder
+from training.rlhf.tokens.encoding import Encoder, TokenCache
 from training.rlhf.tokens.packing import pack
-from training.rlhf.tokens.token_cache import TokenCache
 
 THOUGHT = "<think>\nLet me see.\n</think>\n\n"
 REST = "Let me see.\n</think>\n\n"

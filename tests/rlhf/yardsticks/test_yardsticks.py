@@ -16,7 +16,7 @@ from pyarrow import parquet
 from tests.rlhf.methods.test_methods import spec_of
 from tests.rlhf.model.test_backbone import disturb
 from training.contract import ContractError, RewardSettings
-from training.rlhf.loop.checkpoints import save_checkpoint
+from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore

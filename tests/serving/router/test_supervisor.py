@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from training.serving.catalogue import Catalogue
-from training.serving.errors import RequestError
-from training.serving.router.bases import Bases
-from training.serving.router.memory import Room, needed_bytes, rooms
-from training.serving.router.supervisor import Policy, Supervisor
+from training.serving.http import RequestError
+from training.serving.router.supervisor import Bases, Policy, Room, Supervisor, needed_bytes, rooms
 
 NAMES = ("first", "second", "third")
 GIB = 2**30

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.contract import ContractError
-from training.contract.rubric import (
+from training.judging import (
     LONGEST_REPLY,
     STEPS,
     CriterionScore,
     Rubric,
     RubricCriterion,
-    RubricReplyError,
+    UnreadableError,
     read_scores,
     rubric_form,
     rubric_in_words,
@@ -111,13 +111,13 @@ def test_lines_of_the_form_are_read_and_all_others_ignored(lines: tuple[str, ...
     ],
 )
 def test_what_is_missing_or_outside_its_scale_is_not_guessed_at(reply: str, problem: str):
-    with pytest.raises(RubricReplyError, match=problem):
+    with pytest.raises(UnreadableError, match=problem):
         read_scores(reply, RUBRIC, 1)
 
 
 def test_a_judge_may_decline_and_only_without_scores():
     assert read_scores("Both are in Finnish.\nScores: none", RUBRIC, 2) is None
-    with pytest.raises(RubricReplyError, match="A2 is missing"):
+    with pytest.raises(UnreadableError, match="A2 is missing"):
         read_scores("A1: 4 | x\nScores: none", RUBRIC, 1)
 
 
@@ -159,7 +159,7 @@ def test_every_score_that_is_written_in_the_form_is_read_in_any_order_among_othe
 
 @given(st.text(max_size=300) | st.text(st.sampled_from("AB123456: |\n-*/yesno=."), max_size=300))
 def test_any_text_is_read_whole_or_refused_and_never_anything_else(text: str):
-    with contextlib.suppress(RubricReplyError):
+    with contextlib.suppress(UnreadableError):
         for scored in read_scores(text, RUBRIC, 2) or []:
             assert set(scored) == {"accuracy", "tone", "short"}
             for criterion in RUBRIC.criteria:

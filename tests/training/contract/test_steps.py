@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from annotation.choices import StepKind
 from annotation.text.traces import Step, written
 from training.contract import ContractError, SegmentHead
-from training.contract.steps import steps
+from training.contract.segmentation import steps
 
 
 def quotes(text: str) -> list[str]:

@@ -6,12 +6,12 @@ import httpx
 import pytest
 
 from training.engine import (
+    OPENAI,
     Engine,
     EngineError,
     EngineUnavailableError,
     EngineUnknownModelError,
 )
-from training.engine.client import OPENAI
 
 
 def engine(handler) -> Engine:

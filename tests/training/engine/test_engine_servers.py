@@ -7,7 +7,9 @@ import httpx
 import pytest
 from pytest_django import Settings
 
+from annotation.services.addresses import is_public
 from training.engine import (
+    OPENAI,
     AddressError,
     Answer,
     Delta,
@@ -15,13 +17,12 @@ from training.engine import (
     EngineError,
     Engines,
     EngineUnavailableError,
+    GuardedTransport,
     SegmentScore,
     check_url,
     engine_for,
     key_of,
 )
-from training.engine.client import OPENAI
-from training.engine.servers import GuardedTransport, is_public
 from training.models import Checkpoint
 from training.recipe import SamplingSettings
 from training.services.sampling import _completion
@@ -399,7 +400,7 @@ def test_no_other_secret_of_the_environment_is_sent_to_a_server(name: str, monke
 def test_a_checkpoint_without_a_server_is_asked_from_our_own(settings: Settings):
     settings.RONDO_MODEL_SERVER_URL = "http://127.0.0.1:8123"
     with engine_for(Checkpoint(name="ours")) as client:
-        assert str(client._client.base_url) == "http://127.0.0.1:8123"
+        assert str(client._server.url) == "http://127.0.0.1:8123"
 
 
 def test_a_checkpoint_of_another_server_is_asked_there_by_its_name_there(monkeypatch: pytest.MonkeyPatch):
@@ -411,7 +412,7 @@ def test_a_checkpoint_of_another_server_is_asked_there_by_its_name_there(monkeyp
         choice = {"index": 0, "message": {"content": "Yes"}, "finish_reason": "stop"}
         return httpx.Response(200, json={"choices": [choice]})
 
-    monkeypatch.setattr("training.engine.servers.GuardedTransport", lambda: httpx.MockTransport(lab))
+    monkeypatch.setattr("training.engine.GuardedTransport", lambda: httpx.MockTransport(lab))
     judge = Checkpoint(
         pk=1,
         name="judge-70b",

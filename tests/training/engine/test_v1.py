@@ -16,8 +16,7 @@ from pytest_django import Settings
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Project, User
 from annotation.services.people.tokens import create_token
-from training.engine.relay import ClientGoneError, Relay
-from training.engine.servers import AsyncGuardedTransport
+from training.engine import AsyncGuardedTransport, ClientGoneError, Relay
 from training.models import Checkpoint
 from training.services.checkpoints import register_starter
 from training.views import openai

@@ -26,7 +26,7 @@ def machines_in(folder: Path, store_url: str) -> Iterator[Machines]:
         home.mkdir(exist_ok=True)
         settings.RONDO_HOME = home
         settings.RONDO_STORE_URL = store_url
-        settings.RONDO_UPLOADED_FILES = "training.files.uploads.SharedUploads"
+        settings.RONDO_UPLOADED_FILES = "training.files.shared.SharedUploads"
         for folder_name in names:
             setattr(settings, f"RONDO_{folder_name.upper()}", home / folder_name)
         # Another machine's processes have not looked into the store yet.

@@ -16,10 +16,11 @@ from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, first_shown, install, longest, make_pairs, work
+from training.judging import DEFAULT_TEMPLATE
 from training.models import Checkpoint, Judge
 from training.selectors.judges import report_of
 from training.services.checkpoints import register_served_model, register_starter
-from training.services.judges import DEFAULT_TEMPLATE, create_judge
+from training.services.judges import create_judge
 
 pytestmark = pytest.mark.django_db
 

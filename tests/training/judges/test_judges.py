@@ -29,17 +29,11 @@ from tests.training.judges.judge_scene import (
     work,
 )
 from training.contract import read_snapshot, read_snapshot_header
+from training.judging import DEFAULT_TEMPLATE, read_ranking, template_digest
 from training.models import Judge, JudgeVerdict
 from training.services import judges
 from training.services.checkpoints import register_starter
-from training.services.judges import (
-    DEFAULT_TEMPLATE,
-    create_judge,
-    read_reply,
-    set_judge,
-    sweep_judges,
-    template_digest,
-)
+from training.services.judges import create_judge, set_judge, sweep_judges
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
@@ -190,9 +184,9 @@ def test_a_paused_judge_stops_before_its_next_question(
 ):
     def read_and_pause(text: str, order: Sequence[int]) -> dict[int, int] | None:
         set_judge(judge=machine, active=False, by=carol)
-        return read_reply(text, order)
+        return read_ranking(text, order)
 
-    monkeypatch.setattr(judges, "read_reply", read_and_pause)
+    monkeypatch.setattr(judges, "read_ranking", read_and_pause)
     work(machine)
     assert len(server.asked) == 1
     assert not Judgment.objects.filter(annotator=machine.user).exists()

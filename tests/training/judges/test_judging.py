@@ -2,14 +2,18 @@
 
 import pytest
 
-from training.services.judges import (
+from training.judging import (
     DEFAULT_TEMPLATE,
+    REPEAT,
+    Chat,
     Reply,
     UnreadableError,
+    ask,
     check_template,
     conclude,
+    fill,
     question,
-    read_reply,
+    read_ranking,
     rotations,
 )
 
@@ -18,7 +22,7 @@ CHAT = [{"role": "user", "content": "Why {answers}?"}]
 
 def reply(order: tuple[int, ...], ranking: str, reason: str = "Because.") -> Reply:
     text = f"{reason}\nRanking: {ranking}"
-    return Reply(order=order, text=text, ranks=read_reply(text, order))
+    return Reply(order=order, text=text, ranks=read_ranking(text, order))
 
 
 def test_the_default_template_asks_with_guidelines_conversation_and_answers_under_letters():
@@ -66,7 +70,7 @@ def test_every_answer_stands_in_every_place_once():
     ],
 )
 def test_the_last_line_is_read(line: str, ranks: dict[int, int] | None):
-    assert read_reply(f"A is short.\n\n  Ranking: {line}  \n\n", (10, 20, 30)) == ranks
+    assert read_ranking(f"A is short.\n\n  Ranking: {line}  \n\n", (10, 20, 30)) == ranks
 
 
 @pytest.mark.parametrize(
@@ -89,7 +93,7 @@ def test_the_last_line_is_read(line: str, ranks: dict[int, int] | None):
 )
 def test_what_is_not_exactly_in_the_form_is_not_guessed_at(text: str):
     with pytest.raises(UnreadableError):
-        read_reply(text, (10, 20, 30))
+        read_ranking(text, (10, 20, 30))
 
 
 def test_a_pair_has_a_winner_only_where_both_orders_name_it():
@@ -132,3 +136,33 @@ def test_one_order_that_cannot_be_judged_leaves_the_whole_unjudged():
     assert conclusion.reason == "Cannot judge: The last line is not of the form.\n\nHm."
     said_so = conclude([reply((1, 2), "none", "Both are in Finnish."), reply((2, 1), "A > B")])
     assert (said_so.ranks, said_so.reason) == (None, "Cannot judge.\n\nBoth are in Finnish.")
+
+
+def test_a_filled_text_is_not_searched_and_braces_that_are_no_field_stay():
+    [turn] = fill("{first} {set} {second}", {"first": "{second}", "second": "b"})
+    assert turn == {"role": "user", "content": "{second} {set} b"}
+
+
+def test_a_reply_that_cannot_be_read_is_asked_for_again_and_the_last_one_is_named():
+    replies = ["one", "two", "three"]
+    chats: list[Chat] = []
+
+    def send(chat: Chat) -> str:
+        chats.append(chat)
+        return replies[len(chats) - 1]
+
+    def read(text: str) -> str:
+        if text != "two":
+            raise UnreadableError(f"Not {text}.")
+        return text
+
+    first = [{"role": "user", "content": "Which?"}]
+    assert ask(first, send, read, attempts=3) == "two"
+    assert chats[1] == [
+        *first,
+        {"role": "assistant", "content": "one"},
+        {"role": "user", "content": f"Not one. {REPEAT}"},
+    ]
+    with pytest.raises(UnreadableError, match=r"Not three\.") as caught:
+        ask(first, send, read, attempts=1)
+    assert caught.value.reply == "three"

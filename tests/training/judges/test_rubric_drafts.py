@@ -16,8 +16,8 @@ from annotation.errors import NotAllowed
 from annotation.models import Project, Rubric, RubricVersion, User
 from tests import factories
 from tests.refusals import refused
-from training.contract.rubric import LONGEST_REPLY, RubricReplyError
 from training.engine import Engine
+from training.judging import LONGEST_REPLY, UnreadableError
 from training.models import RubricDraft
 from training.selectors.rubrics import checked_criteria
 from training.services import rubric_drafts
@@ -59,7 +59,7 @@ That is all."""
     "reply", ["", "Accuracy | Is it true?", "Criterion: " + "x" * 90 + " | Is it?", "x" * (LONGEST_REPLY + 1)]
 )
 def test_a_reply_without_a_criterion_is_refused(reply: str):
-    with pytest.raises(RubricReplyError):
+    with pytest.raises(UnreadableError):
         read_proposals(reply)
 
 
@@ -67,7 +67,7 @@ def test_a_reply_without_a_criterion_is_refused(reply: str):
 def test_any_reply_is_read_within_bounds_or_refused(text: str):
     try:
         read = read_proposals(text)
-    except RubricReplyError:
+    except UnreadableError:
         return
     assert 0 < len(read) <= MOST_OF_A_REPLY
     assert all(0 < len(proposal.name) <= 80 and 0 < len(proposal.text) <= 500 for proposal in read)

@@ -26,10 +26,11 @@ from annotation.services.projects.rubrics import (
 from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.judges.judge_scene import FakeJudge, install, make_pairs, work
+from training.judging import RUBRIC_TEMPLATE
 from training.models import Judge
 from training.selectors.judges import report_of
 from training.services.checkpoints import register_starter
-from training.services.judges import RUBRIC_TEMPLATE, create_judge
+from training.services.judges import create_judge
 
 pytestmark = pytest.mark.django_db
 

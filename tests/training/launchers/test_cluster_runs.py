@@ -17,8 +17,7 @@ from tests.training.rounds.round_scenes import behave
 from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
 from training.launchers.job_files import JobFile, read_beat, write_job_file
-from training.launchers.node.files import Files
-from training.launchers.node.run import NodeRun
+from training.launchers.node.run import Files, NodeRun
 from training.models import Launch, Round, RoundStep
 from training.services.rounds import cancel_round, resume_round, start_again
 from training.services.runs import clusters

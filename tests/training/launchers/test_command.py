@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from training.launchers import Job, JobReport, LauncherError, LauncherUnreachableError, Place, Resources
-from training.launchers.command import OF_SUBMIT, CommandTemplate, arguments_of
+from training.launchers.command import OF_SUBMIT, CommandTemplate, command_arguments
 
 PLACE = Place(python="/opt/bin/python", code="/opt/rondo", home="/data", shares_files=True)
 
@@ -23,7 +23,7 @@ def template(tmp_path: Path, **commands: str) -> CommandTemplate:
 
 def test_a_value_is_one_argument_whatever_it_holds():
     values = {"name": "a b; rm -rf / $(id) {folder}", "folder": "x"}
-    assert arguments_of("bsub -J {name} '-o {folder}/out put'", values) == [
+    assert command_arguments("bsub -J {name} '-o {folder}/out put'", values) == [
         "bsub",
         "-J",
         "a b; rm -rf / $(id) {folder}",
@@ -43,7 +43,7 @@ def test_a_value_is_one_argument_whatever_it_holds():
 )
 def test_a_wrong_template_is_refused_with_the_placeholders_that_there_are(text: str, words: str):
     with pytest.raises(LauncherError, match=words):
-        arguments_of(text, dict.fromkeys(OF_SUBMIT, ""))
+        command_arguments(text, dict.fromkeys(OF_SUBMIT, ""))
 
 
 def test_the_script_of_several_nodes_takes_its_number_and_the_meeting_point_from_variables(tmp_path: Path):

@@ -12,7 +12,7 @@ from annotation.services.projects.rubrics import RubricCriterionInput, publish_r
 from training.contract import RewardPart, RunSpec, canonical_json
 from training.models import Checkpoint
 from training.recipe import Recipe
-from training.rlhf.rewards.from_settings import build_rewards
+from training.rlhf.rewards.combination import build_rewards
 from training.services.checkpoints import register_starter
 from training.services.judges import create_judge
 from training.services.rounds import open_first_round

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from training.files.hub.lookup import _licence
+from training.files.hub import _licence
 
 PAGE = "https://huggingface.co/maker/model"
 GOOD = "https://huggingface.co/maker/model/blob/main/LICENSE"

@@ -17,7 +17,7 @@ from tests.training.registry.base_model_scene import added, change_json, leftove
 from tests.training.registry.stub_hub import COMMIT, StubHub, running_hub
 from training.choices import BaseOrigin
 from training.engine import Engine
-from training.files.hub.__main__ import download
+from training.files.hub import download
 from training.models import BaseModel, BaseModelAddition, Checkpoint
 from training.services import base_models
 from training.services.base_models import (

@@ -120,7 +120,7 @@ def test_while_the_store_is_away_a_step_waits_with_the_reason_and_nothing_is_los
         def nobody(*_: Any) -> None:
             raise StoreUnreachableError("The cable is cut.")
 
-        cut.setattr("training.store.objects.Objects.write", nobody)
+        cut.setattr("training.store.Objects.write", nobody)
         real(sender, heartbeat)
 
     monkeypatch.setattr(files, "_WAITS", ())
@@ -319,7 +319,7 @@ def test_an_import_waits_while_the_store_is_away_and_an_upload_is_refused(
 
     with monkeypatch.context() as patch:
         for name in ("read", "write", "sizes", "remove"):
-            patch.setattr(f"training.store.objects.Objects.{name}", nobody)
+            patch.setattr(f"training.store.Objects.{name}", nobody)
         tasks.do_import(record.pk)
         record.refresh_from_db()
         assert record.state == "waiting"
@@ -401,7 +401,7 @@ def test_what_a_trainer_saved_is_sent_while_it_goes_on_so_that_nobody_needs_the_
             def nobody(*_: Any) -> None:
                 raise StoreUnreachableError("The cable is cut.")
 
-            patch.setattr("training.store.objects.Objects.write", nobody)
+            patch.setattr("training.store.Objects.write", nobody)
             assert sent("3") == b"2"
         assert sent("4") == b"4"
         assert "is not in the store yet: The cable is cut." in caplog.text

@@ -22,10 +22,10 @@ from tests.refusals import refused
 from tests.training.registry.registry_rows import make_trained
 from training.choices import CheckpointKind
 from training.engine import Engine, Scores, SegmentScore
+from training.judging import UnreadableError
 from training.models import SuggestionSource
 from training.services import suggestions
 from training.services.checkpoints import register_starter
-from training.services.judges import UnreadableError
 from training.services.suggestions import (
     Question,
     do_suggestions,

@@ -30,7 +30,7 @@ from annotation.record.base import (
     require,
 )
 from training.contract.methods.common import MethodSettings, OptimiserSettings, require_reference
-from training.contract.people import Population
+from training.contract.validation import Population
 
 RuleKind = Literal[
     "exact_match",

@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from training.contract import EXIT_FAILED, ContractError
-from training.launchers.node.files import Files
-from training.launchers.node.run import NodeRun
+from training.launchers.node.run import Files, NodeRun
 from training.store import StoreError
 
 

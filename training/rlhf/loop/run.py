@@ -2,35 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple, TypeVar
+
+from safetensors.torch import save_file
+from torch import Tensor
 
 from training.contract import (
+    HEADS_FILE,
     CheckpointKind,
     ContractError,
     JudgedSettings,
+    Manifest,
     MethodSettings,
     RunSpec,
     SnapshotRow,
+    manifest_digest,
     part_of_prompt,
     read_evaluation,
     read_snapshot,
+    sha256_of_file,
     write_evaluation,
+    write_manifest,
 )
 from training.rlhf.data import Examples, build_examples, only_teaching
+from training.rlhf.loop.log_probabilities import placed_reference
 from training.rlhf.loop.method import Trained, TrainingMethod
-from training.rlhf.loop.reference import placed_reference
 from training.rlhf.loop.training_loop import TrainingLoop
+from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.families import context_of
+from training.rlhf.model.families import context_limit
+from training.rlhf.runtime.config import code_version, library_versions
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import RunFolder, log
 from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.tokens.encoding import TokenCache
 from training.rlhf.tokens.example import Example
-from training.rlhf.tokens.token_cache import TokenCache
 
 # ── Checks before training: refuse what cannot train, warn of what is odd ──
 #
@@ -39,7 +52,7 @@ from training.rlhf.tokens.token_cache import TokenCache
 
 def refuse_too_many_tokens(backbone: Backbone, settings: MethodSettings) -> None:
     """Rows longer than the base has positions for would be computed from positions it never saw."""
-    positions = context_of(backbone.config)
+    positions = context_limit(backbone.config)
     if positions is not None and settings.max_tokens > positions:
         raise ContractError(
             f"settings, max_tokens: {settings.max_tokens} is more than {backbone.folder.name} reads "
@@ -162,7 +175,7 @@ def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) 
 def made_method(run: TrainingRun, method: Callable[..., Method]) -> Method:
     """Return the method of a run, which adds its adapter and heads to the backbone."""
     spec = placed_reference(run.spec, run.folder.path)
-    return method(run.backbone, spec, run.spec.settings, cache=_cache_of(run))
+    return method(run.backbone, spec, run.spec.settings, cache=_cache_folder(run))
 
 
 def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
@@ -170,7 +183,7 @@ def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
     settings, folder, processes = run.spec.settings, run.folder, run.processes
     folder.tell("starting", "reading the judgments")
     tokens = TokenCache(
-        _cache_of(run),
+        _cache_folder(run),
         snapshot_digest=run.spec.snapshot_digest,
         tokenizer=run.backbone.tokenizer,
         writes=processes.first,
@@ -211,7 +224,7 @@ def compared(
     return held_out | figures
 
 
-def _cache_of(run: TrainingRun) -> Path:
+def _cache_folder(run: TrainingRun) -> Path:
     return run.folder.path / (run.spec.cache or "cache")
 
 
@@ -224,3 +237,99 @@ def rows_of_part(rows: Iterable[SnapshotRow], part: str) -> Iterator[SnapshotRow
     for row in rows:
         if part == "all" or row.split != "train" or part_of_prompt(row.prompt) == part:
             yield row
+
+
+# ── Writing a checkpoint: the adapter as plain peft reads it, or the whole model as transformers does,
+# the heads, the manifest last ──
+#
+# Reading one is `Backbone.load_adapter`.
+
+
+_DROPPED_LISTED = 100
+"""Of a large snapshot much may be left out: the manifest, which pages show, lists so many and counts all."""
+
+
+def save_checkpoint(
+    folder: Path,
+    *,
+    backbone: Backbone,
+    adapter: str,
+    kind: CheckpointKind,
+    spec: RunSpec,
+    steps: int,
+    metrics: dict[str, float],
+    dropped: list[dict[str, str]],
+    warnings: Sequence[str] = (),
+    weights: Mapping[str, Tensor] | None = None,
+) -> Manifest:
+    """Write a checkpoint so that `folder` is there as a whole or not at all. Returns its manifest.
+
+    weights: all of them, gathered, where they are cut over processes.
+
+    Equal runs write equal bytes: nothing here tells of time, machine or folder.
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    if backbone.is_whole(adapter):
+        backbone.save_whole(adapter, partial, weights)
+        for path in partial.iterdir():
+            _sync(path)
+    else:
+        save_adapter(partial, backbone, adapter)
+    heads = backbone.head_state(adapter)
+    if heads:
+        _save_tensors(partial / HEADS_FILE, heads)
+    manifest = Manifest(
+        kind=kind,
+        name=spec.name or kind,
+        base_model=backbone.folder.name,
+        base_digest=backbone.base_digest,
+        spec=_portable(spec),
+        snapshot_digest=spec.snapshot_digest,
+        seed=spec.seed,
+        commit=code_version(spec),
+        steps=steps,
+        metrics=metrics,
+        dropped=dropped[:_DROPPED_LISTED],
+        dropped_counts=counts_by_reason(dropped),
+        warnings=list(warnings),
+        heads=sorted(name for name in heads if "." not in name),
+        files={path.name: sha256_of_file(path) for path in sorted(partial.iterdir())},
+        versions=library_versions(),
+        parent_digest=manifest_digest(Path(spec.parent)) if spec.parent else None,
+    )
+    write_manifest(partial, manifest)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+    return manifest
+
+
+def save_adapter(folder: Path, backbone: Backbone, adapter: str) -> None:
+    """Write an adapter's two files as plain peft reads them."""
+    _save_tensors(folder / ADAPTER_FILE, backbone.adapter_state(adapter))
+    config = json.dumps(backbone.adapter_config(adapter), indent=2, sort_keys=True)
+    (folder / ADAPTER_CONFIG_FILE).write_text(config + "\n", encoding="utf-8")
+
+
+def _portable(spec: RunSpec) -> dict[str, Any]:
+    """Return the spec with the names of folders in place of where they lie; digests say which they were."""
+    values = spec.to_json()
+    for name in ("base_model", "snapshot", "parent"):
+        if values[name] is not None:
+            values[name] = PurePath(values[name]).name
+    return values
+
+
+def _save_tensors(path: Path, tensors: dict[str, Any]) -> None:
+    save_file(
+        {name: value.detach().cpu().contiguous() for name, value in sorted(tensors.items())},
+        path,
+        metadata={"format": "pt"},
+    )
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as stream:
+        os.fsync(stream.fileno())

@@ -36,7 +36,7 @@ from training.contract import (
     sha256_of_file,
 )
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.sharding import local, place_in_copy, rows_of
+from training.rlhf.model.sharding import local, local_rows, place_in_copy
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 
@@ -113,7 +113,7 @@ def write_digest(path: Path) -> None:
 
 
 def _read_tensor(name: str, files: list[Any], like: Tensor | None) -> Tensor:
-    rows = rows_of(like) if isinstance(like, DTensor) else None
+    rows = local_rows(like) if isinstance(like, DTensor) else None
     if rows is None or not isinstance(like, DTensor):
         parts = [file.get_tensor(name) for file in files]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -161,7 +161,7 @@ VALIDATION_LOSS = "validation_loss"
 _NAME = "best-"
 
 
-def loss_of(figures: Mapping[str, float]) -> float | None:
+def validation_loss(figures: Mapping[str, float]) -> float | None:
     """Return the loss that the best state has least of; None without an evaluation."""
     return figures.get(VALIDATION_LOSS, figures.get("held_out_loss"))
 
@@ -186,7 +186,7 @@ class BestState:
 
         keep: write its weights down. All processes call it.
         """
-        loss, lowest = loss_of(figures), loss_of(self.figures)
+        loss, lowest = validation_loss(figures), validation_loss(self.figures)
         if loss is None:
             return False
         # Not (loss < best) would let NaN in: what is not a number is not better.
@@ -195,7 +195,7 @@ class BestState:
             return False
         self.step, self.figures, self.stale = step, dict(figures), 0
         if keep:
-            self._write(tensors_of(backbone, adapter))
+            self._write(adapter_tensors(backbone, adapter))
         return True
 
     def put_back(self, backbone: Backbone, adapter: str) -> None:
@@ -207,7 +207,7 @@ class BestState:
                 f"{self._folder}: the best state is damaged ({problem}); delete {self._states} to train "
                 "from the beginning"
             )
-        tensors = read_tensors(self._folder, tensors_of(backbone, adapter))
+        tensors = read_tensors(self._folder, adapter_tensors(backbone, adapter))
         backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
 
     def to_json(self) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class BestState:
             partial.rename(self._folder)
 
 
-def tensors_of(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
+def adapter_tensors(backbone: Backbone, adapter: str) -> dict[str, Tensor]:
     """Return the tensors of an adapter and its heads, by names that tell them apart."""
     return {f"adapter.{name}": value for name, value in backbone.adapter_state(adapter).items()} | {
         f"head.{name}": value for name, value in backbone.head_state(adapter).items()
@@ -322,9 +322,9 @@ class Saved:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors but the moments, by name."""
-        tensors = tensors_of(self.backbone, self.adapter)
+        tensors = adapter_tensors(self.backbone, self.adapter)
         for other in self.method.adapters if self.method else ():
-            some = tensors_of(self.backbone, other)
+            some = adapter_tensors(self.backbone, other)
             tensors |= {f"beside.{other}.{name}": value for name, value in some.items()}
         return tensors
 

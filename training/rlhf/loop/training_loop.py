@@ -19,27 +19,342 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from annotation.agreement.shares import wilson_interval
-from training.contract import OptimiserSettings, RunSpec
+from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import Outcome, TrainingMethod
-from training.rlhf.loop.state import VALIDATION_LOSS
-from training.rlhf.loop.stepping import SteppingLoop, StepResult, examples_of_step, steps_in_all
+from training.rlhf.loop.state import (
+    VALIDATION_LOSS,
+    BestState,
+    MethodState,
+    Saved,
+    load_state,
+    resume_key,
+    save_state,
+    validation_loss,
+)
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import RunFolder, log
-from training.rlhf.runtime.stopping import StopRequest
+from training.rlhf.runtime.run_folder import Machine, RunFolder, log
+from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
+
+# ── Examples and learning rate of each optimiser step: functions of the seed and the step alone ──
+
+
+class _Long(Protocol):
+    @property
+    def tokens(self) -> int: ...
+
+
+_Item = TypeVar("_Item", bound=_Long)
+
+_ORDER_STREAM = 1
+"""Keeps the order of examples apart from all else that is drawn from the run's seed."""
+SCALAR_PACE = 100.0
+"""Learning rate of scalar parameters over that of weights: thresholds, log odds of ties.
+
+AdamW moves every number by about the learning rate. A head's output moves by that for each of its hundreds
+of weights, so a scalar that is added to it or compared with it would hardly move in comparison."""
+
+
+def steps_per_epoch(examples: int, settings: OptimiserSettings) -> int:
+    """Optimiser steps of one pass. The last batch may be smaller; no example is left out."""
+    return math.ceil(examples / settings.batch_size)
+
+
+def steps_in_all(examples: int, settings: OptimiserSettings) -> int:
+    """Optimiser steps of a run."""
+    steps = settings.epochs * steps_per_epoch(examples, settings)
+    return steps if settings.max_steps is None else min(steps, settings.max_steps)
+
+
+def examples_of_step(
+    examples: Sequence[_Item], step: int, *, seed: int, settings: OptimiserSettings
+) -> list[_Item]:
+    """The global batch of `step`, counted from 0. Every epoch visits every example once, in its own order.
+
+    Within the batch the longest come first, so that every process gets about as many tokens.
+    """
+    epoch, place = divmod(step, steps_per_epoch(len(examples), settings))
+    order = np.random.default_rng([seed, _ORDER_STREAM, epoch]).permutation(len(examples))
+    chosen = order[place * settings.batch_size : (place + 1) * settings.batch_size].tolist()
+    return [examples[index] for index in sorted(chosen, key=lambda index: (-examples[index].tokens, index))]
+
+
+def learning_rate(step: int, total_steps: int, settings: OptimiserSettings) -> float:
+    """Step size of `step`, counted from 0: a straight rise over the warm-up, then by the schedule."""
+    if step < settings.warmup_steps:
+        return settings.peak * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.peak
+    progress = (step - settings.warmup_steps) / max(1, total_steps - settings.warmup_steps)
+    if settings.schedule == "linear":
+        return settings.peak * (1 - progress)
+    return settings.peak * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def parameter_groups(
+    parameters: Mapping[str, nn.Parameter], settings: OptimiserSettings
+) -> list[dict[str, Any]]:
+    """Return the trained parameters of `Backbone.parameters` as AdamW groups: weights; scalars of heads, at
+    `SCALAR_PACE` times their learning rate and without decay, as 0 is no natural value for them; and the
+    base's gains and biases, without decay."""
+    weights = [value for value in parameters.values() if value.ndim > 1]
+    flat = {name: value for name, value in parameters.items() if value.ndim == 1}
+    scalars = [value for name, value in flat.items() if name.startswith("heads.")]
+    gains = [value for name, value in flat.items() if not name.startswith("heads.")]
+    groups = [{"params": weights, "pace": 1.0, "weight_decay": settings.weight_decay}]
+    if scalars:
+        groups.append({"params": scalars, "pace": SCALAR_PACE, "weight_decay": 0.0})
+    if gains:
+        groups.append({"params": gains, "pace": 1.0, "weight_decay": 0.0})
+    return groups
+
+
+def apart(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with what is cut over processes in groups of its own: AdamW takes no mixed ones."""
+    parted = []
+    for group in groups:
+        whole = [value for value in group["params"] if not isinstance(value, DTensor)]
+        cut = [value for value in group["params"] if isinstance(value, DTensor)]
+        parted += [{**group, "params": some} for some in (whole, cut) if some]
+    return parted
+
+
+SKIPPED_IN_A_ROW = 3
+"""After so many steps in a row without a finite loss and gradient the run ends."""
+
+
+class DivergedError(Exception):
+    """Loss or gradient was not finite several steps in a row."""
+
+
+class StepResult(NamedTuple):
+    """The outcome of one step."""
+
+    figures: dict[str, Any]
+    """Its line of `metrics.jsonl`, without what every step has."""
+    summary: str
+    """The same in a few words for the log."""
+    finite: bool
+    """False: loss or gradient was not finite, and nothing was learned."""
+
+
+class SteppingLoop:
+    """Takes one run from its last saved step to its end."""
+
+    def __init__(
+        self,
+        *,
+        backbone: Backbone,
+        adapter: str,
+        examples: int,
+        spec: RunSpec,
+        folder: RunFolder,
+        stop: StopRequest,
+        processes: Processes,
+        method: MethodState | None = None,
+    ) -> None:
+        """adapter: what is trained and becomes the checkpoint. examples: number in a pass over the data.
+        method: further state that is trained, saved and restored."""
+        self._backbone = backbone
+        self._adapter = adapter
+        self._examples_in_all = examples
+        self._seed = spec.seed
+        self._settings: OptimiserSettings = spec.settings.optimiser
+        self._folder = folder
+        self._stop = stop
+        self._processes = processes
+        named = backbone.parameters(adapter)
+        self._parameters = list(named.values())
+        groups = parameter_groups(named, self._settings)
+        for name, pace in (method.adapters if method else {}).items():
+            named = backbone.parameters(name)
+            self._parameters += named.values()
+            groups += [
+                {**group, "pace": pace * group["pace"]} for group in parameter_groups(named, self._settings)
+            ]
+        betas = (self._settings.beta1, self._settings.beta2)
+        self._optimiser = torch.optim.AdamW(apart(groups), lr=self._settings.peak, betas=betas, fused=True)
+        self._saved_at: int | None = None
+        self._skipped = 0
+        self._torn = False
+        self._step_seconds: list[float] = []
+        self._best = BestState(folder.path, processes)
+        self._state = Saved(
+            run_folder=folder.path,
+            backbone=backbone,
+            adapter=adapter,
+            optimiser=self._optimiser,
+            parameters=[value for group in groups for value in group["params"]],
+            best=self._best,
+            trained=resume_key(spec, backbone.base_digest),
+            processes=processes,
+            method=method,
+        )
+        self._machine = Machine(folder, backbone.device)
+        self.total_steps = steps_in_all(examples, self._settings)
+
+    def _learn(self, step: int, rate: float) -> StepResult:
+        """Take optimiser step `step`, counted from 0, with learning rate `rate`."""
+        raise NotImplementedError
+
+    _start_is_candidate = False
+    """True if the state before the first step may become the checkpoint."""
+
+    def _evaluate(self, step: int) -> dict[str, float]:
+        """Held-out figures after `step` steps; none where nothing is held out."""
+        raise NotImplementedError
+
+    def run(self) -> tuple[int, dict[str, float]]:
+        """Train to the end, or until nothing gets better; the steps that made the checkpoint, and its
+        held-out figures.
+
+        Raises `StoppedError` after saving when asked to stop, and `DivergedError`.
+        """
+        step = self._resume()
+        held_out: dict[str, float] | None = None
+        try:
+            if step == 0 and self._start_is_candidate and self._settings.keep_best:
+                self._evaluate(0)
+            while step < self.total_steps and not self._given_up:
+                self._check_all()
+                self._tell(step)
+                held_out = self._one_step(step)
+                step += 1
+                if step % self._settings.save_every == 0 or step == self.total_steps or self._given_up:
+                    self._save(step)
+            if held_out is None:
+                held_out = self._evaluate(step)
+        except StoppedError:
+            if self._torn:
+                # The weights are one step further, so metrics not yet logged are dropped.
+                step = self._saved_at or 0
+            else:
+                self._save(step)
+            self._tell(step)
+            raise
+        self._tell(step)
+        return self._chosen(step, held_out)
+
+    @property
+    def _given_up(self) -> bool:
+        return self._settings.patience is not None and self._best.stale >= self._settings.patience
+
+    def _chosen(self, step: int, held_out: dict[str, float]) -> tuple[int, dict[str, float]]:
+        """Return the last state, or the best one put back in its place."""
+        if not self._settings.keep_best or not self._best.figures or self._best.step == step:
+            return step, held_out
+        log.info(
+            "The state after step %d had the lowest %s loss (%.4f): it becomes the checkpoint",
+            self._best.step,
+            "validation" if VALIDATION_LOSS in self._best.figures else "held-out",
+            validation_loss(self._best.figures),
+        )
+        self._best.put_back(self._backbone, self._adapter)
+        return self._best.step, self._best.figures
+
+    def _resume(self) -> int:
+        self._folder.trim_metrics()
+        step = load_state(self._state)
+        if step:
+            self._saved_at = step
+            log.info("Going on after step %d of %d, from %s/", step, self.total_steps, STATE_FOLDER)
+        return step
+
+    def _one_step(self, step: int) -> dict[str, float] | None:
+        """Take optimiser step `step`, counted from 0, and write it down; held-out figures where due."""
+        started = time.monotonic()
+        rate = learning_rate(step, self.total_steps, self._settings)
+        result = self._learn(step, rate)
+        self._skipped = 0 if result.finite else self._skipped + 1
+        every = self._settings.evaluate_every
+        due = step + 1 == self.total_steps or (every > 0 and (step + 1) % every == 0) or self._given_up
+        self._torn = due
+        held_out = self._evaluate(step + 1) if due else None
+        self._torn = False
+        seconds = time.monotonic() - started
+        self._step_seconds.append(seconds)
+        self._folder.record(
+            {
+                "step": step + 1,
+                "epoch": (step + 1) / steps_per_epoch(self._examples_in_all, self._settings),
+                "learning_rate": rate,
+                "skipped": int(not result.finite),
+                **result.figures,
+                "seconds": round(seconds, 3),
+                **(held_out or {}),
+            }
+        )
+        self._machine.note(step=step + 1, tokens=result.figures.get("tokens"), seconds=seconds)
+        log.info("Step %d of %d: %s, %.1f s", step + 1, self.total_steps, result.summary, seconds)
+        if not result.finite:
+            self._report_skip(step + 1)
+        return held_out
+
+    def _report(self, step: int, figures: dict[str, float], details: dict[str, Any]) -> None:
+        """Keep the state where it is the best so far, and report an evaluation in detail."""
+        better = True
+        if self._settings.keep_best or self._settings.patience is not None:
+            better = self._best.offer(
+                self._backbone, self._adapter, step=step, figures=figures, keep=self._settings.keep_best
+            )
+        # Details describe the state that would become the checkpoint.
+        if figures and self._processes.first and (better or not self._settings.keep_best):
+            write_evaluation(self._folder.path, EvaluationReport(step=step, figures=figures, details=details))
+
+    def _apply(self, rate: float) -> None:
+        """The optimiser's step along the gradient that was gathered."""
+        for trained in self._optimiser.param_groups:
+            trained["lr"] = rate * trained["pace"]
+        self._optimiser.step()
+
+    def _report_skip(self, step: int) -> None:
+        log.warning("Step %d: loss or gradient is not finite; the step is skipped", step)
+        if self._skipped >= SKIPPED_IN_A_ROW:
+            last_save = f"after step {self._saved_at}" if self._saved_at else "none was saved yet"
+            raise DivergedError(
+                f"loss or gradient was not finite in {self._skipped} steps in a row, the last being step "
+                f"{step}; the last good state is kept ({last_save}). Lower the learning rate or look at the "
+                "judgments of these steps, then start a new run"
+            )
+
+    def _check_all(self) -> None:
+        """Between steps all processes agree on whether to stop."""
+        if self._processes.any(bool(self._stop.reason), self._backbone.device):
+            raise StoppedError(self._stop.reason or "stopped by another process of the run")
+
+    def _check_this(self) -> None:
+        """Within a step a lone process may stop too: what was accumulated so far is given up."""
+        if self._processes.world == 1:
+            self._stop.check()
+
+    def _save(self, step: int) -> None:
+        # Amid skipped steps nothing is saved: the last state that led on stays.
+        if step == (self._saved_at or 0) or self._skipped:
+            return
+        save_state(self._state, step)
+        self._saved_at = step
+
+    def _tell(self, step: int) -> None:
+        recent = self._step_seconds[-20:]
+        left = (self.total_steps - step) * sum(recent) / len(recent) if recent else None
+        self._folder.tell("running", "training", step=step, total_steps=self.total_steps, seconds_left=left)
+
 
 # ── The validation part: judgments that choose a run's best state, so that the held-out ones only report ──
 

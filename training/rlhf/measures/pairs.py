@@ -115,7 +115,7 @@ FEW_PROMPTS = 20
 """With fewer the bootstrap over prompts is too narrow (see `cluster_bootstrap`)."""
 
 
-def key_of(name: str) -> int:
+def name_hash(name: str) -> int:
     """Return a number for a name, the same in every process: judgments of one prompt have one."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
@@ -126,7 +126,7 @@ def pair_observations(batch: Batch, examples: Sequence[Example], rewards: Tensor
     chosen, rejected = rewards[batch.winners].detach(), rewards[batch.losers].detach()
     pairs = torch.bincount(batch.pair_example, minlength=batch.examples)
     lengths = batch.answer_tokens.clamp(min=1)
-    prompts = torch.tensor([key_of(example.prompt) for example in examples], device=rewards.device)
+    prompts = torch.tensor([name_hash(example.prompt) for example in examples], device=rewards.device)
     return {
         "chosen": chosen,
         "rejected": rejected,
@@ -273,7 +273,7 @@ def times_drawn(judgment: str, head: int, seed: int) -> int:
     It follows from the seed, the head and the judgment's id alone, so that nobody has to hold the whole
     snapshot, and a resumed run draws the same (Oza & Russell 2001).
     """
-    generator = np.random.default_rng([seed, _RESAMPLE_STREAM, head, key_of(judgment)])
+    generator = np.random.default_rng([seed, _RESAMPLE_STREAM, head, name_hash(judgment)])
     return int(generator.poisson(1.0))
 
 

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from training.contract.baselines import FEWEST_PROMPTS, Interval
-from training.contract.people import SIGNIFICANT, DriftFigures, GroupDifference
+from training.contract.validation import FEWEST_PROMPTS, SIGNIFICANT, DriftFigures, GroupDifference, Interval
 from training.rlhf.measures.calibration import Floats
+from training.rlhf.measures.features import SURFACE_FEATURES
 from training.rlhf.measures.linear_choice import FOLDS, Choices, Ints, choices_of, fit_ridge
-from training.rlhf.measures.surface import SURFACE_FEATURES
 from training.rlhf.tokens.example import Example
 
 # ── Linear scores of groups and annotators, pooled partially towards the score that is common to all ──
@@ -66,7 +65,7 @@ class People:
     """(rows,) 1 for the completion shown first, 0 for the last; 0 for all where no order is known."""
 
 
-def people_of(examples: Sequence[Example], *, known: People | None = None) -> People:
+def number_people(examples: Sequence[Example], *, known: People | None = None) -> People:
     """Return who judged the completions of judgments, rows in order.
 
     known: whose numbers are used; others have none. Without it they are numbered in the order of names.
@@ -477,7 +476,7 @@ class _Test:
         return min(1.0, len(HALF_LIVES) * (1 - NormalDist().cdf(self.mean / self.error)))
 
 
-def drift_of(
+def measure_drift(
     features: Floats, choices: Choices, rounds: Sequence[int], *, newest: int, strength: float
 ) -> DriftFigures | None:
     """Test whether a discount predicts the newest round better; None where no fold can be left out.

@@ -21,15 +21,17 @@ from training.contract import (
     SnapshotRow,
 )
 from training.rlhf.measures.calibration import Floats, cluster_bootstrap
-from training.rlhf.measures.frozen_features import FeatureCache, Values, preferred_place
-from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
-from training.rlhf.measures.pairs import accuracy_interval, key_of, length_slope, resample
-from training.rlhf.measures.surface import (
+from training.rlhf.measures.features import (
     SURFACE_FEATURES,
+    FeatureCache,
+    Values,
     correlations,
     length_controlled_accuracy,
+    preferred_place,
     surface_features,
 )
+from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
+from training.rlhf.measures.pairs import accuracy_interval, length_slope, name_hash, resample
 from training.rlhf.model.backbone import OFFSET, SCORE, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
@@ -128,7 +130,7 @@ def comparable(examples: Iterable[Example], most: int | None = None) -> list[Exa
     decided = [example for example in examples if example.pairs and example.completions and example.weight]
     if most is None or len(decided) <= most:
         return decided
-    chosen = sorted(decided, key=lambda example: key_of(example.prompt))[:most]
+    chosen = sorted(decided, key=lambda example: name_hash(example.prompt))[:most]
     judgments = {example.judgment for example in chosen}
     return [example for example in decided if example.judgment in judgments]
 
@@ -151,7 +153,7 @@ class Pairs:
         for example in examples:
             share = 1 / len(example.pairs)
             rows += [
-                (key_of(example.prompt), first + winner, first + loser, share, example.prompt)
+                (name_hash(example.prompt), first + winner, first + loser, share, example.prompt)
                 for winner, loser in example.pairs
             ]
             first += len(example.answers)

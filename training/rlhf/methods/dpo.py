@@ -10,10 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.log_probabilities import (
+    Reference,
+    answer_log_probabilities,
+    ratio_figures,
+    ratio_observations,
+)
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
-from training.rlhf.loop.stepping import examples_of_step, steps_per_epoch
+from training.rlhf.loop.training_loop import examples_of_step, steps_per_epoch
 from training.rlhf.losses import MOST_COMPLETIONS, MOST_TIED, Ties, dpo, dpo_plackett_luce, likeliest_log_tie
 from training.rlhf.measures.pairs import pair_details, pair_figures, pair_observations
 from training.rlhf.methods.objectives.rankings import choices_of_rankings

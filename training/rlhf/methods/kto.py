@@ -13,11 +13,15 @@ from torch import Tensor
 
 from annotation.agreement.shares import wilson_interval
 from training.contract import CheckpointKind, KtoSettings, RunSpec
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.log_probabilities import (
+    Reference,
+    answer_log_probabilities,
+    ratio_figures,
+    ratio_observations,
+)
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.losses import NOT_ORDERED, kto
-from training.rlhf.measures.pairs import key_of
+from training.rlhf.measures.pairs import name_hash
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
@@ -153,7 +157,7 @@ class KahnemanTversky(TrainingMethod):
         zeros = values.new_zeros(batch.examples)
         counts = zeros.index_add(0, owner, torch.ones_like(values))
         loss = zeros.index_add(0, owner, values) / counts.clamp(min=1)
-        keys = torch.tensor([key_of(example.prompt) for example in examples], device=device)
+        keys = torch.tensor([name_hash(example.prompt) for example in examples], device=device)
         observed = {
             "reward": beta * (policy - reference).detach()[answer] - beta * kl,
             "good": good.to(values.dtype),

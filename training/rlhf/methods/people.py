@@ -19,9 +19,9 @@ from training.contract import (
     ReliabilityFigures,
     RewardSettings,
 )
-from training.contract.people import DriftFigures
+from training.contract.validation import DriftFigures
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import Values
+from training.rlhf.measures.features import Values
 from training.rlhf.measures.linear_choice import (
     Choices,
     LinearScore,
@@ -32,11 +32,11 @@ from training.rlhf.measures.linear_choice import (
 from training.rlhf.measures.people import (
     PooledScore,
     discounts,
-    drift_of,
     fit_pooled,
     group_differences,
+    measure_drift,
     newest_round,
-    people_of,
+    number_people,
 )
 from training.rlhf.methods.baselines import FrozenHead, Pairs
 from training.rlhf.model.backbone import SCORE, Backbone
@@ -189,7 +189,7 @@ class Discount:
 NO_DISCOUNT = Discount(0, None)
 
 
-def discount_of(
+def choose_discount(
     settings: RewardSettings,
     train: Sequence[Example],
     features: Callable[[Sequence[Example]], Floats | None],
@@ -209,7 +209,7 @@ def discount_of(
     choices = choices_of(train, whole=whole)
     rounds = [example.round for example in train for _ in _choices(example, whole=whole)]
     strength = fit_cross_validated(table, choices).strength
-    drift = drift_of(table, choices, rounds, newest=present, strength=strength)
+    drift = measure_drift(table, choices, rounds, newest=present, strength=strength)
     if drift is None:
         return NO_DISCOUNT
     log.info(
@@ -235,7 +235,7 @@ def fit_people(
     pooled = fit_pooled(
         table,
         choices_of(examples, whole=whole),
-        people_of(examples),
+        number_people(examples),
         strength=head.score.strength,
         groups=settings.group_heads,
         rank=settings.annotator_rank if settings.annotator_heads else 0,

@@ -37,7 +37,7 @@ from training.rlhf.loop.run import (
 )
 from training.rlhf.loop.training_loop import evaluate
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.frozen_features import FeatureCache, pooled, preferred_place
+from training.rlhf.measures.features import FeatureCache, pooled, preferred_place
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.measures.people import PooledScore
 from training.rlhf.methods.baselines import (
@@ -60,7 +60,7 @@ from training.rlhf.methods.objectives.segments import SegmentObjective, StepObje
 from training.rlhf.methods.people import (
     NO_DISCOUNT,
     Scores,
-    discount_of,
+    choose_discount,
     fit_people,
     group_names,
     group_scores,
@@ -69,7 +69,7 @@ from training.rlhf.methods.people import (
     report_people,
     says_of_people,
 )
-from training.rlhf.model.adapter_files import last_adapted_block
+from training.rlhf.model.adapters import last_adapted_block
 from training.rlhf.model.backbone import SCORE, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example, UsedLabels
@@ -137,7 +137,7 @@ class RewardModelling(TrainingMethod):
     def begin(self, train: Sequence[Example]) -> None:
         """Let every objective see what it will learn from; fit the head that begins on frozen features."""
         self._trained = frozenset(example.judgment for example in train)
-        self._discount = discount_of(
+        self._discount = choose_discount(
             self._settings,
             comparable(train, MOST_TRAINED_ON_FEATURES),
             self._preferred_features,

@@ -10,9 +10,13 @@ import torch
 from torch import Tensor
 
 from training.contract import CheckpointKind, RunSpec, SftSettings
-from training.rlhf.loop.log_probabilities import answer_log_probabilities
+from training.rlhf.loop.log_probabilities import (
+    Reference,
+    answer_log_probabilities,
+    ratio_figures,
+    ratio_observations,
+)
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
-from training.rlhf.loop.reference import Reference, ratio_figures, ratio_observations
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch

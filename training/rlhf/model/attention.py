@@ -24,9 +24,15 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from training.rlhf.model import attention_scores
-from training.rlhf.model.attention_scores import Scores, causal_mask
-from training.rlhf.model.segmented_attention import Bucket, Places, SegmentedAttention, into_buckets
+from training.rlhf.model.segmented_attention import (
+    Bucket,
+    Places,
+    Scores,
+    SegmentedAttention,
+    attend,
+    causal_mask,
+    into_buckets,
+)
 
 NAME = "rondo_packed"
 """Under this name transformers finds the function below; outside a packed row it is plain SDPA."""
@@ -188,7 +194,7 @@ def _pieces(segment: Places, window: int | None, *, capped: bool = False) -> Ite
     before = keys if window is None else window - 1
     for first in range(start, end, length):
         last = min(first + length, end)
-        yield first, last, _last_of(seen, behind=end - last, count=last - first + before)
+        yield first, last, _last_tokens(seen, behind=end - last, count=last - first + before)
 
 
 def block_mask(
@@ -227,7 +233,7 @@ def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
     return counts[None, None], columns[None, None].contiguous()
 
 
-def _last_of(stretches: Sequence[slice], *, behind: int, count: int) -> list[slice]:
+def _last_tokens(stretches: Sequence[slice], *, behind: int, count: int) -> list[slice]:
     """Return up to `count` tokens of the stretches, which end `behind` tokens before their end."""
     last: list[slice] = []
     for stretch in reversed(stretches):
@@ -328,7 +334,7 @@ def _plain_under_a_cap(
     if mask is None:
         queries, keys = query.shape[2], key.shape[2]
         mask = causal_mask(keys - queries, queries, query.device)
-    return attention_scores.attend(query, key, value, mask, scores).transpose(1, 2).contiguous()
+    return attend(query, key, value, mask, scores).transpose(1, 2).contiguous()
 
 
 def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:

@@ -24,10 +24,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from training.contract import ContractError, Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
 from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
-from training.rlhf.model.base_model import load_base_model
-from training.rlhf.model.families import blocks_of, output_head
-from training.rlhf.model.sharding import Turnstile, mesh_of
-from training.rlhf.model.shared_loading import load_shared_base
+from training.rlhf.model.base_model import load_base_model, load_shared_base
+from training.rlhf.model.families import decoder_blocks, output_head
+from training.rlhf.model.sharding import Turnstile, make_mesh
 from training.rlhf.model.templates import add_turn_end
 from training.rlhf.runtime.processes import Processes
 
@@ -180,7 +179,7 @@ class Backbone(AdaptedModel):
             backbone.quantization = quantization
             return backbone
         device = torch.device(device)
-        mesh = mesh_of(shard_over, device, sharding)
+        mesh = make_mesh(shard_over, device, sharding)
         model, tokenizer = load_shared_base(
             folder, device=device, dtype=dtype, mesh=mesh, processes=shard_over
         )
@@ -261,7 +260,7 @@ class Backbone(AdaptedModel):
         Blocks above the highest of them are not run, except where processes share the base: these pass
         through all blocks together. Those of the last block are the ones that `packed_states` gives.
         """
-        blocks = blocks_of(self._computing(self._active))
+        blocks = decoder_blocks(self._computing(self._active))
         states: dict[int, Tensor] = {}
         requested = set(layers)
         highest = max(requested, default=self.blocks)

@@ -30,7 +30,7 @@ _KINDS = {
 """Model types whose layers do not compute packed rows, with the reason."""
 
 
-def window_of(config: Any) -> int | None:
+def sliding_window(config: Any) -> int | None:
     """Return the number of tokens that a layer looks back where that is less than the context; else None."""
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
@@ -40,7 +40,7 @@ def window_of(config: Any) -> int | None:
     return int(window) if window < getattr(text, "max_position_embeddings", window + 1) else None
 
 
-def context_of(config: Any) -> int | None:
+def context_limit(config: Any) -> int | None:
     """Return the tokens that fit into the model; None where it has no limit.
 
     Positions of the kind LongRoPE (Ding et al. 2024) change for all tokens once a pass has one beyond the
@@ -128,7 +128,7 @@ def _other_layers(config: Any) -> str | None:
 # ── The blocks of a transformer, which families keep under names of their own ──
 
 
-def blocks_of(model: Any) -> nn.ModuleList:
+def decoder_blocks(model: Any) -> nn.ModuleList:
     """Return the decoder's blocks: `layers` in most families, `h` in those of GPT-2's kind.
 
     Raises `ContractError` where the decoder keeps none in a list.

@@ -14,7 +14,7 @@ from typing import Any
 
 from training.contract import ContractError
 from training.rlhf.model.base_model import refuse_unsupported_folder, try_first_layers
-from training.rlhf.model.families import context_of, read_supported_config, window_of
+from training.rlhf.model.families import context_limit, read_supported_config, sliding_window
 from training.rlhf.model.templates import renderer
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -43,8 +43,8 @@ def inspect_folder(folder: Path, *, with_weights: bool = True) -> dict[str, Any]
     return {
         "model_type": config.model_type,
         "architecture": (config.architectures or [""])[0],
-        "context": context_of(config),
-        "window": window_of(config),
+        "context": context_limit(config),
+        "window": sliding_window(config),
         "dtype": str(config.dtype or "").removeprefix("torch."),
         "tied": bool(text.tie_word_embeddings),
         "vocabulary": int(text.vocab_size),

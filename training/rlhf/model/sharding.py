@@ -26,14 +26,14 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from training.contract import ContractError, Sharding
-from training.rlhf.model.families import blocks_of
+from training.rlhf.model.families import decoder_blocks
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 
 _COPIES, _PARTS = "copies", "parts"
 
 
-def mesh_of(processes: Processes, device: torch.device, sharding: Sharding) -> DeviceMesh:
+def make_mesh(processes: Processes, device: torch.device, sharding: Sharding) -> DeviceMesh:
     """Return the processes in the order of their parts: one row for each copy of the base.
 
     full: one row of all. node: a row of each machine. Raises `ContractError` where machines have different
@@ -62,7 +62,7 @@ def shard_model(model: Any, mesh: DeviceMesh, *, computes_in: torch.dtype) -> No
     policy = MixedPrecisionPolicy()
     if model.dtype != computes_in:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=torch.float32)
-    blocks: Any = blocks_of(model)
+    blocks: Any = decoder_blocks(model)
     for block in blocks:
         fully_shard(block, mesh=mesh, mp_policy=policy)
         # A loss is divided by the examples of the whole step: gradients are summed.
@@ -87,7 +87,7 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def rows_of(tensor: Tensor) -> slice | None:
+def local_rows(tensor: Tensor) -> slice | None:
     """Return the rows of a cut tensor that are this process's; None is all of one that is not cut."""
     if not isinstance(tensor, DTensor):
         return None

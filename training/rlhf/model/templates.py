@@ -55,12 +55,12 @@ class TurnEnd:
         self._special = {str(token) for token in added if token.special} | set(tokenizer.all_special_tokens)
         # Some tokenizers have added tokens for runs of spaces, which end nothing.
         plain = {str(token) for token in added if str(token).strip()} - self._special
-        self._tails = [re.compile(rf"\s*({any_of(some).pattern})") for some in (self._special, plain)]
+        self._tails = [re.compile(rf"\s*({token_pattern(some).pattern})") for some in (self._special, plain)]
 
     @cached_property
     def control(self) -> re.Pattern[str]:
         """Finds control tokens, and the token that ends a turn, in a text."""
-        return any_of(self._special | self.tokens)
+        return token_pattern(self._special | self.tokens)
 
     @cached_property
     def tokens(self) -> frozenset[str]:
@@ -105,7 +105,7 @@ def _placed(tokenizer: Any) -> Placed:
     return ChatTemplate(renderer(tokenizer), str(tokenizer.chat_template)).place(_QUESTION, _ANSWER)
 
 
-def any_of(tokens: Iterable[str]) -> re.Pattern[str]:
+def token_pattern(tokens: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern of these tokens, the longest first; of none of them, one that matches nothing."""
     return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
 

@@ -48,10 +48,10 @@ from training.contract import (
     canonical_json,
     read_prompts,
 )
+from training.rlhf.loop.log_probabilities import Reference, placed_reference
 from training.rlhf.loop.method import start_adapter
-from training.rlhf.loop.reference import Reference, placed_reference
 from training.rlhf.loop.run import RunResult, TrainingRun, counts_by_reason
-from training.rlhf.loop.stepping import SKIPPED_IN_A_ROW, SteppingLoop, StepResult, examples_of_step
+from training.rlhf.loop.training_loop import SKIPPED_IN_A_ROW, SteppingLoop, StepResult, examples_of_step
 from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
@@ -63,19 +63,17 @@ from training.rlhf.policy_gradient.sampling import (
     Prompt,
     Prompts,
     Sampled,
-    episodes_of,
+    make_episodes,
     read_to_answer,
     seeds_of_step,
     staleness_figures,
     token_places,
 )
 from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluated_once, update_policy
-from training.rlhf.rewards.combination import Combination, Combined
-from training.rlhf.rewards.from_settings import build_rewards
+from training.rlhf.rewards.combination import Combination, Combined, build_rewards
 from training.rlhf.rewards.protocol import Score
-from training.rlhf.rollout.generate import rollout
+from training.rlhf.rollout.generate import StaticShapes, rollout, shapes_for
 from training.rlhf.rollout.samples import Sample
-from training.rlhf.rollout.static_shapes import StaticShapes, shapes_for
 from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes, Share
 from training.rlhf.runtime.run_folder import RunFolder, log
@@ -378,7 +376,7 @@ class SamplingLoop(SteppingLoop):
             processes=processes,
             method=method,
         )
-        self._sampler = sampler_of(self._own)
+        self._sampler = sampling_parameters(self._own)
         self._micro_batch_tokens = self._settings.micro_batch_tokens
         self._rows: int | None = None
         self._shapes: StaticShapes | None = None
@@ -417,7 +415,7 @@ class SamplingLoop(SteppingLoop):
         combined, watched = self._scored(sampled)
         self._refuse_scoreless(step, combined)
         clock.lap("seconds_reward")
-        episodes = episodes_of(
+        episodes = make_episodes(
             sampled,
             combined.totals,
             tokenizer=self._backbone.tokenizer,
@@ -667,7 +665,7 @@ def _listed(scores: Sequence[Score]) -> str:
     return "; ".join(f"{count} × {reason}" for reason, count in reasons.most_common(3))
 
 
-def sampler_of(settings: PolicyGradientSettings) -> SamplingParameters:
+def sampling_parameters(settings: PolicyGradientSettings) -> SamplingParameters:
     """Return a run's sampling parameters, without seeds."""
     drawn = settings.rollout
     return SamplingParameters(

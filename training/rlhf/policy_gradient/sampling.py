@@ -19,7 +19,7 @@ from training.contract import (
     SnapshotPrompt,
     with_context,
 )
-from training.rlhf.measures.pairs import key_of
+from training.rlhf.measures.pairs import name_hash
 from training.rlhf.policy_gradient.credit import Episodes
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.protocol import Score
@@ -90,7 +90,9 @@ def read_to_answer(
 def seeds_of_step(prompts: Sequence[Prompt], step: int, *, seed: int) -> list[int]:
     """Seed of each prompt's first sample: of the run's seed, the step and the prompt's id alone."""
     words = [
-        np.random.SeedSequence([seed, _SAMPLE_STREAM, step, key_of(prompt.id)]).generate_state(1, np.uint64)
+        np.random.SeedSequence([seed, _SAMPLE_STREAM, step, name_hash(prompt.id)]).generate_state(
+            1, np.uint64
+        )
         for prompt in prompts
     ]
     return [int(word[0]) % (MAX_SEED + 1) for word in words]
@@ -163,7 +165,7 @@ def staleness_figures(sampled: Sampled, step: int) -> dict[str, float]:
     return {"staleness": sum(behind) / len(behind), "staleness_max": float(max(behind))}
 
 
-def episodes_of(
+def make_episodes(
     sampled: Sampled,
     totals: Sequence[Score],
     *,

@@ -161,7 +161,7 @@ def sweep(
     folders = []
     for weighting in weights:
         weighed = _weighed(run, spec, settings, weighting)
-        folder = into / name_of(weighed)
+        folder = into / run_name(weighed)
         if folder in folders:
             raise ContractError(f"weights {folder.name}: given twice; name each set once")
         write_spec(folder, _moved(run, spec, weighed))
@@ -177,7 +177,7 @@ def sweep(
     return EXIT_FINISHED
 
 
-def name_of(settings: PolicyGradientSettings) -> str:
+def run_name(settings: PolicyGradientSettings) -> str:
     """Return the name of a run by its weights: `people-1_short-0.5`."""
     return "_".join(f"{part.name}-{part.weight:g}" for part in settings.rewards)
 

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from training.contract import ContractError, Message, Population, RewardSettings
+from training.model_server import ModelServer, ServerError
 from training.rlhf.methods.objectives.ratings import read_heads
 from training.rlhf.methods.objectives.segments import SegmentReward, segment_rewards
 from training.rlhf.methods.people import check_population, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore, UnavailableRewardError
-from training.rlhf.rollout.compatible_server import CompatibleServer, ServerError
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
@@ -221,7 +221,7 @@ class ServedReward:
         """
         self._model, self._digest, self._cancelled = model, digest, cancelled
         self._weights = None if weights is None else dict(weights)
-        self._server = CompatibleServer(
+        self._server = ModelServer(
             name=f"the model server of the reward model {model}",
             url=url.removesuffix("/").removesuffix("/v1"),
             key=key,

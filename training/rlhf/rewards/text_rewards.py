@@ -43,7 +43,7 @@ _THINK_ANSWER = re.compile(r"\s*<think>(?P<think>.*?)</think>\s*<answer>(?P<answ
 _TAGS = re.compile(r"</?(?:think|answer)>")
 
 
-def answer_of(completion: str) -> str | None:
+def tagged_answer(completion: str) -> str | None:
     """Return the text between the answer tags of a think/answer completion; None for another format.
 
     The format: `<think>…</think>`, then `<answer>…</answer>`, nothing but white space around
@@ -63,7 +63,7 @@ class ExactMatch:
     """White space at both ends does not count. Turn it off where it is part of the answer."""
     ignore_case: bool = False
     in_answer_tags: bool = False
-    """Compare what stands in `<answer>` (see `answer_of`); a completion without it gets 0."""
+    """Compare what stands in `<answer>` (see `tagged_answer`); a completion without it gets 0."""
 
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
@@ -72,7 +72,7 @@ class ExactMatch:
 
     def _score(self, completion: str, reference: Reference) -> float:
         right = {self._normal(text) for text in text_references(reference)}
-        answer = answer_of(completion) if self.in_answer_tags else completion
+        answer = tagged_answer(completion) if self.in_answer_tags else completion
         return float(answer is not None and self._normal(answer) in right)
 
     def _normal(self, text: str) -> str:
@@ -82,12 +82,12 @@ class ExactMatch:
 
 @dataclass(frozen=True)
 class ThinkAnswerFormat:
-    """1 for a completion in the think/answer format (see `answer_of`), else 0. Needs no reference."""
+    """1 for a completion in the think/answer format (see `tagged_answer`), else 0. Needs no reference."""
 
     def __call__(
         self, prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
     ) -> list[Score]:
-        return [Score(float(answer_of(completion) is not None)) for completion in completions]
+        return [Score(float(tagged_answer(completion) is not None)) for completion in completions]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +337,7 @@ class Mathematics:
             expected = str(reference) if type(reference) in (int, float) else text_reference(reference)
         except NoReferenceError as error:
             return Score.cannot(str(error))
-        answer = answer_of(completion) if self._in_answer_tags else completion
+        answer = tagged_answer(completion) if self._in_answer_tags else completion
         if answer is None:
             return Score(0.0)
         question = {"reference": expected, "answer": answer, "bare": self._in_answer_tags}
@@ -413,7 +413,7 @@ _FENCED = re.compile(
 )
 
 
-def code_of(completion: str) -> str:
+def last_code_block(completion: str) -> str:
     """Return the last fenced block of code, or the whole completion where it has none."""
     blocks = [match["code"] for match in _FENCED.finditer(completion)]
     return blocks[-1] if blocks else completion
@@ -429,7 +429,7 @@ class UnitTest:
     """Output that it must print, white space at line ends and around the whole aside; None: run `source`."""
 
 
-def unit_tests_of(reference: Reference) -> list[UnitTest]:
+def read_unit_tests(reference: Reference) -> list[UnitTest]:
     """Return the tests that a reference holds, at least one. Raises `NoReferenceError`.
 
     A list, or JSON text of one: each entry source with assertions, or an object with `input`
@@ -459,7 +459,7 @@ def _unit_test(entry: Any) -> UnitTest:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitTests:
-    """The fraction of the reference's tests (see `unit_tests_of`) that the completion's code passes.
+    """The fraction of the reference's tests (see `read_unit_tests`) that the completion's code passes.
 
     Every test runs in a sandboxed process of its own (see `sandbox`): one that hangs or exhausts
     memory fails alone. Raises `SandboxError` on a machine that cannot hold a program in, unless
@@ -487,7 +487,7 @@ class UnitTests:
 
     def _planned(self, completion: str, reference: Reference) -> list[tuple[str, UnitTest]] | Score:
         try:
-            return [(code_of(completion), test) for test in unit_tests_of(reference)]
+            return [(last_code_block(completion), test) for test in read_unit_tests(reference)]
         except NoReferenceError as error:
             return Score.cannot(str(error))
 

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.attention_scores import Scores, attend
-from training.rlhf.model.segmented_attention import segment_mask
+from training.rlhf.model.segmented_attention import Scores, attend, segment_mask
 
 # ── Keys and values of what was read and written before, for prompts that begin with it ──
 #

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.families import context_of
+from training.rlhf.model.families import context_limit
 from training.rlhf.model.templates import hidden_ids, turn_end_id
 from training.rlhf.rollout.cache import Known
-from training.rlhf.rollout.distribution import Noise, noise_of
+from training.rlhf.rollout.distribution import Noise, make_noise
 from training.rlhf.sampling import FinishReason, SamplingParameters
 
 if TYPE_CHECKING:
-    from training.rlhf.rollout.constraint import Constraint
+    from training.rlhf.rollout.distribution import Constraint
 
 
 # ── Limits of a completion: the model's end tokens and its context ──
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def context_length(backbone: Backbone) -> int:
     """Tokens that fit into the model: prompt and completion together."""
-    context = context_of(backbone.config)
+    context = context_limit(backbone.config)
     if context is None:
         raise ContractError(f"{backbone.folder}: config.json tells no max_position_embeddings")
     return context
@@ -281,7 +281,7 @@ class Row:
             wanted=sample,
             handle=handle,
             slot=slot,
-            generator=noise_of(sample.seed, backbone.device),
+            generator=make_noise(sample.seed, backbone.device),
             text=TextStream(backbone.tokenizer, sample.parameters.stop),
             limit=min(sample.parameters.max_tokens, context_length(backbone) - len(sample.prompt)),
             constraint=sample.constraint and sample.constraint.begin(),

@@ -1,4 +1,4 @@
-"""The ways in which a trainer is asked to save its state and stop."""
+"""Ways in which a trainer is asked to save its state and stop. No torch, as `--status` needs none."""
 
 from __future__ import annotations
 

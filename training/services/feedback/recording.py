@@ -24,7 +24,7 @@ from annotation.services import audit
 from annotation.services.texts.completions import storable
 from annotation.text.identity import content_hash
 from training.choices import FeedbackKind
-from training.engine.client import EngineError, events
+from training.model_server import ServerError, read_events
 from training.models import (
     ApplicationRequest,
     Checkpoint,
@@ -217,9 +217,11 @@ def _answer(content: bytes, *, is_streamed: bool) -> tuple[str, list[dict[str, A
     try:
         text = content.decode()
         # Not `splitlines`: a line separator may stand within a text.
-        chunks = list(events(text.replace("\r\n", "\n").split("\n"))) if is_streamed else [json.loads(text)]
+        chunks = (
+            list(read_events(text.replace("\r\n", "\n").split("\n"))) if is_streamed else [json.loads(text)]
+        )
         texts, facts = _joined(chunks)
-    except (ValueError, TypeError, AttributeError, EngineError) as error:
+    except (ValueError, TypeError, AttributeError, ServerError) as error:
         raise NotStorableError(f"The answer cannot be read: {error}.") from error
     key = next((str(chunk["id"]) for chunk in chunks if chunk.get("id")), "")
     if not 1 <= len(key) <= LONGEST_KEY or not key.isascii() or not key.isprintable():

@@ -25,7 +25,7 @@ from training.contract import (
     SftSettings,
     manifest_digest,
 )
-from training.engine.servers import base_of
+from training.engine import base_of
 from training.models import Checkpoint, Judge, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings, Recipe
 from training.selectors.projects import checkpoints_of

@@ -73,7 +73,7 @@ _INHERITED = (
     "TOKENIZERS_PARALLELISM",
 )
 _OF_REWARDS = ("RONDO_REWARD_FUNCTIONS", "RONDO_JUDGE_URL", "RONDO_JUDGE_KEY")
-"""Variables that `training.rlhf.rewards.from_settings` asks of the machine's owner, one key among them."""
+"""Variables that `training.rlhf.rewards.combination` asks of the machine's owner, one key among them."""
 _OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
 """Variables that a reward of kind `served` asks of them, one key among them."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")

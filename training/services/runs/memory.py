@@ -166,7 +166,7 @@ class Shape:
 
 def _context_in(config: Mapping[str, Any]) -> int:
     """Return the tokens that a model is used with: with LongRoPE those of its first training, as in the
-    trainer's `context_of`."""
+    trainer's `context_limit`."""
     context = int(config.get("max_position_embeddings") or 2**31)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     first = rope.get("original_max_position_embeddings") or config.get("original_max_position_embeddings")

@@ -25,14 +25,11 @@ import uvicorn
 
 from training.contract import write_atomically
 from training.contract.log_lines import log_to_stderr
-from training.serving.catalogue import Catalogue
+from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
-from training.serving.options import KEY_VARIABLE, address_of, build_parser, keys_of_environment, listen
+from training.serving.options import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
 from training.serving.router.app import Router, build_application
-from training.serving.router.bases import Bases
-from training.serving.router.memory import needed_bytes, rooms
-from training.serving.router.supervisor import Policy, Supervisor
-from training.serving.shared import SharedModels
+from training.serving.router.supervisor import Bases, Policy, Supervisor, needed_bytes, rooms
 from training.store import Store, StoreError
 
 _PASSED = (
@@ -115,7 +112,7 @@ def _needed(options: argparse.Namespace, base: str) -> int:
 
 
 def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socket, folder: Path) -> None:
-    url = address_of(listening)
+    url = socket_url(listening)
     shared = SharedModels(Store(options.store)) if options.store else None
     catalogue = Catalogue(options.models / options.base, options.checkpoints, shared)
     bases = Bases(options.models, catalogue)

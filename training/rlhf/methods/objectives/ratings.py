@@ -22,7 +22,7 @@ from torch import Tensor
 from annotation.record.judgment import Scale
 from training.contract import ContractError, RatingHead, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.measures.predictions import figures_of_chances, figures_of_levels, figures_of_values
+from training.rlhf.measures.calibration import figures_of_chances, figures_of_levels, figures_of_values
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.tokens.example import Example, Rating
 from training.rlhf.tokens.packing import Batch

@@ -11,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from training.contract import ContractError, RunSpec, SegmentHead
-from training.contract.segmentation import Granularity, Segment, segment
-from training.contract.steps import steps
+from training.contract.segmentation import Granularity, Segment, segment, steps
 from training.rlhf.loop.method import Outcome, Part
-from training.rlhf.measures.predictions import (
+from training.rlhf.measures.calibration import (
     average_precision,
     cohen_kappa,
     f1_at,
@@ -54,24 +53,24 @@ def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Seg
     """The segments that heads of a granularity score, in training and after it: none of what is masked or
     stripped of the answer. In training a head on steps has those that were labelled (`segments`)."""
     if granularity == "steps":
-        return read_of(steps(text), answered)
-    return read_of(segment(text, granularity, min_words=MIN_WORDS), answered)
+        return read_segments(steps(text), answered)
+    return read_segments(segment(text, granularity, min_words=MIN_WORDS), answered)
 
 
-def read_of(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
+def read_segments(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
     """Those of an answer's segments of which anything is read."""
     begin = answered.offsets[0][0] if answered.offsets else 0
     return [part for part in segments if part[1] > begin]
 
 
-def bias_of(head: str) -> str:
+def bias_name(head: str) -> str:
     """Return the name of the parameter that holds a head's bias."""
     return f"{head}.bias"
 
 
 def rewards_at(backbone: Backbone, adapter: str, head: str, states: Tensor) -> Tensor:
     """(N, hidden) states of segments' last tokens to (N,) rewards, float32."""
-    bias = backbone.extra(adapter, bias_of(head))  # noqa: S610
+    bias = backbone.extra(adapter, bias_name(head))  # noqa: S610
     return backbone.score(adapter, states, head=head) + bias
 
 
@@ -169,7 +168,7 @@ class SegmentObjective:
         self._continues = head.name in backbone.heads(adapter)
         if not self._continues:
             backbone.add_head(adapter, head.name, seed=spec.seed, scale=0.0)
-        elif bias_of(head.name) not in backbone.extras(adapter):
+        elif bias_name(head.name) not in backbone.extras(adapter):
             raise ContractError(
                 f"segment head {head.name!r}: the parent has a head of that name that scores no segments; "
                 "choose another name"
@@ -194,7 +193,7 @@ class SegmentObjective:
         self.prior = faulty / total
         if not self._continues:
             faultless = torch.tensor([1 - self.prior], dtype=torch.float64)
-            self._backbone.add_extra(self._adapter, bias_of(self.name), torch.logit(faultless))
+            self._backbone.add_extra(self._adapter, bias_name(self.name), torch.logit(faultless))
         log.info(
             "Segment head %r: %d training judgments, %.1f %% of their segments have a fault",
             self.name,
@@ -376,7 +375,7 @@ class StepObjective(SegmentObjective):
         """Yield the answers of an example that have labelled steps."""
         for place, labelled in example.labels.steps:
             faults = {(step.start, step.end): step.label in self.head.categories for step in labelled}
-            segments = read_of(list(faults), example.answers[place])
+            segments = read_segments(list(faults), example.answers[place])
             if segments:
                 yield ReadAnswer(place, segments, torch.tensor([faults[segment] for segment in segments]))
 

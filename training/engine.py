@@ -1,17 +1,31 @@
-"""Client of one model server: the OpenAI interface, its dialects, and the extensions of Rondo's server."""
+"""The web application's client of model servers: OpenAI's interface, its dialects, and Rondo's extensions.
+
+Sends and reads through `training.model_server`; adds errors for people, the addresses that may be asked, the
+server of each checkpoint, and a relay that frees a server at once when its client disconnects.
+"""
 
 from __future__ import annotations
 
-import json
+import asyncio
+import os
+import queue
 import re
-import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Self, TypedDict, Unpack
 
 import httpx
 from django.conf import settings
 from django.utils.translation import gettext as _
+
+from annotation.services import addresses
+from annotation.services.addresses import Policy, Resolve
+from training.model_server import ModelServer, ServerError, authorization
+from training.models import Checkpoint
 
 # ── Errors: the messages are for people ──
 
@@ -195,23 +209,6 @@ class TokenKl:
 # ── Streams ──
 
 
-_END = "[DONE]"
-
-
-def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the JSON objects of a stream. Raises `EngineUnavailableError` if it breaks off."""
-    data: list[str] = []
-    for line in lines:
-        if line.startswith("data:"):
-            data.append(line[5:].removeprefix(" "))
-        elif not line and data:
-            text, data = "\n".join(data), []
-            if text == _END:
-                return
-            yield _object(text)
-    raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
-
-
 def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[Delta]:
     """Yield the pieces of a streamed chat's only choice; the last has the finish reason.
 
@@ -234,16 +231,6 @@ def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator
     if reason is None:
         raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
     yield Delta(finish_reason=str(reason), token_count=counted, seed=seed)
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        chunk = json.loads(text)
-    except ValueError:
-        chunk = None
-    if not isinstance(chunk, dict):
-        raise EngineError(_("The model server streams something that is no answer."))
-    return chunk
 
 
 def _message(error: Any) -> str:
@@ -293,13 +280,14 @@ class Engine:
         timeout: seconds. names: what the server calls models that are called otherwise here.
         """
         key = settings.RONDO_MODEL_SERVER_KEY if key is None else key
-        self._client = httpx.Client(
-            base_url=url or settings.RONDO_MODEL_SERVER_URL,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(timeout, connect=3.0 if dialect is RONDO else 10.0),
+        self._server = ModelServer(
+            url=url or settings.RONDO_MODEL_SERVER_URL,
+            key=key,
+            timeout=timeout,
+            connect_timeout=3.0 if dialect is RONDO else 10.0,
             transport=transport,
-            # No proxy of the environment: it would bypass the check of addresses.
-            trust_env=False,
+            # It would bypass the check of addresses.
+            use_proxy=False,
         )
         self._names = dict(names or {})
         self._dialect = dialect
@@ -313,16 +301,16 @@ class Engine:
 
     def close(self) -> None:
         """Close the connections."""
-        self._client.close()
+        self._server.close()
 
     def health(self, *, timeout: float = 2.0) -> Health:
         """Return the server's health. Never raises."""
         if self._dialect is OPENAI:
             return self._health_by_models(timeout)
         try:
-            response = self._client.get("/health", timeout=timeout)
+            response = self._server.send("GET", "/health", timeout=timeout, any_status=True)
             result = response.json()
-        except (httpx.HTTPError, ValueError):
+        except (ServerError, ValueError):
             return Health(ready=False, message="it does not answer and may be starting")
         state = str(result.get("state", ""))
         progress = result.get("progress")
@@ -391,7 +379,8 @@ class Engine:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         response = self._open_adapting("/v1/chat/completions", body, seconds)
         try:
-            yield from deltas(events(self._lines(response, seconds)), seed=seed)
+            with self._phrased(seconds):
+                yield from deltas(self._server.events(response, seconds=seconds), seed=seed)
         finally:
             response.close()
 
@@ -464,13 +453,8 @@ class Engine:
         *,
         timeout: float | None = None,
     ) -> Any:
-        response = self._send(method, path, body, timeout=timeout)
-        try:
-            return response.json()
-        except ValueError:
-            raise EngineError(
-                _("The model server's answer is not JSON."), status=response.status_code
-            ) from None
+        with self._phrased():
+            return self._server.ask(method, path, body, timeout=timeout)
 
     def _ask_adapting(self, path: str, body: Mapping[str, Any]) -> Any:
         """Send a request, and repeat it without fields that another server does not know."""
@@ -484,7 +468,8 @@ class Engine:
         while True:
             known = self._dialect.without(body, self._refused)
             try:
-                return self._send("POST", path, known, stream=True, timeout=seconds)
+                with self._phrased():
+                    return self._server.send("POST", path, known, stream=True, timeout=seconds)
             except EngineError as error:
                 self._take_back(error, body)
 
@@ -495,44 +480,48 @@ class Engine:
             raise error
         self._refused |= {field}
 
-    def _send(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | None,
-        *,
-        stream: bool = False,
-        timeout: float | None = None,
-    ) -> httpx.Response:
-        request = self._client.build_request(method, path, json=body, timeout=timeout or self._client.timeout)
+    @contextmanager
+    def _phrased(self, seconds: float | None = None) -> Iterator[None]:
+        """Raise the `EngineError` of a `ServerError`, for people. seconds: limit of a stream."""
         try:
-            response = self._client.send(request, stream=stream)
-            if stream and not response.is_success:
-                response.read()
-        except httpx.TimeoutException:
-            raise EngineUnavailableError(_("The model server took too long to answer.")) from None
-        except httpx.HTTPError:
-            raise EngineUnavailableError(
-                _("The model server does not answer at %(url)s; it may be starting.")
-                % {"url": self._client.base_url}
-            ) from None
-        if not response.is_success:
-            raise _refusal(response)
-        return response
+            yield
+        except ServerError as error:
+            raise _engine_error(error, url=str(self._server.url), seconds=seconds) from None
 
-    def _lines(self, response: httpx.Response, seconds: float | None) -> Iterator[str]:
-        until = None if seconds is None else time.monotonic() + seconds
-        try:
-            for line in response.iter_lines():
-                if until is not None and time.monotonic() > until:
-                    raise EngineUnavailableError(
-                        _("The answer took longer than %(seconds)g seconds.") % {"seconds": seconds}
-                    )
-                yield line
-        except httpx.HTTPError:
-            raise EngineUnavailableError(
-                _("The model server broke off in the middle of its answer.")
-            ) from None
+
+def _engine_error(error: ServerError, *, url: str, seconds: float | None) -> EngineError:
+    match error.failure:
+        case "refused":
+            return _refusal(error)
+        case "timeout":
+            return EngineUnavailableError(_("The model server took too long to answer."))
+        case "silent":
+            return EngineUnavailableError(
+                _("The model server does not answer at %(url)s; it may be starting.") % {"url": url}
+            )
+        case "too long":
+            return EngineUnavailableError(
+                _("The answer took longer than %(seconds)g seconds.") % {"seconds": seconds}
+            )
+        case "cut off":
+            return EngineUnavailableError(_("The model server broke off in the middle of its answer."))
+        case "not JSON":
+            return EngineError(_("The model server's answer is not JSON."), status=error.status)
+        case _:
+            return EngineError(_("The model server streams something that is no answer."))
+
+
+def _refusal(error: ServerError) -> EngineError:
+    """Return the error for an unsuccessful status."""
+    status = error.status or 500
+    message = error.server_message or f"The model server answered with status {status}."
+    if status == 404:
+        return EngineUnknownModelError(message, status=status, param=error.param)
+    if status in (408, 429) or status >= 500:
+        return EngineUnavailableError(
+            message, status=status, param=error.param, retry_after=error.retry_after
+        )
+    return EngineError(message, status=status, param=error.param)
 
 
 def _answer(
@@ -550,44 +539,6 @@ def _answer(
     )
 
 
-def _refusal(response: httpx.Response) -> EngineError:
-    """Return the error for an unsuccessful status."""
-    message, param = _error_of(response)
-    status = response.status_code
-    if status == 404:
-        return EngineUnknownModelError(message, status=status, param=param)
-    if status in (408, 429) or status >= 500:
-        return EngineUnavailableError(
-            message, status=status, param=param, retry_after=_seconds(response.headers.get("Retry-After"))
-        )
-    return EngineError(message, status=status, param=param)
-
-
-def _error_of(response: httpx.Response) -> tuple[str, str | None]:
-    """Return the server's error message: OpenAI's error object, or a message, or the status."""
-    if response.is_redirect:
-        return "The model server answers with a redirect, which is not followed.", None
-    message, param = None, None
-    try:
-        result = response.json()
-        error = result.get("error", result)
-        if isinstance(error, Mapping):
-            message, param = error.get("message"), error.get("param")
-        else:
-            message = error
-    except (ValueError, AttributeError):
-        message = None
-    text = str(message) if message else f"The model server answered with status {response.status_code}."
-    return text, str(param) if param else None
-
-
-def _seconds(header: str | None) -> float | None:
-    try:
-        return max(0.0, float(header)) if header is not None else None
-    except ValueError:
-        return None
-
-
 def _base_state(entry: Mapping[str, Any]) -> BaseState:
     return BaseState(
         name=str(entry.get("name", "")),
@@ -597,3 +548,283 @@ def _base_state(entry: Mapping[str, Any]) -> BaseState:
         waiting=int(entry.get("waiting") or 0),
         in_flight=int(entry.get("in_flight") or 0),
     )
+
+
+# ── Addresses ──
+
+
+class AddressError(EngineError):
+    """An address that is refused. The message says why and what to do."""
+
+
+_MODEL_SERVERS = Policy(setting="RONDO_MODEL_SERVER_HOSTS", what="server", error=AddressError)
+
+
+def check_url(url: str) -> None:
+    """Raise `AddressError` for a URL that cannot be another model server's (`Policy.check_url`)."""
+    _MODEL_SERVERS.check_url(url)
+
+
+class GuardedTransport(addresses.GuardedTransport):
+    """Transport that connects only to public internet hosts and those of RONDO_MODEL_SERVER_HOSTS."""
+
+    def __init__(self, *, inner: httpx.BaseTransport | None = None, resolve: Resolve | None = None) -> None:
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
+
+
+class AsyncGuardedTransport(addresses.AsyncGuardedTransport):
+    """`GuardedTransport` for an event loop."""
+
+    def __init__(
+        self, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve | None = None
+    ) -> None:
+        super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
+
+
+# ── Servers ──
+
+
+KEY_NAME = re.compile(r"RONDO_SERVER_KEY_[A-Z0-9_]{1,80}")
+"""Allowed names of a variable with another server's key. Any other name would let a user who may add a server
+send it any secret of the environment."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upstream:
+    """Another server that answers for a checkpoint."""
+
+    url: str
+    """Without `/v1`."""
+    model: str
+    """The server's name for the checkpoint."""
+    key: str
+    """Empty if none is needed. Never stored, logged or shown."""
+
+
+def upstream_of(checkpoint: Checkpoint) -> Upstream | None:
+    """Return the server in a checkpoint's record; None for Rondo's.
+
+    Raises `EngineError` if the variable with its key is not set.
+    """
+    if not checkpoint.server_url:
+        return None
+    check_url(checkpoint.server_url)
+    return Upstream(
+        url=base_of(checkpoint.server_url),
+        model=checkpoint.server_model or checkpoint.name,
+        key=key_of(checkpoint.server_key),
+    )
+
+
+def key_of(variable: str) -> str:
+    """Return the key in an environment variable; "" for an empty name.
+
+    Raises `EngineError` if it is not set, or its name is not allowed for server keys.
+    """
+    if not variable:
+        return ""
+    if not KEY_NAME.fullmatch(variable):
+        raise EngineError(
+            _("%(variable)s is no variable for a server's key. Its name must begin with RONDO_SERVER_KEY_.")
+            % {"variable": variable}
+        )
+    if not (key := os.environ.get(variable, "").strip()):
+        raise EngineError(
+            _(
+                "The variable %(variable)s, which holds the server's key, is not set. Set it for "
+                "the web server and the workers, and start them again."
+            )
+            % {"variable": variable}
+        )
+    return key
+
+
+def base_of(url: str) -> str:
+    """Return a server's address without the `/v1` that OpenAI's clients expect at its end."""
+    return url.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> Engine:
+    """Return a client of a checkpoint's server, which knows the checkpoint by its name in Rondo.
+
+    Close it after use. Raises `AddressError` or `EngineError` if its server cannot be used.
+    """
+    upstream = upstream_of(checkpoint)
+    if upstream is None:
+        return Engine(timeout=timeout)
+    return Engine(
+        url=upstream.url,
+        key=upstream.key,
+        timeout=timeout,
+        transport=GuardedTransport(),
+        names={checkpoint.name: upstream.model},
+        dialect=OPENAI,
+    )
+
+
+class Engines:
+    """Clients of all servers that a task uses, each created once and all closed at its end."""
+
+    def __init__(self, rondo_engine: Engine | None = None) -> None:
+        """rondo_engine: the client of Rondo's server; a supplied one is not closed here."""
+        self._own = rondo_engine
+        self._made: dict[int | None, Engine] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def of(self, checkpoint: Checkpoint) -> Engine:
+        """Return the client of a checkpoint's server."""
+        if not checkpoint.server_url and self._own is not None:
+            return self._own
+        key = checkpoint.pk if checkpoint.server_url else None
+        if key not in self._made:
+            self._made[key] = engine_for(checkpoint)
+        return self._made[key]
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._made:
+            self._made.popitem()[1].close()
+
+
+# ── Relay ──
+#
+# A thread that waits in a read cannot be woken; a task of an event loop can be cancelled, which closes the
+# connection. So one thread per process runs a loop with all connections, and the web server's threads read
+# from queues and check regularly that their client is still connected.
+
+
+LOOK_SECONDS = 0.5
+"""Interval between checks for the client while the server is silent."""
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection, so the answer is not needed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Head:
+    """Status and headers of a server's answer."""
+
+    status: int
+    headers: Mapping[str, str]
+
+
+_Event = Head | bytes | EngineError | None
+"""The beginning, then pieces of the body, then None; an error ends it at any time."""
+
+
+class Exchange:
+    """A relayed request. Read `head`, then iterate over it; always close it."""
+
+    def __init__(self, is_gone: Callable[[], bool]) -> None:
+        self._is_gone = is_gone
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._task: Future[None] | None = None
+
+    def head(self) -> Head:
+        """Return the answer's head. Raises `EngineError`, or `ClientGoneError` if the client disconnected."""
+        event = self._next()
+        if not isinstance(event, Head):
+            raise EngineUnavailableError(_("The model server gave no answer."))
+        return event
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        """Return the next piece of the body. Raises as `head` does."""
+        event = self._next()
+        if isinstance(event, bytes):
+            return event
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancel the request if it is still running, closing its connection."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _next(self) -> _Event:
+        while True:
+            try:
+                event = self._events.get(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                if self._is_gone():
+                    self.close()
+                    raise ClientGoneError from None
+                continue
+            if isinstance(event, EngineError):
+                raise event
+            return event
+
+
+class Relay:
+    """The loop's thread and its clients. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        *,
+        plain: httpx.AsyncBaseTransport | None = None,
+        guarded: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._plain = httpx.AsyncClient(transport=plain, trust_env=False)
+        self._guarded = httpx.AsyncClient(transport=guarded or AsyncGuardedTransport(), trust_env=False)
+        threading.Thread(target=self._loop.run_forever, name="relay", daemon=True).start()
+
+    def post(
+        self,
+        *,
+        url: str,
+        key: str,
+        body: bytes,
+        seconds: float,
+        guarded: bool,
+        is_gone: Callable[[], bool] = lambda: False,
+    ) -> Exchange:
+        """Relay a JSON body. seconds: for the whole answer. guarded: check the host's addresses first."""
+        exchange = Exchange(is_gone)
+        headers = {"Content-Type": "application/json"} | authorization(key)
+        client = self._guarded if guarded else self._plain
+        request = client.build_request(
+            "POST", url, content=body, headers=headers, timeout=httpx.Timeout(seconds, connect=10.0)
+        )
+        exchange._task = asyncio.run_coroutine_threadsafe(
+            _pass_on(client, request, exchange._events.put, seconds), self._loop
+        )
+        return exchange
+
+
+async def _pass_on(
+    client: httpx.AsyncClient, request: httpx.Request, put: Callable[[_Event], None], seconds: float
+) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            response = await client.send(request, stream=True)
+            try:
+                put(Head(status=response.status_code, headers=dict(response.headers)))
+                async for piece in response.aiter_bytes():
+                    put(piece)
+                put(None)
+            finally:
+                await response.aclose()
+    except (TimeoutError, httpx.TimeoutException):
+        put(
+            EngineUnavailableError(
+                _("The answer took longer than %(seconds)g seconds.") % {"seconds": seconds}, status=504
+            )
+        )
+    except httpx.HTTPError:
+        put(EngineUnavailableError(_("The model server does not answer; it may be starting."), status=503))
+    except AddressError as error:
+        put(error)
+
+
+@cache
+def relay() -> Relay:
+    """Return the relay of this process, created on first use: a loop does not survive a fork."""
+    return Relay()

@@ -1,21 +1,13 @@
-"""Hidden states of a frozen base on judged completions: means and last tokens after several blocks, cached.
-
-    CACHE/features-KEY/   KEY follows from the base, its precision and the places read
-        keys.npy          (N, 2) digest of each judgment's completions
-        rows.npy          (N, 2) their rows in values.npy, [start, end)
-        values.npy        (rows, places, hidden) float32
-
-Every judgment is computed by itself, so that its features do not depend on what is computed beside it or was
-there before. The folder may be deleted at any time; a damaged one is written again.
-"""
+"""Features of completions: of their surface, and of a frozen base."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +15,115 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.contract import canonical_json
+from training.contract import SnapshotRow, canonical_json
+from training.rlhf.measures.calibration import Floats, cosine
 from training.rlhf.model.backbone import Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
+
+SURFACE_FEATURES = (
+    "words",
+    "log_words",
+    "list_items",
+    "overlap_prompt",
+    "overlap_context",
+    "refusal",
+    "truncated",
+)
+"""Names of the features, in the order of the columns."""
+
+_WORD = re.compile(r"\w+(?:['’]\w+)*")
+_ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
+_REFUSAL = re.compile(
+    r"""\b(?:
+        i(?:['’]m|\ am)\ (?:very\ |so\ |really\ )?sorry | i\ apologi[sz]e
+      | i\ (?:can(?:['’]t|not|\ not)|could\ not|couldn['’]t|won['’]t|will\ not)
+      | i(?:['’]m|\ am)\ (?:not\ (?:able|sure|comfortable|going)|unable)
+      | i\ (?:do\ not|don['’]t)\ (?:know|think\ i|feel\ comfortable|have\ (?:access|enough))
+      | as\ an\ ai | (?:it|that)\ (?:would\ be|is|['’]s)\ (?:illegal|unethical|wrong)
+    )\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_END = re.compile(r"""(?:[.!?…:;。！？]|```|[)\]}|*_~])["'”’»)\]*_]*\s*$|^\s*$""")
+_WHOLE_WITHOUT_END = 8
+"""Completions of fewer words, such as a name or a number, need no full stop."""
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case."""
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def surface_features(row: SnapshotRow, completions: Iterable[str]) -> Floats:
+    """Return the features of completions of one judgment, (completions, features).
+
+    words and their logarithm (of one more); items of lists; share of the words that the prompt has, and that
+    the context passages have; 1 for a phrase of refusal or apology; 1 for a text that ends amid a sentence.
+    """
+    prompt = {word for message in row.messages for word in words(message.content)}
+    passages = (part for passage in row.context for part in (passage.title, *passage.sentences))
+    context = {word for part in passages for word in words(part)}
+    texts = {completion.id: completion.text for completion in row.completions}
+    return np.array([_of_text(texts[name], prompt, context) for name in completions], dtype=np.float64)
+
+
+def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
+    text_words = words(text)
+    count = len(text_words)
+
+    def share(known: set[str]) -> float:
+        return sum(word in known for word in text_words) / count if count else 0.0
+
+    return [
+        float(count),
+        math.log1p(count),
+        float(len(_ITEM.findall(text))),
+        share(prompt),
+        share(context),
+        float(bool(_REFUSAL.search(text))),
+        float(count >= _WHOLE_WITHOUT_END and not _END.search(text)),
+    ]
+
+
+# ── Dependence of a reward model on surface features: their score differences beside its own ──
+
+
+def length_controlled_accuracy(margins: Floats, longer: Floats, share: Floats) -> float | None:
+    """Return the mean of two accuracies: where the longer completion was chosen, and where the shorter was.
+
+    Length alone has ½. margins, longer, share: (pairs,), `longer` the length of the chosen less the rejected.
+    None where one of the two kinds has no pair.
+    """
+    right = (np.sign(margins) + 1) / 2
+    parts = [kind for kind in (longer > 0, longer < 0) if kind.any()]
+    if len(parts) < 2:
+        return None
+    return float(np.mean([np.average(right[part], weights=share[part]) for part in parts]))
+
+
+def correlations(margins: Floats, features: Mapping[str, Floats]) -> dict[str, float]:
+    """Return the correlation of score differences with each feature's differences over pairs.
+
+    Every pair counts in both orders, so both means are 0 (see `calibration.length_bias`). Features that never
+    differ, and all where no scores differ, are left out.
+    """
+    if not margins.any():
+        return {}
+    return {name: cosine(margins, values) for name, values in features.items() if values.any()}
+
+
+# ── Hidden states of a frozen base on judged completions: means and last tokens after several blocks,
+# cached ──
+#
+# CACHE/features-KEY/   KEY follows from the base, its precision and the places read
+#         keys.npy          (N, 2) digest of each judgment's completions
+#         rows.npy          (N, 2) their rows in values.npy, [start, end)
+#         values.npy        (rows, places, hidden) float32
+#
+# Every judgment is computed by itself, so that its features do not depend on what is computed beside it or
+# was there before. The folder may be deleted at any time; a damaged one is written again.
+
 
 _FORMAT = 1
 _DEPTHS = (0.4, 0.6, 0.8, 1.0)
