@@ -1,11 +1,18 @@
-"""The project created on a first start: sixty prompts, guidelines, three error categories."""
+"""The project created on a first start: 180 prompts, guidelines, three error categories.
 
+Those of `prompts.jsonl` are split by their hashes, as in any project; those of `held_out.jsonl` are held out,
+so that a decision has enough of them, and come last.
+"""
+
+from dataclasses import replace
 from pathlib import Path
 
 from django.db import transaction
 
-from annotation.choices import Role
-from annotation.exchange.prompts import import_prompts
+from annotation.choices import Role, Split
+from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.prompts_jsonl import parse_line
+from annotation.exchange.prompts import add_prompts
 from annotation.models import Project, User
 from annotation.services.projects.projects import add_member, create_project
 from training.services.rounds import open_first_round
@@ -14,6 +21,7 @@ SLUG = "first-project"
 NAME = "First project"
 FOLDER = Path(__file__).resolve().parent
 PROMPTS = FOLDER / "prompts.jsonl"
+HELD_OUT = FOLDER / "held_out.jsonl"
 GUIDELINES = FOLDER / "guidelines.md"
 
 
@@ -29,13 +37,18 @@ def ensure_first_project() -> str:
         project = create_project(
             name=NAME,
             slug=SLUG,
-            description="Everyday questions to a small model: facts, tone, code, sums, given passages.",
+            description="Everyday questions to a small model: facts, lists, steps, rewriting, given passages.",
             guideline=GUIDELINES.read_text(encoding="utf-8"),
         )
-        report = import_prompts(
-            project=project, lines=PROMPTS.read_text(encoding="utf-8").splitlines(), name=PROMPTS.name
-        )
+        held_out = [replace(item, split=Split.HELD_OUT) for item in _items(HELD_OUT)]
+        _, added = add_prompts(project=project, prompts=[*_items(PROMPTS), *held_out])
         for user in User.objects.filter(is_active=True):
             add_member(project=project, user=user, role=Role.MANAGER if user.is_superuser else Role.ANNOTATOR)
         open_first_round(project=project)
-    return f"{report.added} prompts, guidelines, first round open"
+    return f"{len(added)} prompts, guidelines, first round open"
+
+
+def _items(path: Path) -> list[ImportedItem]:
+    """Return the prompts of a file in the import format."""
+    parsed = map(parse_line, path.read_text(encoding="utf-8").splitlines())
+    return [item for item in parsed if item is not None]
