@@ -16,14 +16,20 @@ understand and names the row and the field.
 
 from annotation.record.base import ContractError
 from training.contract.baselines import (
+    ADAPTER_FROM,
     BASELINE_NAMES,
     BASELINES_KEY,
+    CHOICE_KEY,
     BaselineFigures,
     BaselineName,
     BaselineReport,
+    Candidate,
+    CandidateName,
     Comparison,
     Interval,
+    RewardChoice,
     baselines_from_details,
+    choice_from_details,
 )
 from training.contract.chat import with_context
 from training.contract.checkpoint import (
@@ -155,6 +161,7 @@ from training.contract.snapshot_folder import (
 from training.contract.validation import RewardModelValidation, validation_from_figures
 
 __all__ = [
+    "ADAPTER_FROM",
     "ALL_LINEAR",
     "BASE",
     "BASELINES_KEY",
@@ -162,6 +169,7 @@ __all__ = [
     "CANCEL_FILE",
     "CHECKPOINT_FOLDER",
     "CHECKPOINT_NAME",
+    "CHOICE_KEY",
     "DROPPED_FILE",
     "EVALUATION_FILE",
     "EXIT_FAILED",
@@ -194,6 +202,8 @@ __all__ = [
     "BaselineFigures",
     "BaselineName",
     "BaselineReport",
+    "Candidate",
+    "CandidateName",
     "CheckpointKind",
     "Comparison",
     "CompletenessHead",
@@ -223,6 +233,7 @@ __all__ = [
     "Quantization",
     "RatingHead",
     "ReliabilityFigures",
+    "RewardChoice",
     "RewardModelValidation",
     "RewardPart",
     "RewardSettings",
@@ -250,6 +261,7 @@ __all__ = [
     "base_digest",
     "baselines_from_details",
     "canonical_json",
+    "choice_from_details",
     "decided_pairs",
     "has_trainer",
     "is_locked_here",
