@@ -6,6 +6,7 @@ so that a decision has enough of them, and come last.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from django.db import transaction
 
@@ -15,6 +16,7 @@ from annotation.exchange.formats.prompts_jsonl import parse_line
 from annotation.exchange.prompts import add_prompts
 from annotation.models import Project, User
 from annotation.services.projects.projects import add_member, create_project
+from training.recipe import default_recipe
 from training.services.rounds import open_first_round
 
 SLUG = "first-project"
@@ -34,18 +36,36 @@ def ensure_first_project() -> str:
     if complete.exists():
         return f"not needed, {complete.count()} projects are there"
     with transaction.atomic():
-        project = create_project(
-            name=NAME,
-            slug=SLUG,
-            description="Everyday questions to a small model: facts, lists, steps, rewriting, given passages.",
-            guideline=GUIDELINES.read_text(encoding="utf-8"),
-        )
-        held_out = [replace(item, split=Split.HELD_OUT) for item in _items(HELD_OUT)]
-        _, added = add_prompts(project=project, prompts=[*_items(PROMPTS), *held_out])
+        project, prompts = write_project(name=NAME, slug=SLUG)
         for user in User.objects.filter(is_active=True):
             add_member(project=project, user=user, role=Role.MANAGER if user.is_superuser else Role.ANNOTATOR)
-        open_first_round(project=project)
-    return f"{len(added)} prompts, guidelines, first round open"
+        open_first_round(project=project, recipe=first_recipe())
+    return f"{prompts} prompts, guidelines, first round open"
+
+
+def write_project(*, name: str, slug: str) -> tuple[Project, int]:
+    """Create a project with the guidelines and the prompts, without members and rounds; return it and the
+    number of prompts. Call it inside a transaction."""
+    project = create_project(
+        name=name,
+        slug=slug,
+        description="Everyday questions to a small model: facts, lists, steps, rewriting, given passages.",
+        guideline=GUIDELINES.read_text(encoding="utf-8"),
+    )
+    held_out = [replace(item, split=Split.HELD_OUT) for item in _items(HELD_OUT)]
+    _, added = add_prompts(project=project, prompts=[*_items(PROMPTS), *held_out])
+    return project, len(added)
+
+
+def first_recipe() -> dict[str, Any]:
+    """Return the recipe of the first round: people decide, from twenty of their blind judgments on.
+
+    A reward model of forty annotations has too few held-out ones to be trusted with a decision.
+    """
+    recipe = default_recipe()
+    recipe["evaluation"] |= {"people": True, "people_judgments": 20}
+    recipe["promotion"] |= {"judged_by": "people"}
+    return recipe
 
 
 def _items(path: Path) -> list[ImportedItem]:

@@ -226,9 +226,11 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
             "administrator_starts_large_training",
             _("Only an administrator may start training that does not fit into memory."),
         )
-    chooses = round_.parsed_recipe.policy_method == "auto"
     overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
     with alone_in_training(round_):
+        # As it is stored: the caller's may be older.
+        stored = Round.objects.select_for_update(of=("self",)).select_related("project").get(pk=round_.pk)
+        chosen = recipe_to_train(stored)
         has_moved = move(
             round_,
             RoundState.TRAINING_REWARD_MODELS,
@@ -237,7 +239,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
             started_by=started_by,
             cancel_requested=False,
             pause_requested=False,
-            recipe=recipe_to_train(round_).to_json() if chooses else F("recipe"),
+            recipe=chosen.to_json() if chosen != stored.parsed_recipe else F("recipe"),
         )
         if not has_moved:
             raise Refusal(
