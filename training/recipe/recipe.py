@@ -538,6 +538,16 @@ def _grpo() -> PolicySettings:
     )
 
 
+def _best_of_k() -> PolicySettings:
+    return PolicyGradientSettings(
+        rewards=PEOPLE,
+        context=True,
+        advantage=AdvantageSettings(kind="best_and_worst"),
+        kl=KlSettings(place="loss", kind="k3", beta=0.1),
+        update=UpdateSettings(loss="dpo"),
+    )
+
+
 def _dr_grpo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
@@ -574,6 +584,7 @@ PRESETS: dict[str, tuple[str, Callable[[], PolicySettings]]] = {
     ),
     "kto": ("KTO: good and bad answers one by one", lambda: KtoSettings(context=True)),
     "sft": ("SFT: supervised fine-tuning", lambda: SftSettings(context=True)),
+    "best_of_k": ("Best of k: DPO on the best and the worst sample", _best_of_k),
     "ppo": ("PPO: clipped policy gradient with a value head", _ppo),
     "grpo": ("GRPO: policy gradient within groups of answers", _grpo),
     "dr_grpo": ("Dr. GRPO: GRPO without its biases", _dr_grpo),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from training.contract import (
     choice_from_details,
     read_evaluation,
     read_manifest,
+    read_spec,
     settings_from_json,
 )
 from training.rlhf.data import build_examples
@@ -264,3 +266,14 @@ def test_an_adapter_is_tried_once_there_are_enough_judgments(
 def test_auto_refuses_what_only_some_of_the_candidates_can_do(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ContractError, match=field):
         settings_from_json("reward", AUTO | changes)
+
+
+def test_what_is_fitted_at_once_may_stand_on_a_base_of_a_few_bits(base: Path, tmp_path: Path) -> None:
+    """No weight of the base is trained, with whichever of the candidates."""
+    folder = make_run(tmp_path / "run", base, lengths_decide(), settings=AUTO)
+    spec = replace(read_spec(folder), quantization="int8")
+    chosen = spec.settings.chosen(adapted=False)
+    assert replace(spec, settings=chosen).quantization == "int8"
+    whole = settings_from_json("reward", {"adapter": "none"})
+    with pytest.raises(ContractError, match="quantization"):
+        replace(spec, settings=whole)
