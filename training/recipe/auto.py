@@ -152,6 +152,15 @@ def with_chosen_policy(recipe: Recipe, *, judgments: int, prompts: int) -> Recip
     return replace(recipe, policy=policy)
 
 
+def fixed_where_changed(before: Recipe, after: Recipe) -> Recipe:
+    """Return the recipe with `policy_method` fixed if its policy was changed by hand while that stayed auto.
+
+    Whoever writes other settings into the JSON of a recipe wants them to count.
+    """
+    by_hand = before.policy_method == after.policy_method == "auto" and before.policy != after.policy
+    return replace(after, policy_method="fixed") if by_hand else after
+
+
 def _comparable(policy: PolicySettings) -> PolicySettings:
     optimiser = replace(policy.optimiser, max_steps=None, learning_rate=None)
     return replace(policy, optimiser=optimiser, context=False)

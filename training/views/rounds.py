@@ -18,6 +18,7 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.models import Evaluation, Round
 from training.recipe import POLICY, RIVAL, Recipe
+from training.recipe.auto import fixed_where_changed
 from training.recipe.form import AUTO, Group, RecipeForm, flattened, with_policy
 from training.recipe.recipe import PRESETS
 from training.selectors.base_models import trainable_bases
@@ -220,7 +221,8 @@ def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
     form = RecipeForm(flattened(round_.parsed_recipe))
     try:
         values = json.loads(text)
-        saved = _save(request, round_, Recipe.from_json(values))
+        sent = Recipe.from_json(values)
+        saved = _save(request, round_, fixed_where_changed(round_.parsed_recipe, sent))
     except ValueError as error:
         return _page(request, round_, form, text=text, text_error=str(error), status=422)
     return saved or _page(request, round_, form, text=text, status=422)

@@ -278,7 +278,7 @@ def test_full_divergence_is_that_of_the_whole_distribution():
 # ── Pairs of the best and the worst answer ──
 
 
-PAIRS = {"loss": "dpo", "kl": KlSettings(place="loss", kind="k3", beta=0.1), "beta": 0.1}
+PAIRS: dict[str, Any] = {"loss": "dpo", "kl": KlSettings(place="loss", kind="k3", beta=0.1), "beta": 0.1}
 
 
 def marked(episodes: Episodes, marks: list[float]) -> Credit:

@@ -1,5 +1,6 @@
 """A recipe that leaves the reward model and the policy's method to the data."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -181,7 +182,27 @@ def test_a_manager_chooses_a_method_and_goes_back_to_the_choice_on_the_page(
     assert 'name="policy_method" value="fixed"' in shown
     assert browser.post(address, with_policy(flattened(DEFAULT), "preference")).status_code == 302
     round_.refresh_from_db()
-    assert round_.parsed_recipe.policy_method == "fixed"
+    saved = [round_.recipe["policy_method"]]
     assert browser.post(address, flattened(DEFAULT)).status_code == 302
     round_.refresh_from_db()
-    assert round_.parsed_recipe.policy_method == "auto"
+    assert [*saved, round_.recipe["policy_method"]] == ["fixed", "auto"]
+
+
+@pytest.mark.django_db
+def test_settings_of_a_policy_that_are_written_into_the_json_count(
+    project: Project, carol: User, client_of: Callable[[User], Client]
+) -> None:
+    factories.make_prompt(project, "How long?", split="train")
+    round_ = draft_first_round(project=project, created_by=carol)
+    browser, address = client_of(carol), f"/projects/{project.slug}/rounds/1/recipe/"
+
+    def saved(**changes: Any) -> Recipe:
+        text = json.dumps({**round_.parsed_recipe.to_json(), **changes})
+        assert browser.post(address, {"json": text}).status_code == 302
+        round_.refresh_from_db()
+        return round_.parsed_recipe
+
+    assert saved(seed=7).policy_method == "auto"
+    by_hand = saved(policy={"method": "kto", "context": True})
+    assert (by_hand.policy_method, by_hand.policy.method) == ("fixed", "kto")
+    assert saved(policy_method="auto").policy_method == "auto"
