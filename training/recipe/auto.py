@@ -23,6 +23,9 @@ from training.recipe.recipe import FEW_LAYERS, PEOPLE, PolicySettings, Recipe
 _VISITS = 3
 """Times at most that a prompt is sampled in a run: with few prompts a run is shorter."""
 _PROMPTS_A_STEP = 8
+_ROLLOUT = RolloutSettings(samples=8, unfinished="score")
+"""The reward model has seen truncated responses judged, so that it scores them itself."""
+_LONGEST_ROLLOUT = 512
 
 
 def _sampled(steps: int, rate: float) -> OptimiserSettings:
@@ -42,11 +45,11 @@ def _best_of_k() -> PolicySettings:
     return PolicyGradientSettings(
         lora=FEW_LAYERS,
         rewards=PEOPLE,
-        rollout=RolloutSettings(samples=8),
+        rollout=_ROLLOUT,
         advantage=AdvantageSettings(kind="best_and_worst"),
         kl=KlSettings(place="loss", kind="k3", beta=0.1),
         update=UpdateSettings(loss="dpo"),
-        optimiser=_sampled(steps=24, rate=5e-4),
+        optimiser=_sampled(steps=20, rate=5e-4),
         evaluation_prompts=0,
     )
 
@@ -66,7 +69,7 @@ def _grpo() -> PolicySettings:
     return PolicyGradientSettings(
         lora=FEW_LAYERS,
         rewards=PEOPLE,
-        rollout=RolloutSettings(samples=8),
+        rollout=_ROLLOUT,
         advantage=AdvantageSettings(kind="group_relative", scale=True),
         kl=KlSettings(place="loss", kind="k3", beta=0.05),
         update=UpdateSettings(aggregate="sequence"),
@@ -128,8 +131,8 @@ def row_for(judgments: int) -> PolicyRow:
 
 
 def row_of(policy: PolicySettings) -> PolicyRow | None:
-    """Return the row whose settings these are, apart from steps, context and reference; None where they are
-    none's."""
+    """Return the row whose settings these are, apart from what follows from the rest of the recipe: steps,
+    length and context. None where they are none's."""
     for row in POLICY_ROWS:
         made = row.make()
         if type(made) is type(policy) and _comparable(made) == _comparable(policy):
@@ -148,7 +151,13 @@ def with_chosen_policy(recipe: Recipe, *, judgments: int, prompts: int) -> Recip
     if isinstance(policy, PolicyGradientSettings):
         most = policy.optimiser.max_steps or 1
         steps = max(1, min(most, math.ceil(_VISITS * prompts / _PROMPTS_A_STEP)))
-        policy = replace(policy, optimiser=replace(policy.optimiser, max_steps=steps))
+        # As long as the responses that people judge.
+        longest = min(recipe.sampling.max_tokens, _LONGEST_ROLLOUT)
+        policy = replace(
+            policy,
+            optimiser=replace(policy.optimiser, max_steps=steps),
+            rollout=replace(policy.rollout, max_tokens=longest),
+        )
     return replace(recipe, policy=policy)
 
 
@@ -163,4 +172,6 @@ def fixed_where_changed(before: Recipe, after: Recipe) -> Recipe:
 
 def _comparable(policy: PolicySettings) -> PolicySettings:
     optimiser = replace(policy.optimiser, max_steps=None, learning_rate=None)
+    if isinstance(policy, PolicyGradientSettings):
+        policy = replace(policy, rollout=replace(policy.rollout, max_tokens=_LONGEST_ROLLOUT))
     return replace(policy, optimiser=optimiser, context=False)

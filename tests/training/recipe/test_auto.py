@@ -58,6 +58,19 @@ def test_with_few_prompts_a_run_on_samples_is_shorter() -> None:
     assert many.optimiser.max_steps == POLICY_ROWS[0].make().optimiser.max_steps
 
 
+def test_samples_are_as_long_as_the_responses_that_people_judge() -> None:
+    recipe = Recipe.from_json({**default_recipe(), "sampling": {"max_tokens": 77}})
+    policy = with_chosen_policy(recipe, judgments=0, prompts=9).policy
+    assert isinstance(policy, PolicyGradientSettings)
+    assert policy.rollout.max_tokens == 77
+    assert row_of(policy) is POLICY_ROWS[0]
+    longest = Recipe.from_json({**default_recipe(), "sampling": {"max_tokens": 5000}})
+    # Not longer than the rows that the policy learns from.
+    chosen = with_chosen_policy(longest, judgments=0, prompts=9).policy
+    assert isinstance(chosen, PolicyGradientSettings)
+    assert chosen.rollout.max_tokens < chosen.max_tokens
+
+
 def test_a_policy_reads_prompts_as_the_reward_model_does() -> None:
     recipe = Recipe.from_json({**default_recipe(), "reward": {"features": "auto", "context": False}})
     assert with_chosen_policy(recipe, judgments=0, prompts=9).policy.context is False
