@@ -19,7 +19,8 @@ from training.contract.files import (
     require_format,
     write_atomically,
 )
-from training.contract.methods import Method, RewardSettings, Settings, settings_from_json
+from training.contract.methods import Method, Settings, settings_from_json
+from training.contract.methods.reward import RewardSettings
 
 SPEC_FILE = "spec.json"
 STATUS_FILE = "status.json"
