@@ -428,7 +428,8 @@ def _as_trained(round_: Round) -> Round:
     trained = copy.copy(round_)
     recipe = recipe_to_train(round_)
     if recipe != round_.parsed_recipe:
-        trained.recipe = recipe.to_json()
+        # With the trainer that a round of 1.0 names, which is refused.
+        trained.recipe = {**round_.recipe, **recipe.to_json()}
     return trained
 
 
