@@ -12,7 +12,12 @@ from annotation.models import Project, Prompt, User
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
-from training.contract import EvaluationReport, PolicyGradientSettings, PreferenceSettings
+from training.contract import (
+    EvaluationReport,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    write_evaluation,
+)
 from training.figures.held_out import choice_of
 from training.models import Round, Run
 from training.recipe import Recipe, default_recipe
@@ -24,6 +29,21 @@ from training.services.rounds.controls import cancel_round, draft_first_round
 from training.services.rounds.dry_run import dry_run
 
 DEFAULT = Recipe.from_json(default_recipe())
+
+
+FIGURES = {"value": 0.5, "low": 0.4, "high": 0.6}
+CANDIDATES = [
+    {"name": "frozen", "log_loss": FIGURES, "accuracy": FIGURES, "layer": 18, "mean": True},
+    {"name": "length", "log_loss": {"value": 0.7, "low": 0.6, "high": 0.8}, "accuracy": FIGURES},
+]
+CHOICE = {
+    "chosen": "frozen",
+    "candidates": CANDIDATES,
+    "measured_on": "cross_validation",
+    "judgments": 34,
+    "prompts": 30,
+}
+REPORT = EvaluationReport(step=1, figures={}, details={"choice": CHOICE})
 
 
 # ── The table ──
@@ -137,26 +157,19 @@ def test_a_round_by_the_default_recipe_trains_and_shows_what_was_chosen(
     assert (reward.state, policy.state) == ("finished", "finished")
     assert reward.spec["settings"]["features"] == "auto"
     assert policy.spec["settings"]["update"]["loss"] == "dpo"
-    page = client_of(carol).get(round_.get_absolute_url()).content.decode()
+    browser = client_of(carol)
+    page = browser.get(round_.get_absolute_url()).content.decode()
     assert str(POLICY_ROWS[0].title) in page
+    # Without a held-out judgment there is nothing to validate; the choice is shown all the same.
+    write_evaluation(reward.path, REPORT)
+    for address in (round_.get_absolute_url(), reward.get_absolute_url()):
+        page = browser.get(address).content.decode()
+        assert "mean of layer 18" in page, address
+        assert "0.700 (0.600 – 0.800)" in page, address
 
 
 def test_a_choice_is_told_with_its_figures_and_the_runner_up() -> None:
-    figures = {"value": 0.5, "low": 0.4, "high": 0.6}
-    candidates = [
-        {"name": "frozen", "log_loss": figures, "accuracy": figures, "layer": 18, "mean": True},
-        {"name": "length", "log_loss": {"value": 0.7, "low": 0.6, "high": 0.8}, "accuracy": figures},
-    ]
-    details = {
-        "choice": {
-            "chosen": "frozen",
-            "candidates": candidates,
-            "measured_on": "cross_validation",
-            "judgments": 34,
-            "prompts": 30,
-        }
-    }
-    choice = choice_of(EvaluationReport(step=1, figures={}, details=details))
+    choice = choice_of(REPORT)
     assert choice is not None
     assert [row.is_chosen for row in choice.rows] == [True, False]
     for figure in ("34", "30", "18", "0.500", "0.700"):
