@@ -62,6 +62,7 @@ ON_POSTGRESQL = {
 }
 """Long ones that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
 ELSEWHERE = {
+    "first_hour": "tests/loop/test_first_hour.py",
     "loop": "tests/loop/test_smoke.py",
     "gpu": "tests/rlhf/test_gpu_benchmark.py",
     "gpu.exactness": "tests/rlhf/test_gpu_benchmark.py",

@@ -195,7 +195,8 @@ def measure_here(processes: Any, first: Path, folder: Path) -> tuple[int, float]
     from training.contract import EXIT_FINISHED, LOG_FILE
     from training.rlhf import train
     from training.rlhf.__main__ import keep_freed_memory
-    from training.rlhf.runtime.run_folder import RunFolder, StopRequest
+    from training.rlhf.runtime.run_folder import RunFolder
+    from training.rlhf.runtime.stopping import StopRequest
 
     keep_freed_memory()
     sent, at_steps = [0.0], []

@@ -14,6 +14,7 @@ from annotation.errors import Refusal
 from training.choices import RoundState, StepKind
 from training.models import Round, RoundStep
 from training.recipe import Recipe
+from training.recipe.auto import fixed_where_changed
 from training.selectors.evaluations import evaluation_of, summary_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
@@ -228,9 +229,10 @@ def recipes_change(view: ProjectView, round_: Round, values: Values) -> Values:
             "text_not_storable", _("The text holds a character that cannot be stored."), field="recipe"
         )
     try:
-        new_recipe = Recipe.from_json(values["recipe"])
+        sent = Recipe.from_json(values["recipe"])
     except (ValueError, TypeError, AttributeError) as error:
         raise Refusal("recipe_invalid", str(error), field="recipe") from error
+    new_recipe = fixed_where_changed(round_.parsed_recipe, sent)
     changed = change_recipe(round_=round_, recipe=new_recipe, actor=view.user)
     return {**recipes_read(view, round_), "changed": changed}
 

@@ -20,6 +20,7 @@ from training.contract.files import (
     write_atomically,
 )
 from training.contract.methods import Method, Settings, settings_from_json
+from training.contract.methods.reward import RewardSettings
 
 SPEC_FILE = "spec.json"
 STATUS_FILE = "status.json"
@@ -109,7 +110,9 @@ class RunSpec:
             self.settings.method == self.method, "spec", f"settings are those of {self.settings.method!r}"
         )
         require(
-            self.quantization == "none" or self.settings.adapter == "lora",
+            self.quantization == "none"
+            or self.settings.adapter == "lora"
+            or (isinstance(self.settings, RewardSettings) and self.settings.is_fitted_at_once),
             "spec, quantization",
             "weights of a few bits cannot be trained; set it to 'none', or adapter to 'lora'",
         )

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from annotation.record.base import CountOrZero, Figure, Positive, decode, record, require
 
@@ -98,6 +100,13 @@ BaselineName = Literal["position", "length", "surface", "frozen"]
 BASELINE_NAMES: tuple[BaselineName, ...] = ("position", "length", "surface", "frozen")
 """Place on the annotator's screen; log length; surface features; a linear head on frozen features."""
 
+CHOICE_KEY = "choice"
+"""Name of the choice of a reward model in `EvaluationReport.details`."""
+ADAPTER_FROM = 500
+"""Decided training judgments from which on an adapter is tried."""
+
+CandidateName = Literal["length", "surface", "frozen", "adapter"]
+
 Comparison = Literal["better", "level", "worse", "unknown"]
 FEWEST_PROMPTS = 20
 """With fewer held-out prompts an interval by bootstrap over prompts is too narrow to compare by."""
@@ -166,6 +175,50 @@ class BaselineReport:
         """Return the surface feature that the scores follow most, with its correlation."""
         by_size = sorted(self.correlations.items(), key=lambda entry: (-abs(entry[1]), entry[0]))
         return by_size[0] if by_size else None
+
+
+@record
+class Candidate:
+    """A predictor that the choice looked at, on judgments that it was not fitted to."""
+
+    name: CandidateName
+    log_loss: Interval
+    accuracy: Interval
+    layer: CountOrZero = 0
+    """Block whose states a head reads; 0 for the others."""
+    mean: bool = False
+    """True if it reads the mean over a completion's tokens, else the last token."""
+
+
+@record
+class RewardChoice:
+    """The reward model that `features: auto` chose."""
+
+    chosen: CandidateName
+    candidates: Annotated[tuple[Candidate, ...], Field(min_length=1)]
+    """By log-loss, the lowest first."""
+    measured_on: Literal["cross_validation", "held_out"]
+    """cross_validation: training judgments, grouped by prompt. held_out: an adapter was tried and is among
+    the candidates; figures are those of held-out judgments, and a tenth of the training prompts chose."""
+    judgments: CountOrZero
+    """Decided training judgments."""
+    prompts: CountOrZero
+
+    @property
+    def runner_up(self) -> Candidate | None:
+        """Return the best of those that were not chosen."""
+        return next((entry for entry in self.candidates if entry.name != self.chosen), None)
+
+    @property
+    def winner(self) -> Candidate:
+        """Return the one that was chosen."""
+        return next(entry for entry in self.candidates if entry.name == self.chosen)
+
+
+def choice_from_details(details: Mapping[str, Any]) -> RewardChoice | None:
+    """Return the choice in an evaluation's details; None where there was none."""
+    values = details.get(CHOICE_KEY)
+    return None if values is None else decode(RewardChoice, values, CHOICE_KEY)
 
 
 def baselines_from_details(details: Mapping[str, Any]) -> BaselineReport | None:

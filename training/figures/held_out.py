@@ -20,6 +20,8 @@ from training.contract import (
     BaselineFigures,
     BaselineName,
     BaselineReport,
+    Candidate,
+    CandidateName,
     Comparison,
     DriftFigures,
     EvaluationReport,
@@ -27,7 +29,9 @@ from training.contract import (
     Interval,
     PeopleReport,
     ReliabilityFigures,
+    RewardChoice,
     baselines_from_details,
+    choice_from_details,
     people_from_details,
 )
 
@@ -46,6 +50,12 @@ NAMES: dict[BaselineName, str | Promise] = {
     "length": gettext_lazy("length alone"),
     "surface": gettext_lazy("surface features"),
     "frozen": gettext_lazy("a head on frozen features"),
+}
+CANDIDATES: dict[CandidateName, str | Promise] = {
+    "length": NAMES["length"],
+    "surface": NAMES["surface"],
+    "frozen": NAMES["frozen"],
+    "adapter": gettext_lazy("an adapter"),
 }
 FEATURES: dict[str, str | Promise] = {
     "words": gettext_lazy("number of words"),
@@ -158,6 +168,85 @@ def _ceilings(agreement: Report | None) -> list[Ceiling]:
         for key in CEILINGS
         if key in figures and figures[key].value is not None
     ]
+
+
+# ── The choice of a reward model ──
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CandidateRow:
+    """A candidate in the table."""
+
+    name: str
+    log_loss: Interval
+    accuracy: Interval
+    is_chosen: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The reward model that was chosen, and those that it was chosen from."""
+
+    title: str
+    summary: str
+    """One sentence: what was chosen, why, and the runner-up."""
+    rows: tuple[CandidateRow, ...]
+
+
+def choice_of(evaluation: EvaluationReport | None) -> Choice | None:
+    """Return the choice in a run's last evaluation; None where the settings left none."""
+    choice = None if evaluation is None else choice_from_details(evaluation.details)
+    if choice is None:
+        return None
+    rows = tuple(
+        CandidateRow(
+            name=_name_of(entry),
+            log_loss=entry.log_loss,
+            accuracy=entry.accuracy,
+            is_chosen=entry.name == choice.chosen,
+        )
+        for entry in choice.candidates
+    )
+    return Choice(title=_name_of(choice.winner), summary=_summary_of_choice(choice), rows=rows)
+
+
+def _name_of(entry: Candidate) -> str:
+    name = str(CANDIDATES[entry.name])
+    if not entry.layer:
+        return name
+    place = _("mean of layer %(layer)d") if entry.mean else _("last token of layer %(layer)d")
+    return f"{name} ({place % {'layer': entry.layer}})"
+
+
+def _summary_of_choice(choice: RewardChoice) -> str:
+    figures = {
+        "chosen": _name_of(choice.winner),
+        "loss": _bounds(choice.winner.log_loss),
+        "judgments": choice.judgments,
+        "prompts": choice.prompts,
+    }
+    if choice.measured_on == "held_out":
+        told = _(
+            "Of %(judgments)d decided annotations of %(prompts)d prompts, those of a tenth of the prompts "
+            "chose %(chosen)s: log-loss %(loss)s on held-out annotations."
+        )
+    else:
+        told = _(
+            "Cross-validation on %(judgments)d decided annotations, grouped by their %(prompts)d prompts, "
+            "chose %(chosen)s: log-loss %(loss)s."
+        )
+    other = choice.runner_up
+    if other is None:
+        return told % figures
+    runner_up = _("Runner-up: %(name)s, %(loss)s.")
+    return f"{told % figures} {runner_up % {'name': _name_of(other), 'loss': _bounds(other.log_loss)}}"
+
+
+def _bounds(figure: Interval) -> str:
+    value = number_format(figure.value, 3)
+    if figure.low is None or figure.high is None:
+        return value
+    return f"{value} ({number_format(figure.low, 3)} – {number_format(figure.high, 3)})"
 
 
 # ── Held-out figures ──

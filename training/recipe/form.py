@@ -96,6 +96,8 @@ Data = Mapping[str, Sequence[str]]
 """Submitted form data: values by input name."""
 Kind = Literal["flag", "integer", "number", "text", "choice", "choices", "words", "json", "hidden"]
 
+AUTO = "auto"
+"""The policy's method that is chosen when training starts, among those of `PRESETS`."""
 RULES = "evaluation-rules"
 _OF_A_RULE = ("name", "kind", "options")
 """The only fields of an evaluation's rule, which is not weighed against others."""
@@ -196,12 +198,17 @@ class RecipeForm:
 
 def flattened(recipe: Recipe) -> dict[str, list[str]]:
     """Return the form data of an unchanged `recipe`."""
-    return _flat(Recipe, recipe, "")
+    data = _flat(Recipe, recipe, "")
+    return with_policy(data, AUTO) if recipe.policy_method == AUTO else data
 
 
 def with_policy(data: Data, choice: str) -> dict[str, list[str]]:
-    """Return the data with the policy settings replaced by a preset, one of `PRESETS`."""
+    """Return the data with the policy settings replaced by a preset, one of `PRESETS`, or chosen when
+    training starts (`AUTO`); the settings that are there then stay until it does."""
+    if choice == AUTO:
+        return {**data, "policy_method": [AUTO], "policy-shown": [AUTO], "policy-choice": [AUTO]}  # type: ignore[dict-item]
     others = {name: list(values) for name, values in data.items() if not name.startswith("policy-")}
+    others["policy_method"] = ["fixed"]
     return {**others, **_flat_policy(PRESETS[choice][1](), choice)}
 
 
@@ -247,6 +254,10 @@ class _Part:
         item = get_args(plain)[0] if get_origin(plain) is tuple else None
         if dataclasses.is_dataclass(item):
             return self._listed(path, name, item, text, group)
+        if path == "policy_method":
+            # Chosen together with the policy's settings.
+            group.inputs.append(Input(path, "", "", "hidden", self.form.sent(path)))
+            return "".join(self.form.sent(path)) or "fixed"
         made = _input(path, name, plain, text, optional, self.form.sent(path))
         made.guide = self._guide(name)
         group.inputs.append(made)

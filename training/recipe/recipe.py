@@ -311,7 +311,10 @@ REMOVED_FIELDS = ("trainer", "trl")
 ROUND_REWARD_MODEL = "round"
 """In a recipe, the checkpoint of a reward part: the reward model that the same round trains."""
 
-_LORA = LoraSettings(layers=8)
+PEOPLE = (RewardPart(name="people", kind="model", checkpoint=ROUND_REWARD_MODEL),)
+"""The reward of a policy that is trained for the round's reward model."""
+
+FEW_LAYERS = LoraSettings(layers=8)
 """Eight of the starter's thirty blocks: the backward pass stops there, which halves a step on a CPU."""
 
 
@@ -352,7 +355,7 @@ class Recipe:
 
     reward: Annotated[RewardSettings, BeforeValidator(_reward_settings)] = field(
         default_factory=lambda: RewardSettings(
-            lora=_LORA,
+            lora=FEW_LAYERS,
             optimiser=_few_steps(),
             context=True,
             use_corrections=True,
@@ -363,9 +366,12 @@ class Recipe:
     reward_base: str = ""
     """Base model that the reward models are trained on, by name; empty takes the policy's. With another one
     the model server scores texts while the policy trains."""
+    policy_method: Literal["auto", "fixed"] = "fixed"
+    """auto: method, steps, learning rate, samples and β of the policy follow from the number of decided
+    annotations when training starts, and replace what stands under policy. fixed: as set under policy."""
     policy: Annotated[PolicySettings, BeforeValidator(_policy_settings)] = field(
         default_factory=lambda: PreferenceSettings(
-            lora=_LORA, optimiser=_few_steps(), context=True, use_corrections=True
+            lora=FEW_LAYERS, optimiser=_few_steps(), context=True, use_corrections=True
         )
     )
     """Settings of the policy. In JSON its `method` says which they are: preference, kto, sft or
@@ -505,19 +511,21 @@ class Recipe:
 
 
 def default_recipe() -> dict[str, Any]:
-    """Return the recipe of a new round: small enough for two cores, every setting written out."""
-    return Recipe().to_json()
+    """Return the recipe of a new round: small enough for two cores, every setting written out.
+
+    The reward model is chosen by cross-validation, the policy's settings by the number of annotations.
+    """
+    plain = Recipe()
+    auto = dataclasses.replace(plain.reward, features="auto")
+    return dataclasses.replace(plain, reward=auto, policy_method="auto").to_json()
 
 
 # ── Presets ──
 
 
-_OWN = (RewardPart(name="people", kind="model", checkpoint=ROUND_REWARD_MODEL),)
-
-
 def _ppo() -> PolicySettings:
     return PolicyGradientSettings(
-        rewards=_OWN,
+        rewards=PEOPLE,
         context=True,
         advantage=AdvantageSettings(kind="gae", whiten=True),
         kl=KlSettings(place="reward", kind="k1"),
@@ -527,16 +535,26 @@ def _ppo() -> PolicySettings:
 
 def _grpo() -> PolicySettings:
     return PolicyGradientSettings(
-        rewards=_OWN,
+        rewards=PEOPLE,
         context=True,
         advantage=AdvantageSettings(kind="group_relative", scale=True),
         update=UpdateSettings(aggregate="sequence"),
     )
 
 
+def _best_of_k() -> PolicySettings:
+    return PolicyGradientSettings(
+        rewards=PEOPLE,
+        context=True,
+        advantage=AdvantageSettings(kind="best_and_worst"),
+        kl=KlSettings(place="loss", kind="k3", beta=0.1),
+        update=UpdateSettings(loss="dpo"),
+    )
+
+
 def _dr_grpo() -> PolicySettings:
     return PolicyGradientSettings(
-        rewards=_OWN,
+        rewards=PEOPLE,
         context=True,
         advantage=AdvantageSettings(kind="group_relative", scale=False),
         kl=KlSettings(place="none"),
@@ -546,7 +564,7 @@ def _dr_grpo() -> PolicySettings:
 
 def _rloo() -> PolicySettings:
     return PolicyGradientSettings(
-        rewards=_OWN,
+        rewards=PEOPLE,
         context=True,
         advantage=AdvantageSettings(kind="leave_one_out"),
         kl=KlSettings(place="reward", kind="k1"),
@@ -556,7 +574,7 @@ def _rloo() -> PolicySettings:
 
 def _reinforce() -> PolicySettings:
     return PolicyGradientSettings(
-        rewards=_OWN,
+        rewards=PEOPLE,
         context=True,
         advantage=AdvantageSettings(kind="running_mean"),
         kl=KlSettings(place="reward", kind="k1"),
@@ -570,6 +588,7 @@ PRESETS: dict[str, tuple[str, Callable[[], PolicySettings]]] = {
     ),
     "kto": ("KTO: good and bad answers one by one", lambda: KtoSettings(context=True)),
     "sft": ("SFT: supervised fine-tuning", lambda: SftSettings(context=True)),
+    "best_of_k": ("Best of k: DPO on the best and the worst sample", _best_of_k),
     "ppo": ("PPO: clipped policy gradient with a value head", _ppo),
     "grpo": ("GRPO: policy gradient within groups of answers", _grpo),
     "dr_grpo": ("Dr. GRPO: GRPO without its biases", _dr_grpo),

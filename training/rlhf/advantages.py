@@ -107,6 +107,20 @@ def leave_one_out(rewards: Tensor) -> Tensor:
     return centred * count / (count - 1).clamp(min=1)
 
 
+def best_and_worst(rewards: Tensor) -> Tensor:
+    """Return 1 for the best answer to each prompt, −1 for the worst, 0 for the others: (batch, K).
+
+    rewards: (batch, K); NaN is left out. Of several that are best, or worst, the first is taken; a prompt
+    whose answers tie gets 0. The pairs of best-of-k, as Guo et al. 2024 rank two by an annotator.
+    """
+    centred, _, tied = _centred_groups(rewards)
+    scored = ~rewards.isnan()
+    best = centred.masked_fill(~scored, -torch.inf).argmax(-1, keepdim=True)
+    worst = centred.masked_fill(~scored, torch.inf).argmin(-1, keepdim=True)
+    marks = torch.zeros_like(centred).scatter(-1, best, 1.0).scatter(-1, worst, -1.0)
+    return marks.masked_fill(tied.unsqueeze(-1), 0.0)
+
+
 def tied_groups(rewards: Tensor) -> Tensor:
     """Return the prompts whose scored completions all tie: (batch, K) -> (batch,) booleans."""
     return _centred_groups(rewards)[2]

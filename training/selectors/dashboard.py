@@ -34,12 +34,12 @@ from training.choices import (
     RunState,
     StepKind,
 )
-from training.contract import PolicyGradientSettings, RewardSettings, Settings, read_machine_use
+from training.contract import ADAPTER_FROM, PolicyGradientSettings, RewardSettings, Settings, read_machine_use
 from training.files.run_folders import folder_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
 from training.selectors.round_help import RoundHelp, help_of
-from training.selectors.rounds import decided_judgments
+from training.selectors.rounds import decided_judgments, recipe_to_train
 from training.templatetags.training import duration
 
 # ── Annotations by day ──
@@ -220,6 +220,11 @@ def pace_of(round_: Round, method: Settings) -> Pace | None:
     return None
 
 
+def chosen_for(settings: RewardSettings, judgments: int) -> RewardSettings:
+    """Return the settings with those in place of auto that so many decided judgments lead to."""
+    return settings.chosen(adapted=judgments >= ADAPTER_FROM) if settings.features == "auto" else settings
+
+
 def _is_fitted_at_once(method: Settings) -> bool:
     return isinstance(method, RewardSettings) and method.is_fitted_at_once
 
@@ -247,7 +252,7 @@ class TrainingOutlook:
 
 def training_outlook(round_: Round) -> TrainingOutlook:
     """Return what the training of a round would have to learn from, and how long it would take."""
-    recipe = round_.parsed_recipe
+    recipe = recipe_to_train(round_)
     rounds = range(1, round_.number + 1)
     learned = decided_judgments(
         round_.project, rounds, ai_feedback=recipe.ai_feedback, first_passes=recipe.first_passes
@@ -255,7 +260,7 @@ def training_outlook(round_: Round) -> TrainingOutlook:
     if not learned:
         return TrainingOutlook(judgments=0, seconds=None)
     seconds = 0.0
-    for method in (recipe.reward, recipe.policy):
+    for method in (chosen_for(recipe.reward, learned), recipe.policy):
         pace = pace_of(round_, method)
         if pace is None:
             return TrainingOutlook(judgments=learned, seconds=None)

@@ -35,7 +35,7 @@ from training.figures.evaluation_statistics import (
     prompt_outcomes,
     win_rate,
 )
-from training.figures.held_out import Baselines, People, baselines_of, people_of
+from training.figures.held_out import Baselines, Choice, People, baselines_of, choice_of, people_of
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
 from training.models.decision_reasons import reason_text
 from training.models.evaluations import is_narrow
@@ -675,6 +675,11 @@ def run_baselines(run: Run, report: EvaluationReport | None) -> Baselines | None
     if run.method != Method.REWARD or report is None or BASELINES_KEY not in report.details:
         return None
     return baselines_of(report, last_report_of(run.snapshot.project, Selection()))
+
+
+def run_choice(run: Run, report: EvaluationReport | None) -> Choice | None:
+    """Return the choice of a reward model's run; None where its settings left none."""
+    return choice_of(report) if run.method == Method.REWARD else None
 
 
 def run_people(run: Run, report: EvaluationReport | None) -> People | None:

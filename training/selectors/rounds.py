@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
+from django.utils.translation import gettext as _
 
 from annotation.choices import Split, Verdict
 from annotation.models import AuditEntry, Comparison, Judgment, LabelledStep, Project
@@ -19,7 +20,12 @@ from training.choices import (
     StepKind,
     StepState,
 )
-from training.models import Checkpoint, Round, RoundStep
+from training.contract import ADAPTER_FROM, read_evaluation
+from training.figures.held_out import choice_of
+from training.files.run_folders import folder_of
+from training.models import Checkpoint, Round, RoundStep, Run
+from training.recipe import Recipe
+from training.recipe.auto import POLICY_ROWS, row_of, with_chosen_policy
 from training.selectors.runs import RunView, run_view
 
 # ── States ──
@@ -95,6 +101,70 @@ def decided_judgments(
             | Q(~reviewed, ranked__gt=0, ranked__lt=F("comparison__size"))
             | Q(reviewed, comparison__review__verdict=Verdict.RANKED)
         )
+    )
+
+
+def recipe_to_train(round_: Round) -> Recipe:
+    """Return the recipe by which the round would train now: with the policy's settings that
+    `policy_method` auto stands for. Once training has started it is the stored one.
+    """
+    recipe = round_.parsed_recipe
+    if recipe.policy_method != "auto" or round_.state not in (RoundState.DRAFT, *CAN_START):
+        return recipe
+    judgments = decided_judgments(
+        round_.project,
+        range(1, round_.number + 1),
+        ai_feedback=recipe.ai_feedback,
+        first_passes=recipe.first_passes,
+    ).count()
+    prompts = round_.project.prompts.filter(split=Split.TRAIN).count()
+    return with_chosen_policy(recipe, judgments=judgments, prompts=prompts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChosenSetting:
+    """A setting that the recipe leaves to the data."""
+
+    name: str
+    title: str
+    reason: str
+    address: str = ""
+    """Page of the run that has the figures behind it."""
+
+
+def chosen_settings(round_: Round) -> list[ChosenSetting]:
+    """Return the settings that were chosen for the round, or would be if training started now."""
+    recipe = recipe_to_train(round_)
+    chosen = []
+    if recipe.reward.features == "auto":
+        chosen.append(_chosen_reward_model(round_))
+    row = row_of(recipe.policy) if recipe.policy_method == "auto" else None
+    if row is not None:
+        later = next((other for other in POLICY_ROWS if other.least > row.least), None)
+        further = _("From %(count)d decided annotations on: %(title)s.")
+        reason = str(row.reason)
+        if later is not None:
+            reason = f"{reason} {further % {'count': later.least, 'title': later.title}}"
+        chosen.append(ChosenSetting(name=_("Policy"), title=str(row.title), reason=reason))
+    return chosen
+
+
+def _chosen_reward_model(round_: Round) -> ChosenSetting:
+    run = Run.objects.filter(round_step__round=round_, round_step__kind=StepKind.TRAIN_REWARD_MODEL).first()
+    choice = choice_of(read_evaluation(folder_of(run))) if run is not None else None
+    if run is not None and choice is not None:
+        address = f"{run.get_absolute_url()}#choice"
+        return ChosenSetting(
+            name=_("Reward model"), title=choice.title, reason=choice.summary, address=address
+        )
+    return ChosenSetting(
+        name=_("Reward model"),
+        title=_("chosen in training"),
+        reason=_(
+            "Cross-validation grouped by prompt takes the best of length alone, surface features and a head "
+            "on frozen features; from %(count)d decided annotations on an adapter is tried, too."
+        )
+        % {"count": ADAPTER_FROM},
     )
 
 

@@ -31,7 +31,6 @@ from training.engine import OPENAI, Engine, EngineError, GuardedTransport, base_
 from training.files import shared
 from training.files.hub import HubError, HubModel, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
-from training.recipe import default_recipe
 from training.recipe.recipe import PRESETS, Recipe
 from training.selectors.base_models import uses_of_base
 from training.services.chat_templates import check_template
@@ -387,7 +386,7 @@ def _without_adapter(method: Settings) -> Settings | None:
 
 @cache
 def _methods() -> tuple[tuple[str, str, Settings], ...]:
-    reward: RewardSettings = Recipe.from_json(default_recipe()).reward
+    reward: RewardSettings = Recipe().reward
     presets = ((name, title, make()) for name, (title, make) in PRESETS.items())
     return (("reward", "reward model", reward), *presets)
 

@@ -1,6 +1,7 @@
 """Pages of a round: steps, actions, recipe."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -17,14 +18,15 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.models import Evaluation, Round
 from training.recipe import POLICY, RIVAL, Recipe
-from training.recipe.form import Group, RecipeForm, flattened, with_policy
+from training.recipe.auto import fixed_where_changed
+from training.recipe.form import AUTO, Group, RecipeForm, flattened, with_policy
 from training.recipe.recipe import PRESETS
 from training.selectors.base_models import trainable_bases
 from training.selectors.evaluations import evaluation_of, round_evaluator, summary_of
 from training.selectors.lists import rounds_of_project
 from training.selectors.projects import checkpoints_of
 from training.selectors.round_help import help_in
-from training.selectors.rounds import audit_of, material_of, round_view
+from training.selectors.rounds import audit_of, chosen_settings, material_of, round_view
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import (
     ACTIONS,
@@ -55,6 +57,7 @@ def round_page(request: Request, project: Project, number: int) -> HttpResponse:
         "entries": audit_of(round_),
         "material": material_of(round_),
         "reward_base": reward_base_of(round_),
+        "chosen": chosen_settings(round_),
         **progress_context(round_, evaluation),
     }
     return render(request, "training/round.html", context)
@@ -156,7 +159,7 @@ SECTIONS = (
     (gettext_lazy("Start, budget and compute"), ("start", "budget", "compute")),
     (gettext_lazy("Training data"), ("reliability_weights", "ai_feedback", "first_passes", "feedback")),
     (gettext_lazy("Reward model"), ("reward_base", "reward")),
-    (gettext_lazy("Policy"), ("policy",)),
+    (gettext_lazy("Policy"), ("policy_method", "policy")),
     (gettext_lazy("Evaluation"), ("evaluation",)),
     (gettext_lazy("Promotion"), ("promotion",)),
 )
@@ -178,11 +181,14 @@ def recipe(request: Request, project: Project, number: int) -> HttpResponse:
     if "json" in data:
         return _save_json(request, round_, data["json"][-1])
     choice = data.get("policy-choice", [""])[0]
-    if choice in PRESETS and ("show" in data or [choice] != data.get("policy-shown")):
-        messages.info(
-            request,
-            _("The settings of %(name)s are shown: look at them, then save.") % {"name": PRESETS[choice][0]},
+    if choice in (AUTO, *PRESETS) and ("show" in data or [choice] != data.get("policy-shown")):
+        note = (
+            _("The policy’s settings are chosen when training starts: look at the estimate, then save.")
+            if choice == AUTO
+            else _("The settings of %(name)s are shown: look at them, then save.")
+            % {"name": PRESETS[choice][0]}
         )
+        messages.info(request, note)
         return _page(request, round_, RecipeForm(with_policy(data, choice)))
     form = RecipeForm(data)
     if form.recipe is None:
@@ -215,7 +221,8 @@ def _save_json(request: Request, round_: Round, text: str) -> HttpResponse:
     form = RecipeForm(flattened(round_.parsed_recipe))
     try:
         values = json.loads(text)
-        saved = _save(request, round_, Recipe.from_json(values))
+        sent = Recipe.from_json(values)
+        saved = _save(request, round_, fixed_where_changed(round_.parsed_recipe, sent))
     except ValueError as error:
         return _page(request, round_, form, text=text, text_error=str(error), status=422)
     return saved or _page(request, round_, form, text=text, status=422)
@@ -262,6 +269,7 @@ def _page(
         ],
         "bases": trainable_bases().values_list("name", flat=True),
         "dry_run": dry_run(round_=round_),
+        "chosen": chosen_settings(round_),
     }
     if action := next((a for a in offered_actions(round_view(round_)) if a.on_recipe_page), None):
         context |= {"action": action, **facts_of(action, round_)}
@@ -272,8 +280,9 @@ def _section(form: RecipeForm, names: tuple[str, ...]) -> Group:
     """Some of a recipe's fields; a section that is one part alone is that part."""
     inputs = [field for name in names for field in form.whole.inputs if field.name == name]
     groups = [group for name in names for group in form.whole.groups if group.name == name]
-    if not inputs and len(groups) == 1:
-        return groups[0]
+    hidden = all(field.kind == "hidden" for field in inputs)
+    if hidden and len(groups) == 1:
+        return replace(groups[0], inputs=[*inputs, *groups[0].inputs])
     return Group(name="", label="", inputs=inputs, groups=groups)
 
 
@@ -283,4 +292,5 @@ def _method_choices(form: RecipeForm) -> list[tuple[str, str]]:
         if form.sent("policy-shown")[:1] != ["policy_gradient"]
         else [("policy_gradient", _("as it is set below"))]
     )
-    return [*custom_choices, *((name, label) for name, (label, _make) in PRESETS.items())]
+    auto = (AUTO, _("Automatic: by the number of annotations"))
+    return [auto, *custom_choices, *((name, label) for name, (label, _make) in PRESETS.items())]

@@ -28,7 +28,7 @@ from training.figures.samples import MEASURES
 from training.files.run_folders import folder_of
 from training.forms.runs import RunFilterForm
 from training.models import Run
-from training.selectors.evaluations import run_baselines, run_people, run_validation
+from training.selectors.evaluations import run_baselines, run_choice, run_people, run_validation
 from training.selectors.projects import require_manager
 from training.selectors.run_table import (
     MOST_COLUMNS,
@@ -91,6 +91,7 @@ def _page(request: Request, run: Run, *, status: int = 200, **more: object) -> H
         "held_out": held_out_of(report),
         "validation": run_validation(run, report),
         "baselines": run_baselines(run, report),
+        "choice": run_choice(run, report),
         "people": run_people(run, report),
         "dropped": dropped_of(run),
         "rewards": rewards_of(run),

@@ -1,19 +1,29 @@
-"""The project created on a first start: sixty prompts, guidelines, three error categories."""
+"""The project created on a first start: 180 prompts, guidelines, three error categories.
 
+Those of `prompts.jsonl` are split by their hashes, as in any project; those of `held_out.jsonl` are held out,
+so that a decision has enough of them, and come last.
+"""
+
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from django.db import transaction
 
-from annotation.choices import Role
-from annotation.exchange.prompts import import_prompts
+from annotation.choices import Role, Split
+from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.prompts_jsonl import parse_line
+from annotation.exchange.prompts import add_prompts
 from annotation.models import Project, User
 from annotation.services.projects.projects import add_member, create_project
+from training.recipe import default_recipe
 from training.services.rounds import open_first_round
 
 SLUG = "first-project"
 NAME = "First project"
 FOLDER = Path(__file__).resolve().parent
 PROMPTS = FOLDER / "prompts.jsonl"
+HELD_OUT = FOLDER / "held_out.jsonl"
 GUIDELINES = FOLDER / "guidelines.md"
 
 
@@ -26,16 +36,39 @@ def ensure_first_project() -> str:
     if complete.exists():
         return f"not needed, {complete.count()} projects are there"
     with transaction.atomic():
-        project = create_project(
-            name=NAME,
-            slug=SLUG,
-            description="Everyday questions to a small model: facts, tone, code, sums, given passages.",
-            guideline=GUIDELINES.read_text(encoding="utf-8"),
-        )
-        report = import_prompts(
-            project=project, lines=PROMPTS.read_text(encoding="utf-8").splitlines(), name=PROMPTS.name
-        )
+        project, prompts = write_project(name=NAME, slug=SLUG)
         for user in User.objects.filter(is_active=True):
             add_member(project=project, user=user, role=Role.MANAGER if user.is_superuser else Role.ANNOTATOR)
-        open_first_round(project=project)
-    return f"{report.added} prompts, guidelines, first round open"
+        open_first_round(project=project, recipe=first_recipe())
+    return f"{prompts} prompts, guidelines, first round open"
+
+
+def write_project(*, name: str, slug: str) -> tuple[Project, int]:
+    """Create a project with the guidelines and the prompts, without members and rounds; return it and the
+    number of prompts. Call it inside a transaction."""
+    project = create_project(
+        name=name,
+        slug=slug,
+        description="Everyday questions to a small model: facts, lists, steps, rewriting, given passages.",
+        guideline=GUIDELINES.read_text(encoding="utf-8"),
+    )
+    held_out = [replace(item, split=Split.HELD_OUT) for item in _items(HELD_OUT)]
+    _, added = add_prompts(project=project, prompts=[*_items(PROMPTS), *held_out])
+    return project, len(added)
+
+
+def first_recipe() -> dict[str, Any]:
+    """Return the recipe of the first round: people decide, from twenty of their blind judgments on.
+
+    A reward model of forty annotations has too few held-out ones to be trusted with a decision.
+    """
+    recipe = default_recipe()
+    recipe["evaluation"] |= {"people": True, "people_judgments": 20}
+    recipe["promotion"] |= {"judged_by": "people"}
+    return recipe
+
+
+def _items(path: Path) -> list[ImportedItem]:
+    """Return the prompts of a file in the import format."""
+    parsed = map(parse_line, path.read_text(encoding="utf-8").splitlines())
+    return [item for item in parsed if item is not None]

@@ -21,7 +21,9 @@ from tests.rlhf.policy_gradient.tabular import (
     scene,
     update,
 )
+from training.contract import ContractError, settings_from_json
 from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.rlhf.advantages import best_and_worst
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, evaluated_once
 
@@ -271,3 +273,92 @@ def test_full_divergence_is_that_of_the_whole_distribution():
     descent = Descent(actor.parameters, rate=0.0)
     figures = update(actor, episodes, credit_of(torch.ones(2, 2)), descent, kl=full, beta=2.0).figures
     assert figures["kl_loss"] == pytest.approx(2 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5)))
+
+
+# ── Pairs of the best and the worst answer ──
+
+
+PAIRS: dict[str, Any] = {"loss": "dpo", "kl": KlSettings(place="loss", kind="k3", beta=0.1), "beta": 0.1}
+
+
+def marked(episodes: Episodes, marks: list[float]) -> Credit:
+    """Credit of answers that are the best of their prompt, the worst, or neither."""
+    per_answer = torch.tensor(marks, dtype=torch.float64).unsqueeze(-1)
+    return credit_of(torch.where(episodes.mask, per_answer, 0.0))
+
+
+def pairs_by_definition(actor: Tabular, episodes: Episodes, pairs: list[tuple[int, int]]) -> float:
+    """Mean of −log σ(β h) over pairs, token by token in plain arithmetic."""
+    logits = actor.logits.tolist()
+
+    def gained(row: int) -> float:
+        total = 0.0
+        for time in range(T):
+            if episodes.mask[row, time]:
+                state, action = int(actor.states[row, time]), int(actor.actions[row, time])
+                norm = math.log(sum(math.exp(logit) for logit in logits[state]))
+                total += logits[state][action] - norm - float(episodes.ref_logp[row, time])
+        return total
+
+    losses = [math.log1p(math.exp(-0.1 * (gained(best) - gained(worst)))) for best, worst in pairs]
+    return sum(losses) / len(losses)
+
+
+def test_the_loss_of_pairs_is_that_of_direct_preference_optimisation_in_plain_arithmetic():
+    """Prompt 0: answer 1 is better than 0. Prompt 1: its answers tie. Prompt 2: answer 4 is better than 5."""
+    actor, episodes, _ = scene()
+    assert episodes.group.tolist() == [0, 0, 1, 1, 2, 2]
+    credit = marked(episodes, [-1, 1, 0, 0, 1, -1])
+    expected = pairs_by_definition(actor, episodes, [(1, 0), (4, 5)])
+    (gradient, *_) = gradients(actor, episodes, credit, **PAIRS)
+    for place in product(*(range(size) for size in actor.logits.shape)):
+        around = []
+        for shift in (1e-6, -1e-6):
+            with torch.no_grad():
+                actor.logits[place] += shift
+            around.append(pairs_by_definition(actor, episodes, [(1, 0), (4, 5)]))
+            with torch.no_grad():
+                actor.logits[place] -= shift
+        assert gradient[place].item() == pytest.approx((around[0] - around[1]) / 2e-6, abs=1e-8)
+    figures = update(actor, episodes, credit, Descent(actor.parameters, rate=0.0), **PAIRS).figures
+    assert figures["policy_loss"] == pytest.approx(expected)
+    assert 0 <= figures["pair_accuracy"] <= 1
+
+
+def test_pairs_cut_into_passes_give_the_same_and_a_pair_that_is_cut_is_refused():
+    def run(at_once: int):
+        actor, episodes, _ = scene(at_once=at_once)
+        credit = marked(episodes, [-1, 1, 0, 0, 1, -1])
+        return gradients(actor, episodes, credit, **PAIRS)[0]
+
+    # The tied prompt costs no pass, so that two answers fit into each.
+    assert torch.allclose(run(2), run(10**9), atol=1e-14)
+    with pytest.raises(ContractError, match="micro_batch_tokens"):
+        run(1)
+
+
+def test_the_best_and_the_worst_answer_to_each_prompt_are_marked():
+    nan = math.nan
+    rewards = torch.tensor([[1.0, 3.0, 2.0, 0.0], [nan, 5.0, 7.0, nan], [2.0, 2.0, 2.0, nan], [nan] * 4])
+    expected = [[0.0, 1.0, 0.0, -1.0], [0.0, -1.0, 1.0, 0.0], [0.0] * 4, [0.0] * 4]
+    assert best_and_worst(rewards).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"advantage": {"kind": "group_relative"}}, "advantage"),
+        ({"kl": {"place": "none"}}, "kl"),
+        ({"rollout": {"samples": 1}}, "rollout"),
+        ({"update": {"loss": "dpo", "entropy": 0.1}}, "entropy"),
+    ],
+)
+def test_settings_that_mean_nothing_for_pairs_are_refused(changes, field):
+    pairs = {
+        "rewards": [{"name": "brief", "kind": "length", "options": {"most": 9}}],
+        "advantage": {"kind": "best_and_worst"},
+        "update": {"loss": "dpo"},
+    }
+    settings_from_json("policy_gradient", pairs)
+    with pytest.raises(ContractError, match=field):
+        settings_from_json("policy_gradient", pairs | changes)

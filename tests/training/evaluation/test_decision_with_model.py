@@ -164,7 +164,7 @@ def test_an_answer_or_score_that_is_none_is_refused_by_its_place(answers, scores
 
 def test_another_claim_and_a_level_that_is_no_probability_are_refused():
     with pytest.raises(ValueError, match="neither"):
-        decide_with_model([], [0.5], claim="all_prompts")
+        decide_with_model([], [0.5], claim="all_prompts")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="does not lie between 0 and 1"):
         decide_with_model([], [0.5], level=95)
 

@@ -13,6 +13,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.models import EvaluatedPrompt, Evaluation
 from training.selectors.evaluations import judgment_progress, people_say
+from training.services.evaluation.evaluating import SEEDS_TRIED
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +81,46 @@ def test_identical_responses_are_scored_once_and_tie(
     row = EvaluatedPrompt.objects.get(new__text="the same")
     assert row.figures["reward"] == [8.0, 8.0]
     assert Evaluation.objects.get().figures["same"] == 1
+
+
+def test_where_responses_are_the_same_both_are_asked_again_with_the_next_seeds_until_they_differ(
+    project: Project, held_out: list[Prompt], server: FakeServer
+):
+    first: dict[str, int] = {}
+
+    def text(body: dict[str, Any]) -> str:
+        """Alike at the first two seeds of each prompt; at the third the new policy says something else."""
+        begin = first.setdefault(body["messages"][-1]["content"], body["seed"])
+        third = body["seed"] >= begin + 2
+        return body["model"] if third else f"the same {body['seed']}"
+
+    server.text = text
+    evaluate(trained_round(project), server)
+    evaluation = Evaluation.objects.get()
+    assert evaluation.figures["same"] == 0
+    assert {row.new.text for row in evaluation.rows.select_related("new")} == {"tea-policy"}
+    for prompt in held_out:
+        asked = [body for body in chats(server) if body["messages"][-1]["content"] == prompt.last_question]
+        # Both got the same three seeds, and no further ones once they differed.
+        assert {body["seed"] for body in asked} == {first[prompt.last_question] + n for n in range(3)}
+    assert len({(body["model"], body["seed"]) for body in chats(server)}) == 2 * 3 * 3
+
+
+def test_policies_that_never_differ_tie_after_a_bounded_number_of_seeds(
+    project: Project, held_out: list[Prompt], server: FakeServer
+):
+    server.text = lambda body: f"the same {body['seed']}"
+    evaluate(trained_round(project), server)
+    assert Evaluation.objects.get().figures["same"] == 3
+    assert len({body["seed"] for body in chats(server)}) == 3 * SEEDS_TRIED
+
+
+def test_greedy_responses_that_are_the_same_are_not_asked_for_again(
+    project: Project, held_out: list[Prompt], server: FakeServer
+):
+    server.text = lambda body: "the same"
+    evaluate(trained_round(project, evaluation={"sampling": {"temperature": 0}}), server)
+    assert len({body["seed"] for body in chats(server)}) == 3
 
 
 def test_the_tolerance_is_measured_by_scoring_pairs_again_in_other_batches(

@@ -1,6 +1,7 @@
 """Recipes that are checked, and durations as people say them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -25,7 +26,12 @@ def test_a_duration_is_said_as_people_say_it(seconds, words):
 
 
 def test_the_default_recipe_survives_the_database():
-    assert Recipe.from_json(json.loads(json.dumps(default_recipe()))) == Recipe()
+    recipe = Recipe.from_json(json.loads(json.dumps(default_recipe())))
+    assert recipe.to_json() == default_recipe()
+    assert (recipe.reward.features, recipe.policy_method) == ("auto", "auto")
+    plain = replace(recipe, reward=replace(recipe.reward, features="adapted"), policy_method="fixed")
+    # What a recipe leaves out is set as before there was a choice.
+    assert plain == Recipe.from_json({})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ ADDRESS = "/projects/tea/rounds/1/recipe/"
 @pytest.fixture
 def round_(project: Project) -> Round:
     factories.make_prompt(project, "How long?", split="train")
-    return Round.objects.create(project=project, policy=register_starter())
+    return Round.objects.create(project=project, policy=register_starter(), recipe=Recipe().to_json())
 
 
 @pytest.fixture

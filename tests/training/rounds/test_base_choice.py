@@ -16,7 +16,7 @@ from tests.training.registry.registry_rows import make_snapshot, make_starter, m
 from training.choices import BaseOrigin, CheckpointKind, RoundState
 from training.contract import PreferenceSettings
 from training.models import BaseModel, Checkpoint, ProjectBase, Round, SideBySide
-from training.recipe import Recipe, default_recipe
+from training.recipe import Recipe
 from training.selectors.base_models import base_of, same_tokenizer
 from training.selectors.projects import comparable_checkpoints
 from training.selectors.runs import comparison_of
@@ -112,9 +112,7 @@ def test_a_recipe_whose_reference_is_a_checkpoint_of_another_base_cannot_start(
     project: Project, other: BaseModel
 ):
     on(make_trained("old", project), other)
-    recipe = dataclasses.replace(
-        Recipe.from_json(default_recipe()), policy=PreferenceSettings(reference="old")
-    )
+    recipe = dataclasses.replace(Recipe(), policy=PreferenceSettings(reference="old"))
     round_ = draft_first_round(project=project, created_by=None)
     Round.objects.filter(pk=round_.pk).update(recipe=recipe.to_json())
     round_.refresh_from_db()

@@ -275,6 +275,21 @@ def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Pro
     assert "For 70 % it takes 94" in suggestion
 
 
+def test_the_prompts_that_a_decision_takes_are_told_before_labelling(project: Project, prompts: list[Prompt]):
+    round_ = a_round(project)
+    estimate = dry_run(round_=round_)
+    assert (estimate.prompts_for_decision, estimate.usual_effect) == (94, 70)
+    assert not estimate.has_prompts_for_decision
+    for number in range(94 - estimate.evaluated_prompts):
+        factories.make_prompt(project, f"Held out {number}", split="held-out")
+    assert dry_run(round_=round_).has_prompts_for_decision
+    Round.objects.update(recipe={"promotion": {"not_worse": False}})
+    # The win rate does not decide then, so that nothing is lacking.
+    estimate = dry_run(round_=Round.objects.get())
+    assert estimate.prompts_for_decision is None
+    assert estimate.has_prompts_for_decision
+
+
 def test_without_the_base_model_memory_is_not_known_and_nothing_is_refused(
     project: Project, prompts: list[Prompt]
 ):

@@ -25,7 +25,7 @@ from training.contract import (
     manifest_digest,
 )
 from training.models import BaseModel, Checkpoint, Round, Run
-from training.recipe import ROUND_REWARD_MODEL, Recipe, default_recipe
+from training.recipe import ROUND_REWARD_MODEL, Recipe
 from training.services.base_models import register_base_model
 from training.services.checkpoints import register_starter
 from training.services.rounds import draft_first_round, start_round
@@ -51,7 +51,7 @@ def larger(rondo_home: Path) -> BaseModel:
 
 
 def with_recipe(round_: Round, **changes: Any) -> Round:
-    recipe = dataclasses.replace(Recipe.from_json(default_recipe()), **changes)
+    recipe = dataclasses.replace(Recipe(), **changes)
     Round.objects.filter(pk=round_.pk).update(recipe=recipe.to_json())
     round_.refresh_from_db()
     return round_

@@ -86,7 +86,7 @@ def test_the_trainer_is_told_where_base_and_parent_lie_on_its_own_machine(
 ):
     begun(labelled, carol, machine)
     advance_round(labelled.pk)
-    run = Run.objects.get(method="preference")
+    run = Run.objects.exclude(method="reward").get()
     parent = Checkpoint.objects.get(run=run)
     Run.objects.filter(pk=run.pk).update(parent=parent)
     two = machine("worker two")

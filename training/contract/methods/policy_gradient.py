@@ -6,6 +6,7 @@
 | PPO (Schulman et al. 2017) | gae | | yes | clipped, several inner epochs |
 | GRPO (Shao et al. 2024) | group_relative | yes | | clipped, aggregate sequence |
 | Dr. GRPO (Liu et al. 2025) | group_relative | no | | clipped, aggregate constant |
+| best of k with DPO (Guo et al. 2024) | best_and_worst | | | dpo |
 | RLOO (Ahmadian et al. 2024) | leave_one_out | | | inner_epochs 1, aggregate constant |
 | fine-grained RLHF (Wu et al. 2023) | gae | | yes | as PPO, with rewards that speak of segments |
 """
@@ -46,7 +47,10 @@ RuleKind = Literal[
 ]
 """Kinds of rewards that are computed from texts alone, without a model."""
 RewardKind = Literal[RuleKind, "model", "served", "judge", "rubric", "function"]
-AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "gae"]
+AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "best_and_worst", "gae"]
+
+_COMPARED = ("group_relative", "leave_one_out", "best_and_worst")
+"""Advantages for which the responses to a prompt are compared with each other."""
 
 
 @record
@@ -191,7 +195,7 @@ class AdvantageSettings:
     kind: AdvantageKind = "group_relative"
     """Baseline of a response: none (return), the mean of earlier rewards (running_mean), the responses
     to the same prompt including itself (group_relative) or without it (leave_one_out), or a value
-    head (gae)."""
+    head (gae). best_and_worst: 1 for the best response to a prompt, −1 for the worst, 0 for the others."""
     scale: bool = True
     """Divide a group's advantages by their standard deviation; for group_relative alone."""
     deviation_floor: NotNegative = 1e-4
@@ -239,6 +243,10 @@ class KlSettings:
 class UpdateSettings:
     """Updates of the policy from one batch of samples."""
 
+    loss: Literal["clipped", "dpo"] = "clipped"
+    """clipped: the policy gradient with its ratio cut. dpo: direct preference optimisation of the best
+    response to each prompt against the worst (Guo et al. 2024), with kl, beta as its β; with advantage kind
+    best_and_worst."""
     inner_epochs: Count = 1
     """Passes over the samples before new ones are drawn."""
     minibatches: Count = 1
@@ -324,6 +332,24 @@ class PolicyGradientSettings(MethodSettings):
     evaluation_prompts: CountOrZero = 64
     """Held-out prompts that the run is evaluated on, with greedy responses."""
 
+    def _check_pairs(self) -> None:
+        """Raise for settings that mean nothing where pairs of responses are compared."""
+        require(
+            self.advantage.kind == "best_and_worst" and not self.advantage.whiten,
+            "advantage, kind",
+            "update, loss 'dpo' compares pairs; set it to 'best_and_worst', and whiten to false",
+        )
+        require(
+            self.kl.place == "loss" and self.kl.kind != "full" and self.kl.beta > 0,
+            "kl",
+            "update, loss 'dpo' takes β and reference from here; set place to 'loss', kind to 'k3' and beta "
+            "above 0",
+        )
+        for name in ("entropy", "truncate"):
+            require(
+                not getattr(self.update, name), f"update, {name}", "serves loss 'clipped' alone; unset it"
+            )
+
     @property
     def samples_on_server(self) -> bool:
         """Return whether a rollout server samples for the trainer."""
@@ -340,10 +366,12 @@ class PolicyGradientSettings(MethodSettings):
         names = [part.name for part in self.rewards_of_all]
         require(len(set(names)) == len(names), "rewards", "names must differ")
         require(
-            self.rollout.samples >= 2 or self.advantage.kind not in ("group_relative", "leave_one_out"),
+            self.rollout.samples >= 2 or self.advantage.kind not in _COMPARED,
             "rollout, samples",
             f"{self.advantage.kind} compares the answers to a prompt: draw at least 2 of each",
         )
+        if self.update.loss == "dpo":
+            self._check_pairs()
         require(
             not self.update.value_warmup_steps or self.advantage.kind == "gae",
             "update, value_warmup_steps",

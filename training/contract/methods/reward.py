@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -88,10 +89,11 @@ class RewardSettings(JudgedSettings):
     method: ClassVar[Literal["reward"]] = "reward"
     default_rates: ClassVar = {"lora": 1e-3, "none": 2e-5}
 
-    features: Literal["adapted", "frozen"] = "adapted"
-    """States that the score reads: those that change as it learns, or those of the frozen base. A head
-    on frozen features, with adapter none, is fitted in seconds and serves few annotations; its layer and
-    ridge are chosen by cross-validation."""
+    features: Literal["adapted", "frozen", "surface", "length", "auto"] = "adapted"
+    """What the score reads: states that change as it learns (adapted); those of the frozen base, with adapter
+    none, fitted in seconds, layer and ridge chosen by cross-validation (frozen); what can be counted in a
+    text (surface), or its length alone. auto: the best of these by cross-validation grouped by prompt; the
+    adapted ones are tried from 500 decided annotations on."""
     head_from: Literal["random", "frozen"] = "random"
     """First weights of the head `score`: random ones, or the head fitted to frozen features, which then reads
     where that one does."""
@@ -141,8 +143,10 @@ class RewardSettings(JudgedSettings):
     Held-out metrics use human preferences only. Off by default in a run."""
 
     def __post_init__(self) -> None:
-        if self.features == "frozen":
-            self._check_frozen()
+        if self.is_fitted_at_once:
+            self._check_fitted_at_once()
+        if self.features == "auto":
+            self._check_auto()
         if self.head_from == "frozen":
             require(self.features == "adapted", "head_from", "serves features 'adapted' alone")
             require(self.adapter == "lora", "head_from", "'frozen' needs an adapter; set adapter to 'lora'")
@@ -166,8 +170,14 @@ class RewardSettings(JudgedSettings):
 
     @property
     def is_fitted_at_once(self) -> bool:
-        """Return whether the score is fitted to frozen features in one step, without an optimiser."""
-        return self.features == "frozen"
+        """Return whether the score is fitted in one step, without an optimiser."""
+        return self.features in ("frozen", "surface", "length")
+
+    def chosen(self, *, adapted: bool) -> Self:
+        """Return the settings of auto with an adapter that begins on frozen features, or without one."""
+        if adapted:
+            return replace(self, features="adapted", adapter="lora", head_from="frozen")
+        return replace(self, features="frozen", adapter="none")
 
     @property
     def keeps_head(self) -> bool:
@@ -197,21 +207,40 @@ class RewardSettings(JudgedSettings):
             *completeness,
         )
 
-    def _check_frozen(self) -> None:
-        require(self.adapter == "none", "adapter", "features 'frozen' train no adapter; set it to 'none'")
+    def _check_fitted_at_once(self) -> None:
+        name = repr(self.features)
+        require(self.adapter == "none", "adapter", f"features {name} train no adapter; set it to 'none'")
+        self._check_linear()
+        require(
+            self.ensemble == 1 or not (self.annotator_heads or self.group_heads),
+            "ensemble",
+            f"features {name} fit heads of annotators and groups to one score; set it to 1",
+        )
+        for setting in ("annotator_heads", "group_heads"):
+            require(
+                self.features == "frozen" or not getattr(self, setting),
+                setting,
+                f"features {name} have none; set features to 'frozen', or this to false",
+            )
+
+    def _check_auto(self) -> None:
+        self._check_linear()
+        require(self.adapter == "lora", "adapter", "features 'auto' may train one; set it to 'lora'")
+        for setting in ("annotator_heads", "group_heads"):
+            require(not getattr(self, setting), setting, "needs features 'frozen' or 'adapted'")
+        require(self.head_from == "random", "head_from", "features 'auto' choose it; leave it at 'random'")
+
+    def _check_linear(self) -> None:
+        """Raise `ContractError` unless a linear score can be fitted."""
         require(
             self.loss in ("bradley_terry", "plackett_luce") and self.ties == "exact",
             "loss",
-            "features 'frozen' are fitted by 'bradley_terry' or 'plackett_luce' without a model of ties",
+            f"features {self.features!r} are fitted by 'bradley_terry' or 'plackett_luce' without a model of "
+            "ties",
         )
         for name in ("margin_per_strength", "label_smoothing"):
             require(not getattr(self, name), name, "serves features 'adapted' alone; set it to 0")
         self._check_score_alone("features")
-        require(
-            self.ensemble == 1 or not (self.annotator_heads or self.group_heads),
-            "ensemble",
-            "features 'frozen' fit heads of annotators and groups to one score; set it to 1",
-        )
 
     def _check_score_alone(self, setting: str) -> None:
         """Raise `ContractError` unless the head `score` is the only one."""

@@ -53,6 +53,8 @@ class Trained:
     """Shows a status message."""
     writes: bool
     """True if this process writes files."""
+    steps: int = 0
+    """Steps that the state had taken which becomes the checkpoint."""
 
 
 class TrainingMethod(Protocol):

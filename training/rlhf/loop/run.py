@@ -166,7 +166,7 @@ def train_on_judgments(run: TrainingRun, method: Callable[..., TrainingMethod]) 
     # Those of the steps are not among them: a resumed run does not see them again.
     warnings = list(folder.warnings)
     steps, held_out = loop.run()
-    held_out = compared(run, learner, examples, held_out)
+    held_out = compared(run, learner, examples, held_out, steps=steps)
     warnings += learner.held_out_warnings(held_out)
     summary = f"{loop.total_steps} steps on {len(examples.train)} judgments"
     return RunResult(learner.adapter, learner.kind, steps, held_out, examples.dropped, warnings, summary)
@@ -205,7 +205,7 @@ def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
 
 
 def compared(
-    run: TrainingRun, learner: TrainingMethod, examples: Examples, held_out: dict[str, float]
+    run: TrainingRun, learner: TrainingMethod, examples: Examples, held_out: dict[str, float], *, steps: int
 ) -> dict[str, float]:
     """Return the held-out figures with those of simpler predictors, and add both to the last evaluation."""
     processes = run.processes
@@ -215,6 +215,7 @@ def compared(
         check=run.stop.check if processes.world == 1 else lambda: None,
         tell=lambda message: run.folder.tell("running", message),
         writes=processes.first,
+        steps=steps,
     )
     figures, details = learner.compare(trained)
     report = read_evaluation(run.folder.path) if details and processes.first else None

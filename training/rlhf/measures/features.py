@@ -33,6 +33,11 @@ SURFACE_FEATURES = (
 )
 """Names of the features, in the order of the columns."""
 
+TEXT_FEATURES = ("words", "log_words", "list_items", "overlap_prompt", "refusal", "truncated", "repeated")
+"""Those that a reward model can read from a text and its prompt alone, in the order of the columns."""
+LENGTH = TEXT_FEATURES.index("log_words")
+_REPEATED_WORDS = 3
+
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 _ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
 _REFUSAL = re.compile(
@@ -84,6 +89,18 @@ def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
         float(bool(_REFUSAL.search(text))),
         float(count >= _WHOLE_WITHOUT_END and not _END.search(text)),
     ]
+
+
+def text_features(prompt: str, completion: str) -> list[float]:
+    """Return the features of one completion, as `TEXT_FEATURES` names them.
+
+    repeated: share of its runs of three words that stand in it before.
+    """
+    named = dict(zip(SURFACE_FEATURES, _of_text(completion, set(words(prompt)), set()), strict=True))
+    said = words(completion)
+    runs = [tuple(said[place : place + _REPEATED_WORDS]) for place in range(len(said) - _REPEATED_WORDS + 1)]
+    named["repeated"] = 1 - len(set(runs)) / len(runs) if runs else 0.0
+    return [named[name] for name in TEXT_FEATURES]
 
 
 # ── Dependence of a reward model on surface features: their score differences beside its own ──

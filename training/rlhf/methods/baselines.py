@@ -5,6 +5,7 @@ Place and ridge of a head are chosen by cross-validation grouped by prompt.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,11 +18,15 @@ from training.contract import (
     BaselineFigures,
     BaselineName,
     BaselineReport,
+    Candidate,
+    CandidateName,
     Interval,
+    RewardChoice,
     SnapshotRow,
 )
 from training.rlhf.measures.calibration import Floats, cluster_bootstrap
 from training.rlhf.measures.features import (
+    LENGTH,
     SURFACE_FEATURES,
     FeatureCache,
     Values,
@@ -32,7 +37,7 @@ from training.rlhf.measures.features import (
 )
 from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
 from training.rlhf.measures.pairs import accuracy_interval, length_slope, name_hash, resample
-from training.rlhf.model.backbone import OFFSET, SCORE, Backbone, Place
+from training.rlhf.model.backbone import OFFSET, SCORE, TEXT, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 
@@ -52,6 +57,11 @@ class FrozenHead:
     def scores(self, features: Values) -> Floats:
         """Return the scores of completions: (rows, places, hidden) to (rows,)."""
         return self.score(features[:, self.column].astype(np.float64))
+
+    @property
+    def reads(self) -> str:
+        """Return what the head reads, in words."""
+        return "surface features of the text" if self.place == TEXT else str(self.place)
 
 
 def fit_frozen_head(features: Values, choices: Choices, places: Sequence[Place]) -> FrozenHead:
@@ -106,6 +116,103 @@ def install_head(backbone: Backbone, adapter: str, head: FrozenHead, members: Se
     backbone.set_head(adapter, SCORE, weights)
     backbone.set_reads(adapter, head.place)
     backbone.add_extra(adapter, OFFSET, offset)
+
+
+# ── The choice among length, surface features and a head on frozen features ──
+
+
+def fit_to_text(features: Values, choices: Choices, places: Sequence[Place], *, length: bool) -> FrozenHead:
+    """Return the head on the text's surface features, or on its length alone.
+
+    features: (rows, places, hidden), with the place `TEXT` among them.
+    """
+    column = list(places).index(TEXT)
+    table = features[:, column].astype(np.float64)
+    if length:
+        table = np.where(np.arange(table.shape[1]) == LENGTH, table, 0.0)
+    return FrozenHead(TEXT, fit_cross_validated(table, choices), column)
+
+
+def choose_head(
+    features: Values, examples: Sequence[Example], places: Sequence[Place], *, whole: bool
+) -> tuple[FrozenHead, RewardChoice]:
+    """Return the head with the lowest log-loss of pairs, cross-validated grouped by prompt, and the choice.
+
+    features: (rows, places, hidden), the place `TEXT` being the last. Without two prompts nothing can be
+    cross-validated, and the length is taken: it has one weight to fit.
+    """
+    pairs = choices_of(examples, whole=False)
+    frozen = slice(0, len(places) - 1)
+
+    def fitted(name: CandidateName, choices: Choices) -> FrozenHead:
+        if name == "frozen":
+            return fit_frozen_head(features[:, frozen], choices, places[frozen])
+        return fit_to_text(features, choices, places, length=name == "length")
+
+    names: tuple[CandidateName, ...] = ("length", "surface", "frozen")
+    heads = {name: fitted(name, pairs) for name in names}
+    candidates = [_candidate(name, head, pairs) for name, head in heads.items()]
+    candidates.sort(key=lambda entry: entry.log_loss.value)
+    chosen = candidates[0].name
+    choice = RewardChoice(
+        chosen=chosen,
+        candidates=tuple(candidates),
+        measured_on="cross_validation",
+        judgments=len(examples),
+        prompts=len({example.prompt for example in examples}),
+    )
+    return fitted(chosen, choices_of(examples, whole=True)) if whole else heads[chosen], choice
+
+
+def _candidate(name: CandidateName, head: FrozenHead, pairs: Choices) -> Candidate:
+    costs = head.score.costs
+    if not len(costs):
+        # One prompt: that of a coin.
+        costs = np.full(len(pairs.weight), np.log(2))
+    right = (np.sign(np.log(2) - costs) + 1) / 2
+    return Candidate(
+        name=name,
+        log_loss=_interval(pairs, costs),
+        accuracy=_interval(pairs, right, most=1.0),
+        layer=head.place.layer,
+        mean=head.place.mean and head.place != TEXT,
+    )
+
+
+def _interval(pairs: Choices, values: Floats, most: float = math.inf) -> Interval:
+    mean, error = pairs.mean(values), 1.96 * pairs.standard_error(values)
+    return Interval(value=mean, low=max(0.0, mean - error), high=min(most, mean + error))
+
+
+def choice_beside_adapter(
+    report: BaselineReport, *, improved: bool, judgments: int, prompts: int
+) -> RewardChoice:
+    """Return the choice between an adapter and the head that it began at.
+
+    improved: whether a state after the start was the best on the validation part.
+    """
+    by_name = {entry.name: entry for entry in report.baselines}
+    candidates = [
+        Candidate(
+            name=name,
+            log_loss=by_name[name].log_loss,
+            accuracy=by_name[name].accuracy,
+            layer=by_name[name].layer,
+            mean=by_name[name].mean,
+        )
+        for name in ("length", "surface", "frozen")
+        if name in by_name
+    ]
+    chosen: CandidateName = "adapter" if improved else "frozen"
+    candidates = [entry for entry in candidates if entry.name != chosen]
+    candidates.append(Candidate(name=chosen, log_loss=report.log_loss, accuracy=report.accuracy))
+    return RewardChoice(
+        chosen=chosen,
+        candidates=tuple(sorted(candidates, key=lambda entry: entry.log_loss.value)),
+        measured_on="held_out",
+        judgments=judgments,
+        prompts=prompts,
+    )
 
 
 # ── A trained reward model beside its baselines, on the held-out judgments of its evaluation ──

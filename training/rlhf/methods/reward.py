@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,20 @@ import torch
 from torch import Tensor
 
 from training.contract import (
+    ADAPTER_FROM,
     BASELINES_KEY,
+    CHOICE_KEY,
     PEOPLE_KEY,
+    BaselineReport,
     CheckpointKind,
     ContractError,
     EvaluationReport,
     LoraSettings,
+    RewardChoice,
     RewardModelValidation,
     RewardSettings,
     RunSpec,
+    read_snapshot,
     validation_from_figures,
     write_evaluation,
 )
@@ -33,22 +40,26 @@ from training.rlhf.loop.run import (
     compared,
     examples_of_run,
     made_method,
+    rows_of_part,
     train_on_judgments,
 )
 from training.rlhf.loop.training_loop import evaluate
 from training.rlhf.measures.calibration import Floats
-from training.rlhf.measures.features import FeatureCache, pooled, preferred_place
+from training.rlhf.measures.features import FeatureCache, Values, pooled, preferred_place, text_features
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.measures.people import PooledScore
 from training.rlhf.methods.baselines import (
     MOST_HELD_OUT,
     MOST_TRAINED_ON_FEATURES,
     FrozenHead,
+    choice_beside_adapter,
+    choose_head,
     comparable,
     compare_with_baselines,
     figures_of_baselines,
     fit_frozen_head,
     fit_members,
+    fit_to_text,
     install_head,
     report_to_json,
     surface_tables,
@@ -70,7 +81,7 @@ from training.rlhf.methods.people import (
     says_of_people,
 )
 from training.rlhf.model.adapters import last_adapted_block
-from training.rlhf.model.backbone import SCORE, Backbone, Place
+from training.rlhf.model.backbone import SCORE, TEXT, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch, pack, passes
@@ -84,6 +95,9 @@ _NAMES = {
     "surface": "surface features",
     "frozen": "a head on frozen features",
 }
+
+
+_CANDIDATES = {**_NAMES, "adapter": "an adapter"}
 
 
 def log_validation(figures: Mapping[str, float]) -> list[str]:
@@ -119,13 +133,22 @@ class RewardModelling(TrainingMethod):
     adapter = "reward"
 
     def __init__(
-        self, backbone: Backbone, spec: RunSpec, settings: RewardSettings, *, cache: Path | None = None
+        self,
+        backbone: Backbone,
+        spec: RunSpec,
+        settings: RewardSettings,
+        *,
+        cache: Path | None = None,
+        chooses: bool = False,
     ) -> None:
+        """chooses: among length, surface features and frozen ones; with an adapter, whether to keep that."""
         self._backbone = backbone
         self._settings = settings
         self._seed = spec.seed
         self._cache = cache
         self._continues = spec.parent is not None
+        self._chooses = chooses
+        self._choice: RewardChoice | None = None
         self._discount = NO_DISCOUNT
         self._pooled: PooledScore | None = None
         self._trained: frozenset[str] = frozenset()
@@ -144,43 +167,67 @@ class RewardModelling(TrainingMethod):
             whole=self._settings.loss == "plackett_luce",
         )
         if self._settings.head_from == "frozen" and not self._continues:
-            self._begin_at(self.fit_to_frozen_features(comparable(train, MOST_TRAINED_ON_FEATURES)))
+            self._begin_at(self.fit_at_once(comparable(train, MOST_TRAINED_ON_FEATURES)))
         if self._settings.keeps_head:
             self._backbone.freeze_head(self.adapter, SCORE)
         for objective in self._objectives:
             objective.begin(train)
 
-    def fit_to_frozen_features(
+    def fit_at_once(
         self, train: Sequence[Example], *, check: Callable[[], None] = lambda: None, writes: bool = True
     ) -> FrozenHead:
-        """Make the score a linear head on frozen features, fitted to judgments; return it."""
+        """Make the score a linear head that is fitted to judgments; return it.
+
+        It reads frozen features or the text, as the settings say or as cross-validation chooses.
+        """
         features = self._features(writes=writes)
+        settings, places = self._settings, (*features.places, TEXT)
+        reads_states = settings.features not in ("surface", "length")
         try:
-            table = features.features(train, check)
+            table = features.features(train, check) if reads_states else self._text_table(train)
         finally:
             features.save()
-        whole = self._settings.loss == "plackett_luce"
+        whole = settings.loss == "plackett_luce"
         train = self._discount.weighed(train)
-        head = fit_frozen_head(table, choices_of(train, whole=whole), features.places)
-        if self._settings.group_heads or self._settings.annotator_heads:
-            head, self._pooled = fit_people(head, table, train, self._settings, whole=whole)
+        choices = choices_of(train, whole=whole)
+        if self._chooses and settings.features == "frozen":
+            table = np.concatenate([table, self._text_table(train)], axis=1)
+            head, self._choice = choose_head(table, train, places, whole=whole)
+        elif reads_states:
+            head = fit_frozen_head(table, choices, features.places)
+        else:
+            head = fit_to_text(table, choices, (TEXT,), length=settings.features == "length")
+        if settings.group_heads or settings.annotator_heads:
+            head, self._pooled = fit_people(head, table, train, settings, whole=whole)
             install_people(
                 self._backbone, self.adapter, self._pooled, table[:, head.column].mean(0, dtype=np.float64)
             )
         members = [head.score]
-        if (count := self._settings.ensemble) > 1:
+        if (count := settings.ensemble) > 1:
             members = fit_members(head, table, train, whole=whole, count=count, seed=self._seed)
         install_head(self._backbone, self.adapter, head, members)
         log.info(
-            "The score reads the %s; ridge strength %g, cross-validated log-loss %.4f; features of %d "
+            "The score reads %s; ridge strength %g, cross-validated log-loss %.4f; features of %d "
             "judgments computed, of %d kept",
-            head.place,
+            head.reads,
             head.score.strength,
             head.score.log_loss,
             features.computed,
-            len(train) - features.computed,
+            len(train) - features.computed if reads_states else 0,
         )
         return head
+
+    @property
+    def has_chosen(self) -> bool:
+        """Return whether cross-validation chose what the score reads."""
+        return self._choice is not None
+
+    def _text_table(self, examples: Sequence[Example]) -> Values:
+        """Return the surface features of all completions of judgments, (rows, 1, hidden)."""
+        tables = [
+            text_states(self._backbone, pack([example], device=self._backbone.device)) for example in examples
+        ]
+        return torch.cat(tables).unsqueeze(1).cpu().numpy()
 
     def _begin_at(self, head: FrozenHead) -> None:
         """Lay the adapter on blocks that the score reads: what lies above would learn nothing."""
@@ -192,7 +239,7 @@ class RewardModelling(TrainingMethod):
     def compare(self, trained: Trained) -> tuple[dict[str, float], dict[str, Any]]:
         """Compare the score with its baselines on the same held-out judgments."""
         if self._settings.loss == "none" or not any(example.pairs for example in trained.examples.held_out):
-            return {}, {}
+            return {}, self._chosen(None, trained)
         trained.tell("comparing with baselines")
         on_features = self._settings.features == "adapted" and self._cache is not None
         details = self._people(trained)
@@ -205,9 +252,35 @@ class RewardModelling(TrainingMethod):
             whole=self._settings.loss == "plackett_luce",
             check=trained.check,
         )
+        details |= self._chosen(report, trained)
         if report is None:
             return {}, details
         return figures_of_baselines(report), details | {BASELINES_KEY: report_to_json(report)}
+
+    def _chosen(self, report: BaselineReport | None, trained: Trained) -> dict[str, Any]:
+        """Log the choice of the reward model, and return it as a detail."""
+        if self._chooses and self._choice is None and report is not None:
+            train = comparable(trained.examples.train)
+            self._choice = choice_beside_adapter(
+                report,
+                improved=trained.steps > 0,
+                judgments=len(train),
+                prompts=len({example.prompt for example in train}),
+            )
+        if self._choice is None:
+            return {}
+        for place, entry in enumerate(self._choice.candidates, 1):
+            log.info(
+                "Candidate %d: %s, log-loss %.3f (%.3f to %.3f), accuracy %.3f%s",
+                place,
+                _CANDIDATES[entry.name],
+                entry.log_loss.value,
+                entry.log_loss.low or 0.0,
+                entry.log_loss.high or 0.0,
+                entry.accuracy.value,
+                ", chosen" if entry.name == self._choice.chosen else "",
+            )
+        return {CHOICE_KEY: asdict(self._choice)}
 
     def _people(self, trained: Trained) -> dict[str, Any]:
         """Return what groups, drift and reliability change, on the same held-out judgments."""
@@ -333,6 +406,9 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
     token of each completion. Such an adapter has no other head.
     """
     place = backbone.reads(adapter)
+    if place == TEXT:
+        read = text_states(backbone, batch)
+        return read.new_zeros(batch.tokens, read.shape[1]).index_copy(0, batch.last, read)
     row = (batch.input_ids, batch.position_ids, batch.layout)
     with backbone.using(adapter, dropout=dropout):
         if place == Place(backbone.blocks, mean=False):
@@ -340,6 +416,24 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
         states = backbone.packed_layers(*row, layers={place.layer})
     read = pooled(states[place.layer], batch, mean=place.mean)
     return states[place.layer].float().index_copy(0, batch.last, read)
+
+
+def text_states(backbone: Backbone, batch: Batch) -> Tensor:
+    """Return the surface features of each completion in the first columns of an empty state, (R, hidden).
+
+    The texts are those of the tokens, so that training and serving read the same.
+    """
+    states = torch.zeros(batch.answers, backbone.hidden_size, device=backbone.device)
+    ends = [segment.end for segment in batch.layout.segments]
+    ids = batch.input_ids[0].tolist()
+    decode = partial(backbone.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    for row, last in enumerate(batch.last.tolist()):
+        stretches = batch.layout.seen[bisect_right(ends, last)]
+        path = [token for stretch in stretches for token in ids[stretch]]
+        said = batch.target_ids[batch.target_answer == row].tolist()
+        values = text_features(decode(path[: len(path) - len(said)]), decode(said))
+        states[row, : len(values)] = torch.tensor(values, device=states.device)
+    return states
 
 
 def _lora(spec: RunSpec, settings: RewardSettings) -> LoraSettings | None:
@@ -369,26 +463,34 @@ _STEPS = 1
 def train_reward_model(run: TrainingRun) -> RunResult:
     """Train a reward model as its settings say."""
     settings = run.spec.settings
-    if isinstance(settings, RewardSettings) and settings.features == "frozen":
-        return _fit_to_frozen_features(run)
-    return train_on_judgments(run, method=RewardModelling)
+    if not isinstance(settings, RewardSettings):
+        raise ContractError(f"settings: those of {settings.method!r} train no reward model")
+    if settings.features == "auto":
+        rows = rows_of_part(read_snapshot(run.snapshot), run.spec.judgments)
+        decided = sum(row.split == "train" and any(row.pairs()) for row in rows)
+        settings = settings.chosen(adapted=decided >= ADAPTER_FROM)
+        run = replace(run, spec=replace(run.spec, settings=settings))
+        method = partial(RewardModelling, chooses=True)
+    else:
+        method = partial(RewardModelling)
+    return _fit_at_once(run, method) if settings.is_fitted_at_once else train_on_judgments(run, method=method)
 
 
-def _fit_to_frozen_features(run: TrainingRun) -> RunResult:
+def _fit_at_once(run: TrainingRun, method: Callable[..., RewardModelling]) -> RunResult:
     """Fit the score's head to all training judgments at once, evaluate and compare it.
 
     A run that was stopped computes only the features that it had not kept.
     """
     folder, processes = run.folder, run.processes
     check = run.stop.check if processes.world == 1 else lambda: None
-    learner = made_method(run, RewardModelling)
+    learner = made_method(run, method)
     examples = examples_of_run(run, learner)
     learner.begin(examples.train)
     warnings = list(folder.warnings)
-    folder.tell("running", "reading frozen features", step=0, total_steps=_STEPS)
+    folder.tell("running", "reading features", step=0, total_steps=_STEPS)
     started = time.monotonic()
     decided = [example for example in examples.train if example.pairs]
-    head = learner.fit_to_frozen_features(decided, check=check, writes=processes.first)
+    head = learner.fit_at_once(decided, check=check, writes=processes.first)
     figures, details = evaluate(
         learner,
         examples.held_out,
@@ -397,14 +499,14 @@ def _fit_to_frozen_features(run: TrainingRun) -> RunResult:
         processes=processes,
         check=check,
     )
-    if figures and processes.first:
+    if processes.first and (figures or learner.has_chosen):
         write_evaluation(folder.path, EvaluationReport(step=_STEPS, figures=figures, details=details))
-    figures = compared(run, learner, examples, figures)
+    figures = compared(run, learner, examples, figures, steps=_STEPS)
     row = {"step": _STEPS, "epoch": 1.0, "loss": head.score.log_loss, "skipped": 0}
     folder.trim_metrics()
     folder.record({**row, "seconds": round(time.monotonic() - started, 3), **figures})
     folder.tell("running", "fitted", step=_STEPS, total_steps=_STEPS)
     log.info("Fitted to %d judgments in %.1f s", len(decided), time.monotonic() - started)
     warnings += learner.held_out_warnings(figures)
-    summary = f"a head on the {head.place}, fitted to {len(decided)} judgments"
+    summary = f"a head on {head.reads}, fitted to {len(decided)} judgments"
     return RunResult(learner.adapter, learner.kind, _STEPS, figures, examples.dropped, warnings, summary)

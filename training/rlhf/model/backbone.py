@@ -37,7 +37,7 @@ class Place(NamedTuple):
     """The states after one block, taken over a completion's tokens or at its last one."""
 
     layer: int
-    """Number of the block, from 1; of the last block the states after the final norm."""
+    """Number of the block, from 1; of the last block the states after the final norm. 0: see `TEXT`."""
     mean: bool
     """True: the mean over the completion's tokens; False: the state at its last token."""
 
@@ -53,6 +53,10 @@ class Place(NamedTuple):
         """Return the place that `to_tensor` stored."""
         layer, mean = values.tolist()
         return cls(round(layer), bool(round(mean)))
+
+
+TEXT = Place(0, mean=True)
+"""No block: a head there reads what can be counted in the text, in the first columns of an empty state."""
 
 
 # ── Ids of a model that its tokenizer does not have: makers pad a vocabulary to a round size ──

@@ -13,6 +13,7 @@ from training.contract.methods.policy_gradient import AdvantageSettings, KlSetti
 from training.rlhf.advantages import (
     BaselineState,
     RunningMeanBaseline,
+    best_and_worst,
     discounted_returns,
     gae,
     group_relative,
@@ -116,10 +117,11 @@ class CreditState(TypedDict):
 class CreditAssignment:
     """Rewards, less the divergence from the reference, held against what was to be expected.
 
-    An answer's reward is the sum over its tokens where answers are compared (group_relative, leave_one_out);
-    all its tokens then have its advantage. Otherwise each token answers for the (discounted) rewards from
-    it on: as they are (return), against the mean of all actions of earlier batches (running_mean), or
-    against a value head (gae). Where divergence is paid for in the reward, it is part of all this.
+    An answer's reward is the sum over its tokens where answers are compared (group_relative, leave_one_out,
+    best_and_worst); all its tokens then have its advantage. Otherwise each token answers for the (discounted)
+    rewards from it on: as they are (return), against the mean of all actions of earlier batches
+    (running_mean), or against a value head (gae). Where divergence is paid for in the reward, it is part of
+    all this.
     """
 
     def __init__(self, advantage: AdvantageSettings, kl: KlSettings) -> None:
@@ -188,7 +190,7 @@ class CreditAssignment:
             settings = self._advantage
             compared = group_relative(table, scale=settings.scale, floor=settings.deviation_floor)
         else:
-            compared = leave_one_out(table)
+            compared = (best_and_worst if kind == "best_and_worst" else leave_one_out)(table)
         per_answer = compared[_places(episodes.group)].unsqueeze(-1)
         return torch.where(mask, per_answer.to(rewards.dtype), 0.0), None
 

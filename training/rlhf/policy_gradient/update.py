@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol, TypeVar
 import torch
 from torch import Tensor, nn
 
+from training.contract import ContractError
 from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
 from training.rlhf.kl import estimate
-from training.rlhf.losses import aggregated, importance_weights, policy_gradient, value
+from training.rlhf.losses import aggregated, dpo, importance_weights, policy_gradient, value
 from training.rlhf.model.sharding import clip_gradients
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.runtime.processes import Processes, Share
@@ -94,6 +95,8 @@ class Window(NamedTuple):
 
     tokens: float
     answers: float
+    pairs: float = 0.0
+    """Prompts whose best answer stands against their worst, with loss dpo."""
 
 
 class Objective:
@@ -103,6 +106,9 @@ class Objective:
     importance weight w, the divergence where that has its place in the loss, and the entropy H. Tokens become
     one loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's
     loss, the mean over tokens, is added.
+
+    With `loss` dpo it is, of the best answer to each prompt against the worst, that of direct preference
+    optimisation, −log σ(β h), averaged over the prompts of the minibatch; see `losses.dpo`.
 
     Divergence in the loss is that of the next token, wherever the policy has come to stand. Unlike divergence
     in the reward it does not hold a token to account for where it leads, so for answers of several tokens the
@@ -121,7 +127,11 @@ class Objective:
         only_value: bool = False,
     ) -> None:
         """As for `update_policy`, and with its errors."""
-        self._beta = beta if kl.place == "loss" else 0.0
+        pairs = settings.loss == "dpo"
+        self._beta = beta if kl.place == "loss" and not pairs else 0.0
+        self._pair_beta = beta
+        if pairs and episodes.ref_logp is None:
+            raise ValueError("loss 'dpo' needs ref_logp")
         self._constant = constant if settings.aggregate == "constant" else None
         if settings.aggregate == "constant" and constant is None:
             raise ValueError("aggregate 'constant' needs a constant: the longest answer allowed")
@@ -181,6 +191,8 @@ class Objective:
                 tally.extend(name, figure)
             else:
                 tally.add(name, figure, tokens)
+        if settings.loss == "dpo":
+            return {"policy_loss": self._pair_loss(rows, logp, mask, window, tally)}
         terms = {"policy_loss": self._term(per_token, mask, window)}
         if self._beta:
             divergence = self._divergence(rows, logp, evaluated, mask)
@@ -195,6 +207,33 @@ class Objective:
         if self._credit.returns is not None:
             terms["value_loss"] = settings.value_weight * self._value_loss(rows, evaluated, mask, window)
         return {"value_loss": terms["value_loss"]} if self._only_value else terms
+
+    def _pair_loss(self, rows: list[int], logp: Tensor, mask: Tensor, window: Window, tally: Tally) -> Tensor:
+        """Return this pass's part of the mean over pairs; a prompt's best and worst stand in one pass."""
+        assert self._episodes.ref_logp is not None  # noqa: S101 - looked at in __init__
+        reference = _within(mask, self._episodes.ref_logp[rows].detach()).sum(-1)
+        policy = logp.sum(-1)
+        mark = torch.where(mask, self._credit.advantages[rows], 0.0).sum(-1).sign()
+        group = self._episodes.group[rows]
+        best, worst = (torch.nonzero(mark == side).flatten() for side in (1, -1))
+        same = group[best].unsqueeze(1) == group[worst].unsqueeze(0)
+        if len(best) != len(worst) or not same.any(1).all():
+            raise ContractError(
+                "optimiser, micro_batch_tokens: the best and the worst answer to a prompt do not fit into "
+                "one pass; raise it"
+            )
+        worst = worst[same.float().argmax(1)]
+        losses = dpo(
+            policy[best],
+            policy[worst],
+            reference[best],
+            reference[worst],
+            beta=self._pair_beta,
+            reduction="none",
+        )
+        margin = (policy - reference)[best] - (policy - reference)[worst]
+        tally.add("pair_accuracy", (margin.detach() > 0).float().mean(), float(len(best)))
+        return losses.sum() / max(window.pairs, 1.0)
 
     def _old_logp(self, rows: list[int], logp: Tensor) -> Tensor:
         if not self._given:
@@ -353,6 +392,8 @@ def update_policy(
         sampler_gap, importance_weight     |log π_old − log μ|, and what was made of it
         importance_truncated               share of tokens whose weight was cut at `truncate`
         gradient_norm                      before clipping
+        pair_accuracy                      with loss dpo: of pairs, the better answer gained more over the
+                                           reference (share)
         policy_loss, kl_loss, entropy_loss, value_loss   as they enter the sum, with their weights
         updates, skipped                   optimiser steps taken; refused as something was not finite
 
@@ -422,6 +463,7 @@ class _Learner:
         self._lengths: list[int] = episodes.kept.sum(-1).tolist()
         # NaN is other than 0: it must reach the loss, which is then refused.
         self._teaches: list[bool] = (credit.advantages != 0).any(-1).tolist()
+        self._best: list[bool] = (credit.advantages > 0).any(-1).tolist()
         self.tally = Tally()
         self.steps = 0
         self.skipped = 0
@@ -476,7 +518,11 @@ class _Learner:
         self, rows: list[int], backward: Callable[[Tensor], None], check: Callable[[], None]
     ) -> tuple[Tally, dict[str, float]]:
         """Add this process's part of the gradient; its figures, and its part of each loss term."""
-        window = Window(float(sum(self._lengths[row] for row in rows)), float(len(rows)))
+        window = Window(
+            float(sum(self._lengths[row] for row in rows)),
+            float(len(rows)),
+            float(sum(self._best[row] for row in rows)),
+        )
         if not self._objective.touches_all:
             # Answers without an advantage count in the window, and cost no pass.
             rows = [row for row in rows if self._teaches[row]]

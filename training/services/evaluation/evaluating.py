@@ -220,6 +220,9 @@ def measure_yardstick(
 # so. Every step keeps what is there: an evaluation that was cut short goes on where it was.
 
 
+SEEDS_TRIED = 4
+"""Seeds with which both answer a held-out prompt at most, until their responses differ."""
+
 PRIORITY = 100
 """Comparisons that a decision waits for come before the round's others."""
 
@@ -297,28 +300,48 @@ class _Work:
 
 
 def _answer(evaluation: Evaluation, heartbeat: StepHeartbeat, engine: Engine) -> None:
-    """Have both answer every chosen prompt, with the same seed; a row for each prompt."""
+    """Have both answer every chosen prompt, with the same seed; a row for each prompt.
+
+    Where their responses are the same, both are asked again with the next seed, a few times: two policies
+    that differ little then show where they differ. The last pair stands, whatever it is. Which of the two is
+    better has no part in that, so that equal policies still win half of the prompts.
+    """
     known = set(evaluation.rows.values_list("prompt_id", flat=True))
     prompts = Prompt.objects.filter(pk__in=set(evaluation.prompts) - known).order_by("content_hash")
     sampling = SamplingSettings(**evaluation.settings["sampling"])
-
-    def keep(question: Question) -> None:
-        old, new = (question.completions[draw.key] for draw in question.draws)
-        EvaluatedPrompt.objects.get_or_create(
-            evaluation=evaluation, prompt=question.prompt, defaults={"old": old, "new": new}
-        )
-
-    questions = []
-    for prompt in prompts:
-        seed = _seed_of(evaluation, prompt)
-        draws = [
-            Draw(checkpoint, seed, sampling) for checkpoint in (evaluation.parent, evaluation.checkpoint)
+    # Without randomness every seed gives the same.
+    tries = SEEDS_TRIED if sampling.temperature and sampling.top_k != 1 else 1
+    left = list(prompts)
+    for offset in range(tries):
+        again: list[Prompt] = []
+        keep = partial(_keep, evaluation, again=None if offset == tries - 1 else again)
+        questions = [
+            Question(
+                prompt,
+                [
+                    Draw(checkpoint, _seed_of(evaluation, prompt) + offset, sampling)
+                    for checkpoint in (evaluation.parent, evaluation.checkpoint)
+                ],
+                spares=[],
+            )
+            for prompt in left
         ]
-        questions.append(Question(prompt, draws, spares=[]))
-    asking = Asking(
-        engine, heartbeat, total=len(questions), on_answered=keep, message="answering the held-out prompts"
+        message = "answering the held-out prompts" if not offset else "looking for responses that differ"
+        Asking(engine, heartbeat, total=len(questions), on_answered=keep, message=message).ask_all(questions)
+        left = again
+        if not left:
+            break
+
+
+def _keep(evaluation: Evaluation, question: Question, *, again: list[Prompt] | None) -> None:
+    """Write the row of an answered prompt; one whose responses are the same is put into `again`, if given."""
+    old, new = (question.completions[draw.key] for draw in question.draws)
+    if again is not None and old.text.strip() == new.text.strip():
+        again.append(question.prompt)
+        return
+    EvaluatedPrompt.objects.get_or_create(
+        evaluation=evaluation, prompt=question.prompt, defaults={"old": old, "new": new}
     )
-    asking.ask_all(questions)
 
 
 def _seed_of(evaluation: Evaluation, prompt: Prompt) -> int:

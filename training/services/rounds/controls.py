@@ -26,7 +26,7 @@ from training.choices import (
 )
 from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
 from training.recipe import default_recipe
-from training.selectors.rounds import place_of
+from training.selectors.rounds import place_of, recipe_to_train
 from training.services.chat_templates import untrainable_template
 from training.services.evaluation.evaluating import trains_evaluator
 from training.services.jobs import tell_of_round
@@ -211,6 +211,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
     sampling or labelling, a project that trains already, judgments from which nothing can be
     learnt, and a recipe whose runs cannot fit into the memory of any worker that trains. With
     `despite_memory` an administrator lets these start all the same, which the audit log records.
+    Writes down the policy's settings that `policy_method` auto stands for, of the judgments of now.
     Ends the answering of prompts that still goes on: the machine is needed for training, and what
     is not labelled yet cannot be learnt from.
     """
@@ -227,6 +228,9 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
         )
     overridden = refuse_unless_fits(round_, despite_memory=despite_memory)
     with alone_in_training(round_):
+        # As it is stored: the caller's may be older.
+        stored = Round.objects.select_for_update(of=("self",)).select_related("project").get(pk=round_.pk)
+        chosen = recipe_to_train(stored)
         has_moved = move(
             round_,
             RoundState.TRAINING_REWARD_MODELS,
@@ -235,6 +239,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
             started_by=started_by,
             cancel_requested=False,
             pause_requested=False,
+            recipe=chosen.to_json() if chosen != stored.parsed_recipe else F("recipe"),
         )
         if not has_moved:
             raise Refusal(

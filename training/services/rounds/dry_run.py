@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections import Counter
@@ -36,9 +37,9 @@ from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL
 from training.recipe.recipe import ComputeSettings
-from training.selectors.dashboard import pace_of, steps_of
+from training.selectors.dashboard import chosen_for, pace_of, steps_of
 from training.selectors.projects import checkpoints_of
-from training.selectors.rounds import decided_judgments
+from training.selectors.rounds import decided_judgments, recipe_to_train
 from training.services.chat_templates import untrainable_template
 from training.services.evaluation.evaluating import trains_evaluator
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
@@ -308,6 +309,9 @@ class DryRun:
     """Current judgments of this round and those before: `learned` from, and what is left out, by reason."""
     runs: Sequence[PlannedRun]
     evaluated_prompts: int
+    prompts_for_decision: int | None
+    """Held-out prompts with different responses that show the usual effect in four rounds of five; None where
+    the win rate does not decide."""
     machine: WorkerMachine
     launch: LaunchPlan
     problems: Sequence[str] = field(default_factory=tuple)
@@ -315,6 +319,16 @@ class DryRun:
     warnings: Sequence[str] = field(default_factory=tuple)
     suggestions: Sequence[str] = field(default_factory=tuple)
     """Settings that would serve the data better."""
+
+    @property
+    def has_prompts_for_decision(self) -> bool:
+        """Return whether enough held-out prompts are evaluated, if the responses to all of them differ."""
+        return self.prompts_for_decision is None or self.evaluated_prompts >= self.prompts_for_decision
+
+    @property
+    def usual_effect(self) -> int:
+        """Return the true win rate, in percent, that `prompts_for_decision` is for."""
+        return round(100 * _USUAL_EFFECT)
 
     @property
     def answering_time(self) -> timedelta | None:
@@ -336,6 +350,7 @@ class DryRun:
 
 def dry_run(*, round_: Round) -> DryRun:
     """Reckon what a round would do by its recipe, with what is in the database now. Writes nothing."""
+    round_ = _as_trained(round_)
     problems: list[str] = []
     draws: Counter[str] = Counter()
     comparisons = 0
@@ -370,6 +385,9 @@ def dry_run(*, round_: Round) -> DryRun:
         material=material,
         runs=runs,
         evaluated_prompts=min(round_.parsed_recipe.evaluation.prompts, prompts[Split.HELD_OUT]),
+        prompts_for_decision=(
+            prompts_needed(_USUAL_EFFECT) if round_.parsed_recipe.promotion.not_worse else None
+        ),
         machine=machine,
         launch=launch,
         problems=problems,
@@ -390,7 +408,7 @@ def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[s
 
     Looks at the recipe as it is stored. With `despite_memory` a want of memory is returned instead.
     """
-    stored = Round.objects.select_related("project", "policy").get(pk=round_.pk)
+    stored = _as_trained(Round.objects.select_related("project", "policy").get(pk=round_.pk))
     lacking = memory_problems(stored)
     problems = [*_cannot_be_trained(stored), *_unknown_reward_models(stored), *launch_plan(stored).problems]
     for problem in problems if despite_memory else [*problems, *lacking]:
@@ -400,8 +418,19 @@ def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[s
 
 def memory_problems(round_: Round) -> list[str]:
     """Return why the round's runs fit into the memory of no training worker."""
+    round_ = _as_trained(round_)
     machine = training_machine() if launch_plan(round_).is_local else UNKNOWN
     return [*too_large([*_planned(round_, 0, 0, machine)], machine)]
+
+
+def _as_trained(round_: Round) -> Round:
+    """Return the round with the recipe by which it would train now; the given one stays as it is."""
+    trained = copy.copy(round_)
+    recipe = recipe_to_train(round_)
+    if recipe != round_.parsed_recipe:
+        # With the trainer that a round of 1.0 names, which is refused.
+        trained.recipe = {**round_.recipe, **recipe.to_json()}
+    return trained
 
 
 def _material(round_: Round) -> dict[str, int]:
@@ -446,12 +475,13 @@ def _planned(round_: Round, learned: int, prompts: int, machine: WorkerMachine) 
     compute = recipe.compute
     spread = Spread.of(compute.sharding, nodes=compute.nodes, per_node=compute.processes)
     continues = round_.policy.kind == CheckpointKind.POLICY
+    reward = chosen_for(recipe.reward, learned)
     planned: list[tuple[str, StepKind, Settings]] = [
-        (_("reward model"), StepKind.TRAIN_REWARD_MODEL, recipe.reward),
+        (_("reward model"), StepKind.TRAIN_REWARD_MODEL, reward),
         (_("policy"), StepKind.TRAIN_POLICY, recipe.policy),
     ]
     if trains_evaluator(round_):
-        planned.insert(1, (_("second reward model"), StepKind.TRAIN_EVALUATOR, recipe.reward))
+        planned.insert(1, (_("second reward model"), StepKind.TRAIN_EVALUATOR, reward))
         # Each learns from the judgments of about half of the prompts.
         learned = math.ceil(learned / 2)
     for title, kind, method in planned:
