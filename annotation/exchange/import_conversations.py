@@ -11,7 +11,6 @@ from django.utils import timezone
 from annotation.choices import Purpose
 from annotation.exchange.formats.items import ImportedConversation, ImportedTurn
 from annotation.exchange.import_people import ImportedPeople
-from annotation.exchange.import_rows import uuid_value
 from annotation.exchange.ready_made import Placed, store_completions
 from annotation.models import Comparison, Conversation, ConversationTask, ConversationTurn, Project, bulk
 from annotation.services.texts.comparisons import completion_set
@@ -50,7 +49,7 @@ def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedP
             *("conversation_id", "index", "prompt_id", "comparison_id"),
             *("continued_with_id", "continued_text", "created_at"),
         ],
-        [(uuid_value(pk), index, *row, now) for (pk, index), row in rows.items()],
+        [(bulk.uuid_value(pk), index, *row, now) for (pk, index), row in rows.items()],
     )
 
 
@@ -93,7 +92,7 @@ def _conversations(
         (
             (
                 *(
-                    uuid_value(ids[conversation.id]),
+                    bulk.uuid_value(ids[conversation.id]),
                     project.pk,
                     annotators[conversation.annotator, False],
                     tasks.get(conversation.task),

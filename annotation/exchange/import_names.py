@@ -7,9 +7,9 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale
 from annotation.errors import Refusal
-from annotation.exchange.accepted import ImportScene
 from annotation.exchange.formats.items import ImportedItem, NewCategory
 from annotation.exchange.formats.trl import CORRECT_STEP
+from annotation.exchange.item_imports import ImportScene
 from annotation.models import Category, Criterion, Project
 
 MOST_NAMES = 200

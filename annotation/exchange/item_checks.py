@@ -7,22 +7,18 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import NOT_ORDERED, SCALE_VALUES, RatingScale, StepLabel, Verdict
-from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, text, unknown_value
+from annotation.choices import SCALE_VALUES, RatingScale, Verdict
+from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, text
 from annotation.exchange.formats.items import (
     LONGEST_SOURCE,
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedMissing,
-    ImportedSpan,
-    ImportedStepLabel,
-    as_edits,
 )
+from annotation.record.judgment import MissingPart, SpanPart, StepLabelPart
 from annotation.text.edits import applied
 from annotation.text.rewrites import is_faithful
 
-_VERDICTS = frozenset(Verdict.values)
 _NO_ORDER = (Verdict.CANNOT_JUDGE, Verdict.NOT_ASKED)
 _NO_WINNER = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
 
@@ -63,7 +59,7 @@ def checked(item: ImportedItem) -> ImportedItem:
 
 
 def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
-    _check_ranks(judgment, len(item.completions))
+    _check_ranks(judgment, [str(place) for place in range(len(item.completions))])
     _check_spans(item, judgment.spans)
     _check_step_labels(item, judgment.step_labels)
     for missing in judgment.missing:
@@ -80,12 +76,14 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
                 criterion=rating.criterion,
                 known=", ".join(map(str, SCALE_VALUES[scale])),
             )
-    for number, _text in (*judgment.corrections, *judgment.critiques):
-        _completion(item, number, "corrections or critiques")
+    for correction in judgment.corrections:
+        _completion(item, correction.completion, "corrections")
+    for critique in judgment.critiques:
+        _completion(item, critique.completion, "critiques")
     _refuse_doubles("ratings", [(entry.completion, entry.criterion) for entry in judgment.ratings])
-    _refuse_doubles("corrections", [number for number, _text in judgment.corrections])
+    _refuse_doubles("corrections", [correction.completion for correction in judgment.corrections])
     _check_edits(item, judgment)
-    _refuse_doubles("critiques", [number for number, _text in judgment.critiques])
+    _refuse_doubles("critiques", [critique.completion for critique in judgment.critiques])
     if judgment.display_order and sorted(judgment.display_order) != list(range(len(item.completions))):
         raise FieldError(
             "order_incomplete", _("The order does not name every answer once."), field="display_order"
@@ -94,14 +92,6 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
         text(getattr(judgment, name), name, empty=True)
     _check_object(judgment.more, "more")
     _check_time(judgment.created_at)
-    seconds = judgment.active_seconds
-    if seconds is not None and not (type(seconds) is int and 0 <= seconds < 2**31):
-        raise FieldError(
-            "number_expected",
-            _("A whole number of seconds from 0 on is expected, not %(value)s."),
-            field="active_seconds",
-            value=excerpt(seconds),
-        )
 
 
 def _check_steps(completion: ImportedCompletion, where: str) -> None:
@@ -120,7 +110,7 @@ def _check_steps(completion: ImportedCompletion, where: str) -> None:
         done = step.end
 
 
-def _check_step_labels(item: ImportedItem, labels: Sequence[ImportedStepLabel]) -> None:
+def _check_step_labels(item: ImportedItem, labels: Sequence[StepLabelPart]) -> None:
     for label in labels:
         steps = _completion(item, label.completion, "step_labels").steps
         if not 0 <= label.step < len(steps) or not steps[label.step].is_agents:
@@ -131,12 +121,10 @@ def _check_step_labels(item: ImportedItem, labels: Sequence[ImportedStepLabel]) 
                 step=label.step,
                 count=len(steps),
             )
-        if label.label not in StepLabel.values:
-            raise unknown_value(label.label, StepLabel.values, "step_labels")
     _refuse_doubles("step_labels", [(step_label.completion, step_label.step) for step_label in labels])
 
 
-def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:
+def _check_spans(item: ImportedItem, spans: Sequence[SpanPart]) -> None:
     for span in spans:
         length = len(_completion(item, span.completion, "spans").text)
         if not 0 <= span.start < span.end <= length:
@@ -157,24 +145,24 @@ def _check_spans(item: ImportedItem, spans: Sequence[ImportedSpan]) -> None:
 
 
 def _check_edits(item: ImportedItem, judgment: ImportedJudgment) -> None:
-    corrected = dict(judgment.corrections)
     spans = {(s.completion, s.category, s.start, s.end) for s in judgment.spans}
-    for number in {edit.completion for edit in judgment.edits}:
-        original = _completion(item, number, "corrections.edits").text
-        edits = as_edits(original, [edit for edit in judgment.edits if edit.completion == number])
-        if not is_faithful(original, edits) or applied(original, edits) != corrected.get(number):
+    for correction in judgment.corrections:
+        original, edits = _completion(item, correction.completion, "corrections.edits").text, correction.edits
+        if edits and (not is_faithful(original, edits) or applied(original, edits) != correction.text):
             raise FieldError(
                 "edits_differ",
                 _("The edits do not turn the answer into the corrected text."),
                 field="corrections.edits",
             )
-    for edit in judgment.edits:
-        if edit.span is not None and (edit.completion, *edit.span) not in spans:
-            raise FieldError(
-                "span_not_there", _("The judgment does not have this span."), field="corrections.edits.span"
-            )
-        _check_seed(edit.seed, "corrections.edits.seed")
-        _check_object(edit.sampling, "corrections.edits.sampling")
+        for origin in (edit.origin for edit in edits):
+            if origin.span is not None and (correction.completion, *origin.span) not in spans:
+                raise FieldError(
+                    "span_not_there",
+                    _("The judgment does not have this span."),
+                    field="corrections.edits.span",
+                )
+            _check_seed(origin.seed, "corrections.edits.seed")
+            _check_object(origin.sampling, "corrections.edits.sampling")
 
 
 def _check_seed(seed: int | None, where: str) -> None:
@@ -189,10 +177,8 @@ def _refuse_doubles(where: str, keys: Sequence[Any]) -> None:
         raise FieldError("same_twice", _("The same stands there twice. Take one away."), field=where)
 
 
-def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
+def _check_ranks(judgment: ImportedJudgment, places: Sequence[str]) -> None:
     ranks = judgment.ranks
-    if judgment.verdict not in _VERDICTS:
-        raise unknown_value(judgment.verdict, Verdict.values, "verdict")
     if judgment.verdict in _NO_ORDER:
         if ranks:
             raise FieldError(
@@ -201,26 +187,26 @@ def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
                 field="ranks",
                 verdict=judgment.verdict,
             )
-    elif len(ranks) != answers or not _are_ranks(ranks, is_ranking=judgment.verdict == Verdict.RANKED):
+    elif not _are_ranks(ranks, places, is_ranking=judgment.verdict == Verdict.RANKED):
         raise FieldError(
             "ranks_expected",
             _("A rank from 1 on is expected for each of the answers (%(count)s)."),
             field="ranks",
-            count=answers,
+            count=len(places),
         )
-    elif judgment.verdict in _NO_WINNER and (len(ranks) < 2 or len(set(ranks)) > 1):
+    elif judgment.verdict in _NO_WINNER and (len(ranks) < 2 or len(set(ranks.values())) > 1):
         raise FieldError(
             "ranks_not_expected",
             _("The ranks name a winner, but the verdict %(verdict)s names none."),
             field="ranks",
             verdict=judgment.verdict,
         )
-    elif judgment.verdict == Verdict.RANKED and len(ranks) == 2 and ranks[0] == ranks[1]:
+    elif judgment.verdict == Verdict.RANKED and len(places) == 2 and ranks["0"] == ranks["1"]:
         raise FieldError(
             "winner_missing", _("Neither answer wins. Write equal, both_good or both_bad."), field="verdict"
         )
     if judgment.strength is not None and not (
-        judgment.verdict == Verdict.RANKED and answers == 2 and 1 <= judgment.strength <= 4
+        judgment.verdict == Verdict.RANKED and len(places) == 2 and 1 <= judgment.strength <= 4
     ):
         raise FieldError(
             "strength_invalid",
@@ -229,10 +215,11 @@ def _check_ranks(judgment: ImportedJudgment, answers: int) -> None:
         )
 
 
-def _are_ranks(ranks: Sequence[int], *, is_ranking: bool) -> bool:
-    """Return True for ranks from 1; a ranking of three or more may leave some without an order."""
-    may_be_partial = is_ranking and len(ranks) > 2 and any(rank != NOT_ORDERED for rank in ranks)
-    return all(rank >= 1 or (may_be_partial and rank == NOT_ORDERED) for rank in ranks)
+def _are_ranks(ranks: Mapping[str, int], places: Sequence[str], *, is_ranking: bool) -> bool:
+    """Return True for ranks from 1 on of all answers; a ranking of three or more may leave some out."""
+    may_be_partial = is_ranking and len(places) > 2 and ranks
+    are_places = ranks.keys() <= set(places) if may_be_partial else ranks.keys() == set(places)
+    return are_places and all(rank >= 1 for rank in ranks.values())
 
 
 def _check_object(values: Mapping[str, Any], where: str) -> None:
@@ -268,7 +255,7 @@ def _check_time(timestamp: str) -> None:
         )
 
 
-def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:
+def _check_missing(item: ImportedItem, missing: MissingPart) -> None:
     length = len(_completion(item, missing.completion, "missing").text)
     if missing.insert_at is not None and not 0 <= missing.insert_at <= length:
         raise FieldError(
@@ -280,7 +267,8 @@ def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:
         )
     if not missing.text.strip() and not missing.evidence:
         raise FieldError("missing_empty", _("Write what is missing, or where it stands."), field="missing")
-    for passage, sentence in missing.evidence:
+    for pointer in missing.evidence:
+        passage, sentence = pointer.passage, pointer.sentence
         if not 0 <= passage < len(item.context) or not (
             sentence is None or 0 <= sentence < len(item.context[passage]["sentences"])
         ):
@@ -293,7 +281,8 @@ def _check_missing(item: ImportedItem, missing: ImportedMissing) -> None:
             )
 
 
-def _completion(item: ImportedItem, number: int, where: str) -> ImportedCompletion:
+def _completion(item: ImportedItem, name: str, where: str) -> ImportedCompletion:
+    number = int(name)
     if not 0 <= number < len(item.completions):
         raise FieldError(
             "answer_not_there",

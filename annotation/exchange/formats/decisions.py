@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import READINGS, ImportedRating, Row, verdict_of
+from annotation.exchange.formats.items import READINGS, Row, verdict_of
 from annotation.exchange.formats.verdicts import (
     ColumnReading,
     RatingReading,
@@ -20,6 +20,7 @@ from annotation.exchange.formats.verdicts import (
     read_value,
     spelled,
 )
+from annotation.record.judgment import RatingPart
 
 
 def is_left_out(row: Row, part: str) -> bool:
@@ -36,7 +37,7 @@ def winner_of(row: Row, part: str, value: Any, names: Sequence[str]) -> Reading 
     return column.values.get(spelled(value)) if isinstance(column, ColumnReading) else None
 
 
-def rating_of(row: Row, part: str, value: Any, completion: int, criterion: str) -> ImportedRating | None:
+def rating_of(row: Row, part: str, value: Any, completion: int, criterion: str) -> RatingPart | None:
     """Return the rating that a value of a part is; None where it is none, or is left out."""
     if isinstance(value, (list, dict)) or value in (None, ""):
         return None
@@ -45,7 +46,7 @@ def rating_of(row: Row, part: str, value: Any, completion: int, criterion: str) 
     number = column.values.get(spelled(value)) if isinstance(column, RatingReading) else None
     if number is None or not isinstance(column, RatingReading):
         return None
-    return ImportedRating(completion=completion, criterion=criterion, scale=str(column.scale), value=number)
+    return RatingPart(completion=str(completion), criterion=criterion, scale=str(column.scale), value=number)
 
 
 @dataclass(slots=True)

@@ -7,13 +7,14 @@ import ast
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
+from annotation.record.judgment import MOST_SECONDS
 from annotation.text.chat import MOST_TURNS
 
 _LONGEST_WORDS = 1_000
@@ -63,6 +64,30 @@ def unknown_value(value: Any, known: Iterable[object], where: str) -> FieldError
         value=excerpt(value),
         known=", ".join(map(str, known)),
     )
+
+
+def choice(value: Any, known: Collection[str], where: str) -> str:
+    """Return one of the values that are known. Raises `FieldError` for any other."""
+    if value not in known:
+        raise unknown_value(value, known, where)
+    return str(value)
+
+
+def active_seconds(value: Any) -> int:
+    """Return the whole seconds that a judgment took. Raises `FieldError` for any other value."""
+    if not (type(value) is int and 0 <= value <= MOST_SECONDS):
+        raise FieldError(
+            "number_expected",
+            _("A whole number of seconds from 0 on is expected, not %(value)s."),
+            field="active_seconds",
+            value=excerpt(value),
+        )
+    return value
+
+
+def measured_seconds(value: Any) -> int | None:
+    """Return a measured time as whole seconds; None where the value is no number from 0 on."""
+    return active_seconds(int(value)) if isinstance(value, (int, float)) and value >= 0 else None
 
 
 def out_of_range(value: Any, least: int, most: int, where: str) -> FieldError:
@@ -148,7 +173,7 @@ def items_of(value: Any, where: str) -> list[Any]:
     return value
 
 
-def object_of(value: Any, where: str) -> Mapping[str, Any]:
+def object_of(value: Any, where: str) -> dict[str, Any]:
     """An object."""
     if not isinstance(value, dict):
         raise FieldError(

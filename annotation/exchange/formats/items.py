@@ -1,7 +1,8 @@
 """Items: the output of every reader, one prompt with its completions and judgments.
 
-Readers are pure: rows of a file in, `ImportedItem`s out, no database. An answer is named by its
-place in `completions`, from 0; a category and a criterion by its key.
+Readers are pure: rows of a file in, `ImportedItem`s out, no database. Judgments are records
+(`annotation.record`): a completion is named by its place in `completions`, as a text from "0"; a
+category and a criterion by its key.
 """
 
 import re
@@ -13,10 +14,11 @@ from typing import Any, Literal
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import CategoryScope, Granularity, RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, CategoryScope, Granularity, Verdict
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.offsets import utf16_to_codepoint
-from annotation.record.judgment import Edit
+from annotation.record.base import record
+from annotation.record.judgment import JudgmentRecord, SpanPart
 from annotation.text.traces import PlacedStep
 
 LONGEST_KEY = 60
@@ -41,92 +43,21 @@ class ImportedCompletion:
     """Of an agent trace or a session; a plain response has none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedSpan:
-    """A marked stretch of one answer, in code points, half open."""
+@record
+class ImportedJudgment(JudgmentRecord):
+    """A judgment of one person or program on the completions of an item, each named by its place, from "0".
 
-    completion: int
-    category: str
-    start: int
-    end: int
-    severity: int | None = None
-    note: str = ""
+    Its ranks may have gaps until they are stored.
+    """
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedMissing:
-    """Something that one answer leaves out: in words, by evidence in a passage, or both."""
-
-    completion: int
-    category: str
-    text: str = ""
-    insert_at: int | None = None
-    evidence: tuple[tuple[int, int | None], ...] = ()
-    """Passage and sentence, both from 0; None is the passage's title."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedRating:
-    """One answer's rating on one criterion, in the numbers of `choices.SCALE_VALUES`."""
-
-    completion: int
-    criterion: str
-    value: int
-    scale: str = RatingScale.FIVE
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedEdit:
-    """A stretch of one answer that a correction replaced, in code points, half open."""
-
-    completion: int
-    start: int
-    end: int
-    replacement: str
-    is_model: bool = False
-    """True if a model wrote the replacement, False for the annotator."""
-    seed: int | None = None
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    span: tuple[str, int, int] | None = None
-    """Category, start and end of the span that it mends."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedStepLabel:
-    """The label of one step of one answer, in the words of `choices.StepLabel`; steps count from 0."""
-
-    completion: int
-    step: int
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ImportedJudgment:
-    """A judgment of one person or program on the completions of an item."""
-
-    verdict: str
-    ranks: tuple[int, ...] = ()
-    """One for each answer, 1 best, equal numbers tied; empty where the verdict gives no order."""
     annotator: str = ""
     """Name; empty where the file does not say, and then nobody is taken for the same person twice."""
     is_machine: bool = False
-    strength: int | None = None
-    comment: str = ""
-    spans: tuple[ImportedSpan, ...] = ()
-    missing: tuple[ImportedMissing, ...] = ()
-    corrections: tuple[tuple[int, str], ...] = ()
-    edits: tuple[ImportedEdit, ...] = ()
-    """Of the corrections whose edits are not those of a comparison of both texts."""
-    ratings: tuple[ImportedRating, ...] = ()
-    critiques: tuple[tuple[int, str], ...] = ()
-    step_labels: tuple[ImportedStepLabel, ...] = ()
-    demonstration: str = ""
-    active_seconds: int | None = None
     created_at: str = ""
     """ISO 8601 with a time zone; empty for the time of the import."""
     display_order: tuple[int, ...] = ()
-    """The answers in the order shown, first to last; empty where it was not recorded."""
-    more: Mapping[str, Any] = field(default_factory=dict)
+    """The places of the answers in the order shown, first to last; empty where it was not recorded."""
+    more: dict[str, Any] = field(default_factory=dict)
     """Values of the file beyond these fields; stored with the judgment unchanged."""
 
 
@@ -342,9 +273,21 @@ def verdict_of(ranks: Sequence[int]) -> Verdict:
     return Verdict.EQUAL if len(ranks) > 1 and len(set(ranks)) == 1 else Verdict.RANKED
 
 
-def as_edits(original: str, edits: Iterable[ImportedEdit]) -> list[Edit]:
-    """Edits of one answer as those of its text."""
-    return [
-        Edit(start=e.start, end=e.end, quote=original[e.start : e.end], replacement=e.replacement)
-        for e in edits
-    ]
+def ranks_by_place(ranks: Sequence[int]) -> dict[str, int]:
+    """Return the ranks of the answers as a record has them: without those that have no order."""
+    return {str(place): rank for place, rank in enumerate(ranks) if rank != NOT_ORDERED}
+
+
+def span_at(
+    place: int, text: str, category: str, start: int, end: int, *, severity: int | None = None, note: str = ""
+) -> SpanPart:
+    """Return a span of the answer at a place, whose text is `text`."""
+    return SpanPart(
+        completion=str(place),
+        category=category,
+        start=start,
+        end=end,
+        quote=text[start:end],
+        severity=severity,
+        note=note,
+    )

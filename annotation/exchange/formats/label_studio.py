@@ -38,8 +38,6 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Kind,
     Part,
     Reader,
@@ -47,6 +45,8 @@ from annotation.exchange.formats.items import (
     dense,
     key_of,
     placed,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.tables import (
     ANSWER_READS,
@@ -56,6 +56,7 @@ from annotation.exchange.formats.tables import (
     prompt_parts,
 )
 from annotation.exchange.formats.verdicts import named_place, no_winner
+from annotation.record.judgment import RatingPart, SpanPart
 
 _SPANS = ("labels", "hypertextlabels")
 _VERDICT_LIKE = ("choices", "number", "taxonomy", "rating", "pairwise", "ranker")
@@ -134,11 +135,11 @@ class _Reading:
         self._names = names
         self._answers = answers
         self._decision = Decision(len(answers))
-        self._spans: list[ImportedSpan] = []
-        self._ratings: list[ImportedRating] = []
+        self._spans: list[SpanPart] = []
+        self._ratings: list[RatingPart] = []
         self._comments: list[str] = []
         self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
-        self._regions: list[tuple[str, ImportedSpan]] = []
+        self._regions: list[tuple[str, SpanPart]] = []
         self._unread: list[Mapping[str, Any]] = []
         self.parts: list[Part] = []
         """The account of every result."""
@@ -152,7 +153,6 @@ class _Reading:
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
         """Return the judgment that an annotation is."""
-        seconds = annotation.get("lead_time")
         more: dict[str, Any] = {
             name: value
             for name, value in annotation.items()
@@ -164,13 +164,13 @@ class _Reading:
             more["results"] = list(self._unread)
         return ImportedJudgment(
             verdict=self._decision.verdict,
-            ranks=self._decision.ranks,
+            ranks=ranks_by_place(self._decision.ranks),
             strength=self._decision.strength,
             annotator=annotator,
             spans=tuple(self._spans),
             ratings=tuple(self._ratings),
             comment=fields.text("\n\n".join(self._comments), where, empty=True),
-            active_seconds=int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
+            active_seconds=fields.measured_seconds(annotation.get("lead_time")),
             created_at=fields.moment(annotation.get("created_at"), f"{where}.created_at"),
             more=more,
         )
@@ -286,7 +286,7 @@ class _Reading:
             spans = spans or [
                 span
                 for _, span in self._regions
-                if span.completion == place
+                if span.completion == str(place)
                 and (span.start, span.end) == (value.get("start"), value.get("end"))
             ]
             if spans:
@@ -382,7 +382,7 @@ def _ranking(
 
 def _marks(
     result: Mapping[str, Any], value: Mapping[str, Any], place: int, text: str, where: str
-) -> Iterator[ImportedSpan]:
+) -> Iterator[SpanPart]:
     quote = value.get("text")
     offsets = value
     if isinstance(value.get("globalOffsets"), dict) and not isinstance(value.get("start"), int):
@@ -406,21 +406,22 @@ def _marks(
     if severity is not None:
         severity = fields.whole_number(severity, f"{where}.meta.severity")
     for label in value.get("labels") or value.get("hypertextlabels") or []:
-        yield ImportedSpan(
-            completion=place,
-            category=key_of(str(label)),
-            start=start,
-            end=end,
+        yield span_at(
+            place,
+            text,
+            key_of(str(label)),
+            start,
+            end,
             severity=severity,
             note="\n".join(meta.get("text") or []),
         )
 
 
-def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, where: str) -> ImportedRating:
+def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, where: str) -> RatingPart:
     stars = fields.whole_number(value.get("rating"), f"{where}.value.rating")
     scale = (result.get("meta") or {}).get("scale") or (RatingScale.FIVE if stars <= 5 else RatingScale.SEVEN)
-    return ImportedRating(
-        completion=place,
+    return RatingPart(
+        completion=str(place),
         criterion=key_of(str(result.get("from_name", "rating"))),
         scale=str(scale),
         value=stars,

@@ -25,13 +25,14 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Part,
     Reader,
     Row,
     key_of,
+    ranks_by_place,
 )
 from annotation.exchange.formats.tool_values import flat, prompt_in, text_in
+from annotation.record.judgment import RatingPart
 
 _PEOPLE = {"ANNOTATION", "HUMAN", "APP", "API", "USER"}
 """Sources of scores that may be people: a program that scores calls itself EVAL, LLM, CODE or MODEL."""
@@ -67,7 +68,7 @@ class _Scores:
             yield self._judgment(person, is_machine, of_person)
 
     def _judgment(self, person: str, is_machine: bool, scores: Sequence[_Score]) -> ImportedJudgment:
-        ratings: dict[str, ImportedRating] = {}
+        ratings: dict[str, RatingPart] = {}
         unread = []
         for score in scores:
             rating = self._rating(score)
@@ -89,7 +90,7 @@ class _Scores:
             more={"scores": unread} if unread else {},
         )
 
-    def _rating(self, score: _Score) -> ImportedRating | None:
+    def _rating(self, score: _Score) -> RatingPart | None:
         part = f"scores.{score.name}"
         if score.value in (None, "", [], {}):
             return None
@@ -301,7 +302,7 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
         times = [fields.moment(each.get("created_at"), "feedback.created_at") for each in entries[person]]
         yield ImportedJudgment(
             verdict=decision.verdict,
-            ranks=decision.ranks,
+            ranks=ranks_by_place(decision.ranks),
             annotator=person,
             comment="\n\n".join(dict.fromkeys(filter(None, comments))),
             created_at=next(filter(None, times), ""),

@@ -21,12 +21,13 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Part,
     Reader,
     Row,
+    ranks_by_place,
     verdict_of,
 )
+from annotation.record.judgment import RatingPart
 
 _LONGEST = 500
 """Messages of a chat: one that names itself as its parent ends here."""
@@ -57,7 +58,7 @@ def _feedback(row: Row) -> Iterator[ImportedItem]:
         judgments=(
             ImportedJudgment(
                 verdict=verdict_of(ranks) if ranks else Verdict.NOT_ASKED,
-                ranks=ranks,
+                ranks=ranks_by_place(ranks),
                 annotator=fields.person(row.get("user_id"), "user_id"),
                 comment="\n\n".join(
                     text
@@ -65,8 +66,8 @@ def _feedback(row: Row) -> Iterator[ImportedItem]:
                     if (text := fields.optional_text(data.get(name), f"data.{name}"))
                 ),
                 ratings=(
-                    ImportedRating(
-                        completion=0, criterion=DESIRABLE, scale=RatingScale.THUMBS, value=int(rating == 1)
+                    RatingPart(
+                        completion="0", criterion=DESIRABLE, scale=RatingScale.THUMBS, value=int(rating == 1)
                     ),
                 ),
                 created_at=fields.moment(row.get("created_at"), "created_at"),

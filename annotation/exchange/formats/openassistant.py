@@ -9,7 +9,7 @@ Every question with two or more ranked replies is one ranking, by all of its ran
 with one reply alone has it as its reference. Deleted messages, and what was found to be spam, are left out.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -24,6 +24,7 @@ from annotation.exchange.formats.items import (
     Reader,
     Row,
     dense,
+    ranks_by_place,
     verdict_of,
 )
 
@@ -69,7 +70,7 @@ def _stands(node: Mapping[str, Any]) -> bool:
     return not node.get("deleted") and node.get("review_result") is not False
 
 
-def _question(chat: list[dict[str, str]], replies: list[Mapping[str, Any]], tree: str) -> ImportedItem:
+def _question(chat: list[dict[str, str]], replies: Sequence[Mapping[str, Any]], tree: str) -> ImportedItem:
     messages = fields.prompt(chat, "prompt")
     ranked = [reply for reply in replies if reply.get("rank") is not None]
     if len(ranked) < 2:
@@ -92,7 +93,10 @@ def _question(chat: list[dict[str, str]], replies: list[Mapping[str, Any]], tree
         ),
         judgments=(
             ImportedJudgment(
-                verdict=verdict_of(ranks), ranks=ranks, more=more, created_at=max(times, default="")
+                verdict=verdict_of(ranks),
+                ranks=ranks_by_place(ranks),
+                more=more,
+                created_at=max(times, default=""),
             ),
         ),
     )

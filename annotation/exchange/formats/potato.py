@@ -34,17 +34,18 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Kind,
     Part,
     Reader,
     Row,
     key_of,
     placed,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, prompt_parts
 from annotation.exchange.formats.verdicts import STRENGTHS, Reading, named_place, read_value, spelled
+from annotation.record.judgment import RatingPart, SpanPart
 
 _LISTS = ("responses", "items", "texts", "completions", "candidates", "options", "answers")
 _OURS = ("label_annotations", "span_annotations", "behavioral_data", "displayed_text")
@@ -115,8 +116,8 @@ class _Reading:
         self._names = names
         self._texts = texts
         self._decision = Decision(len(texts))
-        self._ratings: list[ImportedRating] = []
-        self._spans: list[ImportedSpan] = []
+        self._ratings: list[RatingPart] = []
+        self._spans: list[SpanPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
         self.parts: list[Part] = []
@@ -140,7 +141,7 @@ class _Reading:
         """Return the judgment of the annotator."""
         return ImportedJudgment(
             verdict=self._decision.verdict,
-            ranks=self._decision.ranks,
+            ranks=ranks_by_place(self._decision.ranks),
             strength=self._decision.strength,
             annotator=fields.person(self._row.get("user_id", self._row.get("user")), "user_id"),
             comment="\n\n".join(self._comments),
@@ -229,7 +230,7 @@ class _Reading:
             where,
         )
         category = key_of(fields.text(label, f"{where}.name"))
-        self._spans.append(ImportedSpan(completion=0, category=category, start=start, end=end))
+        self._spans.append(span_at(0, self._texts[0], category, start, end))
         self.parts.append(Part("span_annotations", label, "read", "spans"))
 
 
@@ -247,9 +248,8 @@ def _seconds(value: Any) -> int | None:
         return None
     if match := _TIME.search(str(value.get("time_string", ""))):
         days, hours, minutes, seconds = map(int, match.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    spent = value.get("time_spent")
-    return int(spent) if isinstance(spent, (int, float)) and spent >= 0 else None
+        return fields.active_seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return fields.measured_seconds(value.get("time_spent"))
 
 
 def _survey(row: Row) -> Iterator[Part]:

@@ -21,12 +21,12 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Part,
     Reader,
     Row,
     neighbours,
 )
+from annotation.record.judgment import CritiquePart, RatingPart
 
 _CRITERION = "pass"
 _PROGRAM = "promptfoo"
@@ -92,13 +92,13 @@ def _judgment(results: Sequence[Result], *, is_machine: bool) -> ImportedJudgmen
         if of_kind:
             passed = all(part.get("pass") is True for part in of_kind)
             ratings.append(
-                ImportedRating(
-                    completion=place, criterion=_CRITERION, scale=RatingScale.THUMBS, value=int(passed)
+                RatingPart(
+                    completion=str(place), criterion=_CRITERION, scale=RatingScale.THUMBS, value=int(passed)
                 )
             )
         comment = grading.get("comment") if not is_machine else "\n".join(_reasons(of_kind))
         if comment := fields.optional_text(comment, "gradingResult.comment").strip():
-            critiques.append((place, comment))
+            critiques.append(CritiquePart(completion=str(place), text=comment))
         if is_machine and of_kind and isinstance(result.get("score"), (int, float)):
             scores[str(place + 1)] = result["score"]
     if not ratings and not critiques:

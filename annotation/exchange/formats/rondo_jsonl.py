@@ -54,26 +54,33 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import NOT_ORDERED, StepKind
+from annotation.choices import StepKind, StepLabel, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.conversation_turns import split_of, turns_of, unjudged_of
 from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
-    ImportedEdit,
     ImportedItem,
     ImportedJudgment,
-    ImportedMissing,
-    ImportedRating,
-    ImportedSpan,
-    ImportedStepLabel,
     Reader,
     Row,
-    as_edits,
     key_of,
     placed,
+    span_at,
 )
 from annotation.exchange.formats.writers import Record, Scene, Writer, Written
+from annotation.record.judgment import (
+    BY_HAND,
+    CorrectionPart,
+    CritiquePart,
+    Edit,
+    EvidencePointer,
+    MissingPart,
+    Origin,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
+)
 from annotation.text.edits import applied, edits
 from annotation.text.traces import LONGEST_CALL, LONGEST_TOOL, STEP_ROLES, PlacedStep
 
@@ -158,7 +165,7 @@ def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
 
 
 def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> ImportedJudgment:
-    def place(value: Any, where: str) -> int:
+    def index(value: Any, where: str) -> int:
         if str(value) not in places:
             raise FieldError(
                 "completion_not_there",
@@ -168,11 +175,14 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
             )
         return places[str(value)]
 
+    def place(value: Mapping[str, Any], name: str) -> str:
+        return str(index(value.get("completion"), name))
+
     def parts(name: str) -> Iterator[Mapping[str, Any]]:
         return (fields.object_of(value, name) for value in fields.items_of(row.get(name), name))
 
     ranks = fields.object_of(row.get("ranks") or {}, "ranks")
-    by_place = {place(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
+    by_place = {index(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
     if any(rank < 1 for rank in by_place.values()):
         raise FieldError(
             "rank_invalid",
@@ -181,52 +191,50 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
         )
     strength = row.get("strength")
     return ImportedJudgment(
-        verdict=str(fields.required(row, "verdict")),
-        ranks=tuple(by_place.get(number, NOT_ORDERED) for number in range(len(texts))) if by_place else (),
+        verdict=fields.choice(fields.required(row, "verdict"), Verdict.values, "verdict"),
+        ranks={str(number): by_place[number] for number in sorted(by_place)},
         annotator=fields.optional_text(row.get("annotator"), "annotator"),
         is_machine=row.get("machine") is True,
         strength=None if strength is None else fields.whole_number(strength, "strength"),
         comment=fields.optional_text(row.get("comment"), "comment"),
-        spans=tuple(_span(span, place(span.get("completion"), "spans"), texts) for span in parts("spans")),
-        missing=tuple(_missing(info, place(info.get("completion"), "missing")) for info in parts("missing")),
+        spans=tuple(_span(span, index(span.get("completion"), "spans"), texts) for span in parts("spans")),
+        missing=tuple(_missing(info, place(info, "missing")) for info in parts("missing")),
         corrections=tuple(
-            (
-                place(correction.get("completion"), "corrections"),
-                fields.text(correction.get("text"), "corrections", empty=True),
+            CorrectionPart(
+                completion=place(correction, "corrections"),
+                text=fields.text(correction.get("text"), "corrections", empty=True),
+                edits=_edits(correction, texts[index(correction.get("completion"), "corrections")]),
             )
             for correction in parts("corrections")
         ),
-        edits=tuple(
-            edit
-            for correction in parts("corrections")
-            for edit in _edits(correction, place(correction.get("completion"), "corrections"), texts)
-        ),
-        ratings=tuple(
-            _rating(rating, place(rating.get("completion"), "ratings")) for rating in parts("ratings")
-        ),
+        ratings=tuple(_rating(rating, place(rating, "ratings")) for rating in parts("ratings")),
         critiques=tuple(
-            (place(critique.get("completion"), "critiques"), fields.text(critique.get("text"), "critiques"))
+            CritiquePart(
+                completion=place(critique, "critiques"), text=fields.text(critique.get("text"), "critiques")
+            )
             for critique in parts("critiques")
         ),
         step_labels=tuple(
-            ImportedStepLabel(
-                completion=place(label.get("completion"), "step_labels"),
+            StepLabelPart(
+                completion=place(label, "step_labels"),
                 step=fields.whole_number(label.get("step"), "step_labels.step"),
-                label=fields.text(label.get("label"), "step_labels.label"),
+                label=fields.choice(label.get("label"), StepLabel.values, "step_labels"),
             )
             for label in parts("step_labels")
         ),
         demonstration=fields.optional_text(row.get("demonstration"), "demonstration"),
-        active_seconds=row.get("active_seconds"),
+        active_seconds=(
+            None if row.get("active_seconds") is None else fields.active_seconds(row["active_seconds"])
+        ),
         created_at=fields.optional_text(row.get("created_at"), "created_at"),
         display_order=tuple(
-            place(pk, "display_order") for pk in fields.items_of(row.get("display_order"), "display_order")
+            index(pk, "display_order") for pk in fields.items_of(row.get("display_order"), "display_order")
         ),
         more={name: row[name] for name in _KEPT_AS_WRITTEN if row.get(name) not in (None, [])},
     )
 
 
-def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> ImportedSpan:
+def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> SpanPart:
     severity = span.get("severity")
     start, end = placed(
         texts[completion],
@@ -235,45 +243,47 @@ def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> Importe
         fields.text(span.get("quote"), "spans.quote", empty=True),
         "spans.quote",
     )
-    return ImportedSpan(
-        completion=completion,
-        category=key_of(fields.text(span.get("category"), "spans.category")),
-        start=start,
-        end=end,
+    return span_at(
+        completion,
+        texts[completion],
+        key_of(fields.text(span.get("category"), "spans.category")),
+        start,
+        end,
         severity=None if severity is None else fields.whole_number(severity, "spans.severity"),
         note=fields.optional_text(span.get("note"), "spans.note"),
     )
 
 
-def _edits(correction: Mapping[str, Any], completion: int, texts: list[str]) -> Iterator[ImportedEdit]:
-    """Yield the edits of a correction, unless a comparison of both texts gives them."""
+def _edits(correction: Mapping[str, Any], original: str) -> tuple[Edit, ...]:
+    """Return the edits of a correction; none where a comparison of both texts gives them."""
     where = "corrections.edits"
     rows = [fields.object_of(value, where) for value in fields.items_of(correction.get("edits"), where)]
-    imported_edits = [_edit(row, completion) for row in rows]
-    named = any(edit.is_model or edit.span for edit in imported_edits)
-    if not named:
-        original, text = texts[completion], str(correction.get("text"))
-        text_edits = as_edits(original, imported_edits)
-        if applied(original, text_edits) != text or tuple(text_edits) == edits(original, text):
-            return
-    yield from imported_edits
+    written = tuple(_edit(row, original) for row in rows)
+    if all(edit.origin == BY_HAND for edit in written):
+        text = str(correction.get("text"))
+        if applied(original, written) != text or written == edits(original, text):
+            return ()
+    return written
 
 
-def _edit(row: Mapping[str, Any], completion: int) -> ImportedEdit:
+def _edit(row: Mapping[str, Any], original: str) -> Edit:
     where = "corrections.edits"
     model, span = row.get("model"), row.get("span")
     written = {} if model is None else fields.object_of(model, f"{where}.model")
     mended = None if span is None else fields.object_of(span, f"{where}.span")
     seed = written.get("seed")
-    return ImportedEdit(
-        completion=completion,
-        start=fields.whole_number(row.get("start"), where),
-        end=fields.whole_number(row.get("end"), where),
+    start, end = (fields.whole_number(row.get(name), where) for name in ("start", "end"))
+    return Edit(
+        start=start,
+        end=end,
+        quote=original[start:end],
         replacement=fields.text(row.get("replacement"), where, empty=True),
-        is_model=model is not None,
-        seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
-        sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
-        span=None if mended is None else _mended(mended, f"{where}.span"),
+        origin=Origin(
+            is_unstored=model is not None,
+            seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
+            sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
+            span=None if mended is None else _mended(mended, f"{where}.span"),
+        ),
     )
 
 
@@ -283,18 +293,18 @@ def _mended(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
     return category, start, end
 
 
-def _missing(info: Mapping[str, Any], completion: int) -> ImportedMissing:
+def _missing(info: Mapping[str, Any], completion: str) -> MissingPart:
     place = info.get("insert_at")
     evidence = [fields.object_of(value, "missing.evidence") for value in info.get("evidence") or []]
-    return ImportedMissing(
+    return MissingPart(
         completion=completion,
         category=key_of(fields.text(info.get("category"), "missing.category")),
         text=fields.optional_text(info.get("text"), "missing.text"),
         insert_at=None if place is None else fields.whole_number(place, "missing.insert_at"),
         evidence=tuple(
-            (
-                fields.whole_number(pointer.get("passage"), "missing.evidence"),
-                _sentence(pointer.get("sentence")),
+            EvidencePointer(
+                passage=fields.whole_number(pointer.get("passage"), "missing.evidence"),
+                sentence=_sentence(pointer.get("sentence")),
             )
             for pointer in evidence
         ),
@@ -305,11 +315,11 @@ def _sentence(value: Any) -> int | None:
     return None if value is None else fields.whole_number(value, "missing.evidence")
 
 
-def _rating(rating: Mapping[str, Any], completion: int) -> ImportedRating:
+def _rating(rating: Mapping[str, Any], completion: str) -> RatingPart:
     scale = rating.get("scale")
     if scale not in ("five", "seven", "thumbs"):
         raise unknown_value(scale, ("five", "seven", "thumbs"), "ratings.scale")
-    return ImportedRating(
+    return RatingPart(
         completion=completion,
         criterion=key_of(fields.text(rating.get("criterion"), "ratings.criterion")),
         scale=scale,

@@ -17,11 +17,12 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Reader,
     Row,
     key_of,
+    ranks_by_place,
 )
+from annotation.record.judgment import CritiquePart, RatingPart
 
 
 def _summaries(row: Row) -> Iterator[ImportedItem]:
@@ -47,10 +48,12 @@ def _summaries(row: Row) -> Iterator[ImportedItem]:
         judgments=(
             ImportedJudgment(
                 verdict=Verdict.RANKED if "summaries" in row else Verdict.NOT_ASKED,
-                ranks=_ranks(row, len(summaries)) if "summaries" in row else (),
+                ranks=ranks_by_place(_ranks(row, len(summaries))) if "summaries" in row else {},
                 annotator=fields.person(row.get("worker"), "worker"),
                 ratings=tuple(_axes(summaries[0])) if "summaries" not in row else (),
-                critiques=tuple((place, note) for place, note in enumerate(notes) if note),
+                critiques=tuple(
+                    CritiquePart(completion=str(place), text=note) for place, note in enumerate(notes) if note
+                ),
                 more={name: value for name, value in (extra or {}).items() if value is not None},
             ),
         ),
@@ -80,11 +83,11 @@ def _ranks(row: Row, count: int) -> tuple[int, ...]:
     return (1, 2) if choice == 0 else (2, 1)
 
 
-def _axes(summary: Mapping[str, Any]) -> Iterator[ImportedRating]:
+def _axes(summary: Mapping[str, Any]) -> Iterator[RatingPart]:
     for name, value in fields.object_of(summary.get("axes") or {}, "summary.axes").items():
         if value is not None:
-            yield ImportedRating(
-                completion=0,
+            yield RatingPart(
+                completion="0",
                 criterion=key_of(name),
                 scale=RatingScale.SEVEN,
                 value=fields.whole_number(value, f"summary.axes.{name}"),

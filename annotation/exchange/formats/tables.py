@@ -16,13 +16,14 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Reader,
     Row,
     dense,
+    ranks_by_place,
     verdict_of,
 )
 from annotation.exchange.formats.verdicts import Reading
+from annotation.record.judgment import RatingPart
 
 PROMPT_READS = {
     "prompt": "the prompt",
@@ -112,19 +113,18 @@ def _context(value: Any) -> Iterator[dict[str, Any]]:
 
 def judgment_parts(row: Row) -> dict[str, Any]:
     """Return the fields of a judgment besides its verdict: annotator, comment, time, seconds."""
-    seconds = fields.number(row.get("seconds"))
     return {
         "annotator": fields.person(row.get("annotator"), "annotator"),
         "comment": fields.optional_text(row.get("comment"), "comment"),
         "created_at": fields.moment(row.get("created_at"), "created_at"),
-        "active_seconds": int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
+        "active_seconds": fields.measured_seconds(fields.number(row.get("seconds"))),
     }
 
 
-def ratings_of(row: Row, role: str, completion: int) -> Iterator[ImportedRating]:
+def ratings_of(row: Row, role: str, completion: int) -> Iterator[RatingPart]:
     """Yield the ratings of one answer, as `plans.Plan` has read them: criterion → scale and value."""
     for criterion, (scale, value) in (row.get(role) or {}).items():
-        yield ImportedRating(completion=completion, criterion=criterion, scale=scale, value=value)
+        yield RatingPart(completion=str(completion), criterion=criterion, scale=scale, value=value)
 
 
 def _table(row: Row) -> Iterator[ImportedItem]:
@@ -213,7 +213,7 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
         return
     yield ImportedJudgment(
         verdict=verdict,
-        ranks=ranks,
+        ranks=ranks_by_place(ranks),
         strength=_strength(row.get("strength"), verdict, strength),
         ratings=ratings,
         **judgment_parts(row),

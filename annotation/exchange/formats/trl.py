@@ -28,10 +28,9 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Reader,
     Row,
+    span_at,
 )
 from annotation.exchange.formats.segments import segments
 from annotation.exchange.formats.tables import (
@@ -52,6 +51,7 @@ from annotation.exchange.formats.writers import (
     answer_messages,
     pairs,
 )
+from annotation.record.judgment import RatingPart
 
 CORRECT_STEP, WRONG_STEP = "correct-step", "wrong-step"
 STEP_SEPARATOR = "\n"
@@ -77,7 +77,7 @@ def preference(row: Row, prompt: list[dict[str, str]], chosen: str, rejected: st
         judgments=(
             ImportedJudgment(
                 verdict=Verdict.RANKED,
-                ranks=(1, 2),
+                ranks={"0": 1, "1": 2},
                 strength=None if strength in (None, "") else fields.whole_number(strength, "strength"),
                 **judgment_parts(row),
             ),
@@ -178,8 +178,8 @@ def _unpaired(row: Row) -> Iterator[ImportedItem]:
     ratings = tuple(ratings_of(row, RATING, 0))
     if not ratings and RATING not in row and (label := row.get("label")) is not None:
         ratings = (
-            ImportedRating(
-                completion=0,
+            RatingPart(
+                completion="0",
                 criterion=DESIRABLE,
                 scale=RatingScale.THUMBS,
                 value=int(fields.truth(label, "label")),
@@ -225,15 +225,16 @@ def _stepwise(row: Row) -> Iterator[ImportedItem]:
             steps=len(steps),
         )
     texts = [fields.text(step, f"completions[{number}]") for number, step in enumerate(steps)]
+    text = STEP_SEPARATOR.join(texts)
     spans, start = [], 0
     for number, (step, label) in enumerate(zip(texts, labels, strict=True)):
         category = CORRECT_STEP if fields.truth(label, f"labels[{number}]") else WRONG_STEP
-        spans.append(ImportedSpan(completion=0, category=category, start=start, end=start + len(step)))
+        spans.append(span_at(0, text, category, start, start + len(step)))
         start += len(step) + len(STEP_SEPARATOR)
     yield ImportedItem(
         messages=chats.prompt_of(row),
         **prompt_parts(row),
-        completions=(ImportedCompletion(text=STEP_SEPARATOR.join(texts)),),
+        completions=(ImportedCompletion(text=text),),
         judgments=(ImportedJudgment(verdict=Verdict.NOT_ASKED, spans=tuple(spans), **judgment_parts(row)),),
     )
 

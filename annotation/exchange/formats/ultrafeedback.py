@@ -8,22 +8,23 @@ the four ratings: `overall_score` was wrong in the first release (issue 8 there)
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from annotation.choices import Verdict
+from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, words_of
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Kind,
     Part,
     Reader,
     Row,
     dense,
     key_of,
+    ranks_by_place,
     verdict_of,
 )
+from annotation.record.judgment import CritiquePart, RatingPart
 
 _ASPECTS = ("helpfulness", "honesty", "instruction_following", "truthfulness")
 
@@ -46,12 +47,12 @@ def _ultrafeedback(row: Row) -> Iterator[ImportedItem]:
             sum(rating.value for rating in aspect_ratings) / len(aspect_ratings) if aspect_ratings else None
         )
         if critique := fields.optional_text(completion.get("critique"), f"{where}.critique").strip():
-            critiques.append((number, critique))
+            critiques.append(CritiquePart(completion=str(number), text=critique))
     rated = all(mean is not None for mean in means) and len(completions) > 1
     ranks = dense([-float(mean or 0) for mean in means]) if rated else ()
     judgment = ImportedJudgment(
         verdict=verdict_of(ranks) if rated else Verdict.NOT_ASKED,
-        ranks=ranks,
+        ranks=ranks_by_place(ranks),
         annotator="gpt-4",
         is_machine=True,
         ratings=tuple(ratings),
@@ -71,7 +72,7 @@ def _is_answer(value: Any) -> bool:
     return isinstance(value, str) and value.strip() not in ("", "None")
 
 
-def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[ImportedRating]:
+def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[RatingPart]:
     annotations = completion.get("annotations") or {}
     ratings = []
     for aspect in _ASPECTS:
@@ -81,7 +82,11 @@ def _aspects(number: int, completion: Mapping[str, Any], where: str) -> list[Imp
             continue
         if str(value).strip() not in ("1", "2", "3", "4", "5"):
             raise fields.out_of_range(value, 1, 5, f"{where}.annotations.{aspect}.Rating")
-        ratings.append(ImportedRating(completion=number, criterion=key_of(aspect), value=int(value)))
+        ratings.append(
+            RatingPart(
+                completion=str(number), criterion=key_of(aspect), scale=RatingScale.FIVE, value=int(value)
+            )
+        )
     return ratings
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from annotation.exchange.accepted import ImportScene
-from annotation.exchange.item_imports import ItemImport
+from annotation.exchange.item_imports import ImportScene, ItemImport
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import Project
 from tests.annotation.exchange.formats import test_exports_of_tools as tools
