@@ -12,19 +12,33 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.hashers import make_password
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, AssignmentState, Purpose, RatingScale
 from annotation.exchange.formats.fields import FieldError, row_error
-from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
-from annotation.exchange.import_conversations import write_turns
-from annotation.exchange.import_people import ImportedPeople
+from annotation.exchange.formats.items import (
+    ImportedConversation,
+    ImportedItem,
+    ImportedJudgment,
+    ImportedTurn,
+)
 from annotation.exchange.occurrences import Occurrences
-from annotation.exchange.prompts import add_prompts
-from annotation.exchange.ready_made import create_tasks, store_completions
-from annotation.models import Assignment, Comparison, Judgment, Project, bulk
+from annotation.exchange.prompts import Placed, add_prompts, create_tasks, store_completions
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Conversation,
+    ConversationTask,
+    ConversationTurn,
+    Judgment,
+    Project,
+    User,
+    bulk,
+)
 from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.judgments.checks import dense_ranks
@@ -482,3 +496,189 @@ def _judged_before(annotator: str) -> FieldError:
         _("%(annotator)s judged the same answers differently before. Judgments are never overwritten."),
         annotator=annotator,
     )
+
+
+# Annotators of imported judgments: people and programs who cannot sign in here.
+
+_DERIVED = uuid.UUID("0a4f3f0c-5a57-5f0e-8e7c-7d0c5c4b9a31")
+_LONGEST = 150
+
+Name = tuple[str, bool]
+"""The file's name for an annotator, and True if that is a program."""
+
+
+class ImportedPeople:
+    """The accounts that stand for the annotators in the files of one format.
+
+    They are inactive and have no password. A name that is a pseudonym of ours keeps it, unless somebody here
+    has it: judgments in a file are never attributed to that person.
+    """
+
+    def __init__(self, format_name: str) -> None:
+        self._format = format_name
+        self._ids: dict[Name, int] = {}
+        self.persons: dict[str, int] = {}
+        """Pseudonym → the account here that has it, and was not made by an import."""
+
+    def ids(self, names: Iterable[Name]) -> dict[Name, int]:
+        """Return the accounts of these names; create missing ones. Call it inside a transaction."""
+        unknown = [name for name in dict.fromkeys(names) if name not in self._ids]
+        if unknown:
+            self._look_up(unknown)
+        return self._ids
+
+    def _look_up(self, names: list[Name]) -> None:
+        usernames = {name: self._username(name) for name in names}
+        accounts = dict(User.objects.filter(username__in=usernames.values()).values_list("username", "pk"))
+        pseudonyms = {name: pseudonym for name in names if (pseudonym := _as_uuid(name[0]))}
+        owners = {
+            pseudonym: (pk, username)
+            for pseudonym, pk, username in User.objects.filter(pseudonym__in=pseudonyms.values()).values_list(
+                "pseudonym", "pk", "username"
+            )
+        }
+        new = []
+        for name in names:
+            pseudonym = pseudonyms.get(name)
+            owner = owners.get(pseudonym) if pseudonym else None
+            if owner is not None and owner[1] != usernames[name]:
+                self.persons[name[0]] = owner[0]
+                pseudonym = uuid.uuid5(_DERIVED, str(pseudonym))
+            if usernames[name] not in accounts:
+                new.append(self._account(name, usernames[name], pseudonym))
+        User.objects.bulk_create(new)
+        accounts |= {user.username: user.pk for user in new}
+        self._ids |= {name: accounts[usernames[name]] for name in names}
+
+    def _account(self, name: Name, username: str, pseudonym: uuid.UUID | None) -> User:
+        return User(
+            username=username,
+            first_name="Imported",
+            last_name=f"{self._format} {name[0]}".strip()[:_LONGEST],
+            password=make_password(None),
+            is_active=False,
+            is_machine=name[1],
+            **({"pseudonym": pseudonym} if pseudonym else {}),
+        )
+
+    def _username(self, name: Name) -> str:
+        kind = "machine" if name[1] else "imported"
+        if _as_uuid(name[0]):
+            # Whichever format bears it, a pseudonym is the same person.
+            return f"{kind}-{name[0]}"
+        username = f"{kind}-{self._format}-{name[0]}" if name[0] else f"{kind}-{self._format}"
+        if len(username) <= _LONGEST:
+            return username
+        return f"{kind}-{self._format}-{hashlib.sha256(name[0].encode()).hexdigest()[:32]}"
+
+
+def _as_uuid(name: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(name) if len(name) == 36 else None
+    except ValueError:
+        return None
+
+
+# Conversations that come in with their turns: written once, whichever line tells of them first.
+
+
+def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedPeople) -> None:
+    """Write the turns that items are, and their conversations. What is there stays as it is.
+
+    placed: items with their prompts, whose completions and comparisons are written. Call it in their
+    transaction.
+    """
+    placed = [(item, prompt) for item, prompt in placed if item.turns]
+    if not placed:
+        return
+    conversations = _conversations(
+        project, [turn.conversation for item, _ in placed for turn in item.turns], people
+    )
+    completions = store_completions(placed, set())
+    comparisons = _comparisons(project, completions)
+    stored_keys = set(
+        ConversationTurn.objects.filter(conversation__in=conversations.values()).values_list(
+            "conversation_id", "index"
+        )
+    )
+    rows: dict[tuple[uuid.UUID, int], tuple[Any, ...]] = {}
+    for (item, prompt), ids in zip(placed, completions, strict=True):
+        for turn in item.turns:
+            key = (conversations[turn.conversation.id], turn.index)
+            if key not in stored_keys:
+                comparison = comparisons.get(completion_set(ids)) if ids else None
+                rows.setdefault(key, (prompt, comparison, *_continuation(turn, ids)))
+    now = bulk.time_value(timezone.now())
+    bulk.insert_numbered(
+        ConversationTurn,
+        [
+            *("conversation_id", "index", "prompt_id", "comparison_id"),
+            *("continued_with_id", "continued_text", "created_at"),
+        ],
+        [(bulk.uuid_value(pk), index, *row, now) for (pk, index), row in rows.items()],
+    )
+
+
+def _continuation(turn: ImportedTurn, completions: Sequence[int]) -> tuple[int | None, str]:
+    chosen = turn.continued_with
+    return None if chosen is None else completions[chosen], turn.continued_text
+
+
+def _comparisons(project: Project, completions: Iterable[Sequence[int]]) -> dict[str, int]:
+    """Completion set → the oldest comparison of it."""
+    sets = {completion_set(ids) for ids in completions if ids}
+    comparisons = Comparison.objects.filter(project=project, completion_set__in=sets, purpose=Purpose.WORK)
+    return dict(comparisons.order_by("-round_number", "-pk").values_list("completion_set", "pk"))
+
+
+def _conversations(
+    project: Project, conversations: Iterable[ImportedConversation], people: ImportedPeople
+) -> Mapping[str, uuid.UUID]:
+    """The conversations by the ids that the file has for them; those that are not here yet are written."""
+    by_id = {conversation.id: conversation for conversation in conversations}
+    here = Conversation.objects.filter(project=project).filter(
+        Q(pk__in=list(by_id)) | Q(imported_from__id__in=list(by_id))
+    )
+    known = {str((origin or {}).get("id", pk)): pk for pk, origin in here.values_list("pk", "imported_from")}
+    new = [conversation for conversation in by_id.values() if conversation.id not in known]
+    annotators = people.ids((conversation.annotator, False) for conversation in new)
+    tasks = dict(
+        ConversationTask.objects.filter(
+            project=project, name__in={conversation.task for conversation in new}
+        ).values_list("name", "pk")
+    )
+    ids = {conversation.id: uuid.uuid4() for conversation in new}
+    now = timezone.now()
+    bulk.insert(
+        Conversation,
+        [
+            *("id", "project_id", "annotator_id", "task_id", "system", "seed", "rating", "attack_success"),
+            *("comment", "imported_from", "created_at", "ended_at"),
+        ],
+        (
+            (
+                *(
+                    bulk.uuid_value(ids[conversation.id]),
+                    project.pk,
+                    annotators[conversation.annotator, False],
+                    tasks.get(conversation.task),
+                ),
+                *(
+                    conversation.system,
+                    conversation.seed,
+                    conversation.rating,
+                    conversation.attack_success,
+                    conversation.comment,
+                ),
+                bulk.json_value({"id": conversation.id, "task": conversation.task}),
+                _conversation_time(conversation.created_at) or bulk.time_value(now),
+                _conversation_time(conversation.ended_at),
+            )
+            for conversation in new
+        ),
+    )
+    return known | ids
+
+
+def _conversation_time(timestamp: str) -> Any:
+    return bulk.time_value(datetime.fromisoformat(timestamp)) if timestamp else None

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import Verdict
 from annotation.exchange.formats.columns import LEAVE_OUT, MANY, METADATA, TARGETS
 from annotation.exchange.formats.plans import ColumnAccount
-from annotation.exchange.previews import Preview
+from annotation.exchange.uploads import Preview
 
 _NUMBERED_ROLES = 4
 _EXAMPLES = 2

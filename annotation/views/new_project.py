@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods
 
 from annotation.errors import Refusal
-from annotation.exchange.new_projects import create_with_upload
+from annotation.exchange.uploads import create_with_upload
 from annotation.forms.new_project import NewProjectForm
 from annotation.selectors import access
 from annotation.services.projects.templates import TEMPLATES

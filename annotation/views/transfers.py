@@ -12,9 +12,16 @@ from django.views.decorators.http import require_http_methods
 from annotation.choices import ImportState, Role
 from annotation.errors import Refusal
 from annotation.exchange.formats.registry import READERS
-from annotation.exchange.previews import accounts_of, preview_of
 from annotation.exchange.undo import request_undo
-from annotation.exchange.uploads import BUSY, correct_plan, discard_upload, receive_upload, start_import
+from annotation.exchange.uploads import (
+    BUSY,
+    accounts_of,
+    correct_plan,
+    discard_upload,
+    preview_of,
+    receive_upload,
+    start_import,
+)
 from annotation.models import FileImport, Project
 from annotation.selectors.jobs import imports_ahead
 from annotation.views.access import Request, project_page

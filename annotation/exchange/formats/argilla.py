@@ -19,9 +19,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, RatingScale
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -42,7 +41,7 @@ from annotation.exchange.formats.tables import (
     completions_of,
     prompt_parts,
 )
-from annotation.exchange.formats.verdicts import read_value
+from annotation.exchange.formats.verdicts import Decision, is_left_out, read_value, winner_of
 from annotation.record.judgment import RatingPart, SpanPart
 
 _SUFFIX = ".responses"
@@ -81,7 +80,7 @@ def _records(row: Row) -> Iterator[ImportedItem]:
     shown, _roles = by_name(columns)
     metadata = row.get("metadata")
     yield ImportedItem(
-        messages=chats.prompt_of(shown),
+        messages=fields.prompt_of(shown),
         **prompt_parts(shown),
         completions=completions,
         judgments=tuple(judgments),

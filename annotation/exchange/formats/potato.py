@@ -26,9 +26,8 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import Verdict
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, is_left_out, rating_of, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -44,7 +43,17 @@ from annotation.exchange.formats.items import (
     span_at,
 )
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, prompt_parts
-from annotation.exchange.formats.verdicts import STRENGTHS, Reading, named_place, read_value, spelled
+from annotation.exchange.formats.verdicts import (
+    STRENGTHS,
+    Decision,
+    Reading,
+    is_left_out,
+    named_place,
+    rating_of,
+    read_value,
+    spelled,
+    winner_of,
+)
 from annotation.record.judgment import RatingPart, SpanPart
 
 _LISTS = ("responses", "items", "texts", "completions", "candidates", "options", "answers")
@@ -61,7 +70,7 @@ def _instance(row: Row) -> Iterator[ImportedItem]:
     item = {name: value for name, value in row.items() if name not in _OURS}
     values, _roles = by_name(item)
     yield ImportedItem(
-        messages=chats.prompt_of(values) if _has_prompt(values) else fields.prompt(prompt, "displayed_text"),
+        messages=fields.prompt_of(values) if _has_prompt(values) else fields.prompt(prompt, "displayed_text"),
         **prompt_parts(values),
         completions=tuple(
             ImportedCompletion(

@@ -23,7 +23,6 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.conversation_turns import split_of
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
@@ -34,6 +33,7 @@ from annotation.exchange.formats.items import (
     neighbours,
     ranks_by_place,
 )
+from annotation.exchange.formats.rondo_jsonl import split_of
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 from annotation.record.judgment import RatingPart
 

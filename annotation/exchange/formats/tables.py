@@ -9,7 +9,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, Verdict
-from annotation.exchange.formats import chats, fields, verdicts
+from annotation.exchange.formats import fields, verdicts
 from annotation.exchange.formats.columns import MOST_ANSWERS, RATING, REFERENCE, TAG, by_name
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
@@ -87,7 +87,7 @@ def completions_of(
 
 def messages_of(row: Row) -> list[dict[str, str]]:
     """Return the prompt of a part of a nested row."""
-    return chats.prompt_of(by_name(row)[0])
+    return fields.prompt_of(by_name(row)[0])
 
 
 def prompt_parts(row: Row) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _table(row: Row) -> Iterator[ImportedItem]:
         for number, value in enumerate(answers, start=1)
     )
     yield ImportedItem(
-        messages=chats.prompt_of(row),
+        messages=fields.prompt_of(row),
         **prompt_parts(row),
         completions=completions,
         judgments=tuple(_judgments(row, completions)),

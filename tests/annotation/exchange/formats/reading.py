@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from annotation.exchange.file_imports import items_of
-from annotation.exchange.formats.columns import renamed
+from annotation.exchange.formats.columns import profile_of, renamed
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
 from annotation.exchange.formats.plans import Parts, Plan, resolved
-from annotation.exchange.formats.profiles import profile_of
 from annotation.exchange.formats.registry import plan_for
 
 Rows = list[dict[str, Any]]

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.items import ImportedItem, checked
+from annotation.exchange.formats.public_sets import transcript
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.formats.transcripts import transcript
-from annotation.exchange.item_checks import checked
 from annotation.models import Prompt
 from tests.annotation.exchange.formats.reading import ranks_of, read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to, project_with

@@ -14,10 +14,10 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
+    checked,
     ranks_by_place,
 )
 from annotation.exchange.formats.registry import READERS
-from annotation.exchange.item_checks import checked
 from annotation.models import Judgment, Project
 from tests.refusals import refused
 

@@ -18,19 +18,18 @@ from hypothesis import strategies as st
 
 from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.file_exports import Export, scene_of, write_parquet
-from annotation.exchange.file_imports import import_file
+from annotation.exchange.file_imports import NamesInFile, import_file, scene_for
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
+    checked,
     dense,
     ranks_by_place,
     span_at,
 )
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.import_names import NamesInFile, scene_for
-from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import ItemImport
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import FileImport, Project
