@@ -36,8 +36,7 @@ from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.jobs import messages
 from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.disk_space import refuse_without_room
-from annotation.services.jobs.running import run_job
+from annotation.services.jobs.running import refuse_without_room, run_job
 from annotation.services.projects.templates import create_from_template
 
 # An uploaded file before its import: its first rows, their faults, and the account of its columns.

@@ -18,7 +18,13 @@ from training.contract import canonical_json
 from training.contract.private_files import make_private_folder
 from training.store import DamagedError, NotInStoreError, Objects
 from training.store.listings import require_plain
-from webapp.backup.errors import BackupError
+
+# The error of back-ups and restores.
+
+
+class BackupError(Exception):
+    """A back-up or restore failed without losing anything; the message names the remedy."""
+
 
 FORMAT = 2
 KINDS = ("snapshots", "checkpoints", "runs", "imports", "models")

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.record.judgment import MOST_SECONDS
-from annotation.text.chat import MOST_TURNS
+from annotation.text.identity import MOST_TURNS
 
 _LONGEST_WORDS = 1_000
 """Characters of a message: a name of the file may be megabytes long."""

@@ -21,8 +21,7 @@ from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range
 from annotation.offsets import utf16_to_codepoint
 from annotation.record.base import record
 from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart, StepLabelPart
-from annotation.text.edits import applied
-from annotation.text.rewrites import is_faithful
+from annotation.text.edits import applied, is_faithful
 from annotation.text.traces import PlacedStep
 
 LONGEST_KEY = 60

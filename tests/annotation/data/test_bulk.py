@@ -13,7 +13,7 @@ from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Project, Review, User, Withholding
 from annotation.services import bulk
 from annotation.services.assignments.slots import take_slot
-from annotation.services.bulk import effect as effects
+from annotation.services.bulk import comparisons as effects
 from tests import factories
 from tests.refusals import refused
 
