@@ -10,7 +10,7 @@ from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.services import bulk
-from annotation.services.bulk.comparisons import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
+from annotation.services.bulk import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
 
 
 def _keys() -> serializers.ListField:

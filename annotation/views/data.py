@@ -23,7 +23,7 @@ from annotation.models import Project, Prompt
 from annotation.selectors.near_duplicates import near_duplicates
 from annotation.selectors.tables import TABLES, View
 from annotation.services import bulk
-from annotation.services.bulk.comparisons import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
+from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
 from annotation.text.identity import MOST_TURNS
 from annotation.views.access import Request, project_page
 

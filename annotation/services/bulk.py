@@ -1,4 +1,4 @@
-"""Bulk actions on comparisons. With `dry_run` they return their effect and change nothing."""
+"""Bulk actions on chosen comparisons and prompts, each with a preview of its effect."""
 
 import re
 from collections import Counter
@@ -30,6 +30,23 @@ from annotation.models.bulk import json_value
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.texts.quarantine import open_free_places
+
+__all__ = [
+    "Effect",
+    "add_tag",
+    "close",
+    "open_comparisons",
+    "quarantine",
+    "raise_open_overlap",
+    "raise_overlap",
+    "release",
+    "remove_tag",
+    "requeue",
+    "reserve",
+    "send_to_review",
+    "set_priority",
+]
+
 
 # The effect of a bulk action: previewed before it happens, reported after it.
 
