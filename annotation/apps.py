@@ -7,7 +7,7 @@ class AnnotationConfig(AppConfig):
 
     def ready(self) -> None:
         from annotation.selectors import configuration
-        from annotation.selectors.tables.word_index import ensure_word_indexes
+        from annotation.selectors.tables.search import ensure_word_indexes
 
         configuration.listen()
         post_migrate.connect(ensure_word_indexes, sender=self, dispatch_uid="word indexes")

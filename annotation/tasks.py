@@ -2,13 +2,12 @@
 
 from celery import shared_task
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
-from annotation.services import webhooks
+from annotation.services import inbox, webhooks
 from annotation.services.assignments import online
-from annotation.services.inbox import mail
-from annotation.services.inbox.notifications import forget_notifications
+from annotation.services.inbox import forget_notifications
 from annotation.services.people import accounts
 from annotation.services.quality import agreement
 from annotation.statistics.cached import compute_in_worker
@@ -51,7 +50,7 @@ def update_acquisition(project_id: int) -> None:
 def sweep() -> None:
     """Look for uploaded files that nobody brings in, messages and e-mails that are due, stale choices."""
     uploads.sweep_imports()
-    mail.sweep_mail()
+    inbox.sweep_mail()
     webhooks.sweep_webhooks()
     online.sweep_acquisition()
 
@@ -65,19 +64,19 @@ def deliver_webhooks() -> None:
 @shared_task(name=TaskName.SEND_NOTIFICATION)
 def send_notification(notification_id: int) -> None:
     """Send the e-mail of a notification."""
-    mail.send_notification(notification_id)
+    inbox.send_notification(notification_id)
 
 
 @shared_task(name=TaskName.SEND_INVITATION)
 def send_invitation(invitation_id: int) -> None:
     """Send the e-mail of an invitation."""
-    mail.send_invitation(invitation_id)
+    inbox.send_invitation(invitation_id)
 
 
 @shared_task(name=TaskName.SEND_DIGESTS)
 def send_digests() -> None:
     """Send the daily digests, and forget old notifications."""
-    mail.send_digests()
+    inbox.send_digests()
     forget_notifications()
 
 

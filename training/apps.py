@@ -5,7 +5,7 @@ class TrainingConfig(AppConfig):
     name = "training"
 
     def ready(self) -> None:
-        from annotation.exchange.formats import segments
+        from annotation.exchange.formats import writers
         from annotation.services.judgments import drafts
         from training.contract.segmentation import segment
         from training.services import leaderboard
@@ -13,6 +13,6 @@ class TrainingConfig(AppConfig):
 
         leaderboard.listen()
         # Exports cut completions into steps as the trainer cuts them into segments.
-        segments.register(segment)
+        writers.register(segment)
         # Annotators have checkpoints continue what they rewrite.
         drafts.register(CheckpointWriter())

@@ -18,8 +18,7 @@ from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
 from webapp.environment import read_environment
-from webapp.environment.home import stored_secret, writable_folder
-from webapp.environment.places import ASSETS, default_home
+from webapp.environment.places import ASSETS, default_home, stored_secret, writable_folder
 from webapp.environment.places import BASE_DIR as BASE_DIR
 from webapp.environment.schedule import beat_schedule
 from webapp.security.providers import providers
@@ -269,7 +268,7 @@ AXES_COOLOFF_TIME = timedelta(minutes=env["RONDO_SIGN_IN_WAIT_MINUTES"])
 # By user and address: guessing from elsewhere does not lock the user out.
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_CLIENT_IP_CALLABLE = "annotation.api.authentication.client_address"
-AXES_LOCKOUT_CALLABLE = "webapp.security.lockout.locked_out"
+AXES_LOCKOUT_CALLABLE = "webapp.security.forms.locked_out"
 AXES_RESET_ON_SUCCESS = True
 # allauth's 30 posts a minute for each address, right passwords among them, would stop an office behind one
 # address in the morning. This only bounds the work of hashing.

@@ -1,19 +1,6 @@
 """Every model of `annotation` in the Django admin. What must not change is read-only there."""
 
-from annotation.admin import (
-    acquisition,
-    conversations,
-    inbox,
-    judgments,
-    people,
-    projects,
-    rubrics,
-    suggestions,
-    texts,
-    transfers,
-    webhooks,
-    work,
-)
+from annotation.admin import judgments, people, projects, work
 
 __all__ = [
     "acquisition",

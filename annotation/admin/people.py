@@ -7,7 +7,17 @@ from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 
 from annotation.admin.base import BoundedAdmin, TabularInline, WrittenOnceAdmin
-from annotation.models import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
+from annotation.models import (
+    ApiToken,
+    AuditEntry,
+    Comment,
+    Invitation,
+    KeptAnswer,
+    MailChoice,
+    Membership,
+    Notification,
+    User,
+)
 from annotation.services.people.accounts import require_one_meaning
 
 if TYPE_CHECKING:
@@ -127,3 +137,36 @@ class KeptAnswerAdmin(WrittenOnceAdmin):
     search_fields = ["key", "user__username"]
     # What was answered is for who asked.
     exclude = ["body", "fingerprint"]
+
+
+# Comments, notifications and choices of e-mails.
+
+
+@admin.register(Comment)
+class CommentAdmin(WrittenOnceAdmin):
+    """Comments on comparisons."""
+
+    list_display = ["author", "assignment", "created_at", "edited_at", "resolved_at"]
+    list_filter = ["assignment__comparison__project", "resolved_at", "created_at"]
+    list_select_related = ["author", "assignment__comparison", "assignment__annotator"]
+    search_fields = ["text", "author__username"]
+
+
+@admin.register(Notification)
+class NotificationAdmin(WrittenOnceAdmin):
+    """Notifications in people's inboxes."""
+
+    list_display = ["user", "kind", "subject", "project", "created_at", "read_at", "mail"]
+    list_filter = ["kind", "mail", "project", "created_at"]
+    list_select_related = ["user", "project"]
+    search_fields = ["subject", "user__username", "project__name", "project__slug"]
+
+
+@admin.register(MailChoice)
+class MailChoiceAdmin(WrittenOnceAdmin):
+    """The e-mails that people want."""
+
+    list_display = ["user", "mentions", "failures", "digest", "digested_at"]
+    list_filter = ["mentions", "failures", "digest"]
+    list_select_related = ["user"]
+    search_fields = ["user__username", "user__email"]

@@ -10,8 +10,32 @@ from django.contrib import admin
 from django.db import transaction
 from django.http import HttpRequest
 
-from annotation.admin.base import BoundedAdmin, ModelForm, StackedInline, TabularInline
-from annotation.models import Category, Criterion, Guideline, Membership, Project
+from annotation.admin.base import (
+    BoundedAdmin,
+    ModelForm,
+    StackedInline,
+    TabularInline,
+    WrittenOnceAdmin,
+    WrittenOnceInline,
+)
+from annotation.models import (
+    AcquisitionFigures,
+    Category,
+    CompletionFeatures,
+    Criterion,
+    FileImport,
+    Guideline,
+    Membership,
+    Project,
+    Rubric,
+    RubricCriterion,
+    RubricScore,
+    RubricVersion,
+    WebhookAttempt,
+    WebhookDelivery,
+    WebhookEndpoint,
+    WebhookMessage,
+)
 from annotation.services.assignments.acquisition import score_open_comparisons
 from annotation.services.projects.projects import publish_guideline
 
@@ -192,3 +216,137 @@ class GuidelineAdmin(BoundedAdmin):
             author=request.user,  # type: ignore[arg-type]  # the admin lets nobody in who is not signed in
         )
         obj.pk, obj.version = published.pk, published.version
+
+
+# Rubrics and the scores by them, in the admin: to be found and read.
+
+
+class RubricCriterionInline(WrittenOnceInline):
+    model = RubricCriterion
+    fields = ["position", "key", "name", "scale", "weight", "text", "levels"]
+
+
+@admin.register(Rubric)
+class RubricAdmin(WrittenOnceAdmin):
+    list_display = ["name", "project", "published", "is_asked", "created_at"]
+    list_filter = ["is_asked", "project"]
+    list_select_related = ["project", "published__rubric"]
+    search_fields = ["name", "project__name"]
+
+
+@admin.register(RubricVersion)
+class RubricVersionAdmin(WrittenOnceAdmin):
+    list_display = ["rubric", "number", "created_by", "created_at"]
+    list_filter = ["rubric__project", "created_at"]
+    list_select_related = ["rubric", "created_by"]
+    search_fields = ["rubric__name"]
+    inlines = [RubricCriterionInline]
+
+
+@admin.register(RubricCriterion)
+class RubricCriterionAdmin(WrittenOnceAdmin):
+    list_display = ["name", "version", "key", "scale", "weight"]
+    list_filter = ["scale", "version__rubric__project"]
+    list_select_related = ["version__rubric"]
+    search_fields = ["name", "text", "key"]
+
+
+@admin.register(RubricScore)
+class RubricScoreAdmin(WrittenOnceAdmin):
+    list_display = ["judgment", "completion", "criterion", "value"]
+    list_filter = ["criterion__version__rubric__project"]
+    list_select_related = ["judgment__annotator", "completion", "criterion"]
+    search_fields = ["=judgment__id", "reason"]
+
+
+# Admin of what the choice of comparisons goes by.
+
+
+@admin.register(CompletionFeatures)
+class CompletionFeaturesAdmin(WrittenOnceAdmin):
+    list_display = ["completion", "space"]
+    list_filter = ["space", "completion__prompt__project"]
+    list_select_related = ["completion"]
+    search_fields = ["=completion__id", "space"]
+
+
+@admin.register(AcquisitionFigures)
+class AcquisitionFiguresAdmin(WrittenOnceAdmin):
+    list_display = ["project", "judgments", "comparisons", "updated_at"]
+    list_filter = ["project", "updated_at"]
+    list_select_related = ["project"]
+    search_fields = ["project__slug", "project__name"]
+
+
+# Webhooks, and what was sent to them.
+
+
+@admin.register(WebhookEndpoint)
+class WebhookEndpointAdmin(WrittenOnceAdmin):
+    """Addresses that are told of events, to be looked at: they are kept on a project's page."""
+
+    list_display = ["__str__", "project", "url", "is_enabled", "why_disabled", "failures", "created_at"]
+    list_filter = ["is_enabled", "why_disabled", "project", "created_at"]
+    list_select_related = ["project"]
+    search_fields = ["description", "url", "project__name", "project__slug"]
+    exclude = ["secret", "previous_secret"]
+
+
+@admin.register(WebhookMessage)
+class WebhookMessageAdmin(WrittenOnceAdmin):
+    """Messages to webhooks."""
+
+    list_display = ["key", "event", "project", "created_at"]
+    list_filter = ["event", "project", "created_at"]
+    list_select_related = ["project"]
+    search_fields = ["key", "event", "project__name", "project__slug"]
+
+
+class AttemptInline(WrittenOnceInline):
+    """Attempts of a delivery, on its page."""
+
+    model = WebhookAttempt
+    show_change_link = False
+
+
+@admin.register(WebhookDelivery)
+class WebhookDeliveryAdmin(WrittenOnceAdmin):
+    """Messages on their way; one that was given up is sent again on its page in the project."""
+
+    list_display = ["message", "endpoint", "state", "tries_left", "next_attempt_at", "created_at"]
+    list_filter = ["state", "created_at"]
+    list_select_related = ["message", "endpoint__project"]
+    search_fields = ["message__key", "message__event", "endpoint__url"]
+    inlines = [AttemptInline]
+
+
+@admin.register(WebhookAttempt)
+class WebhookAttemptAdmin(WrittenOnceAdmin):
+    """Every time that something was sent, and what came back."""
+
+    list_display = ["delivery", "started_at", "milliseconds", "status", "error"]
+    list_filter = ["status", "started_at"]
+    list_select_related = ["delivery__message", "delivery__endpoint__project"]
+    search_fields = ["delivery__message__key", "error"]
+
+
+# Files that were brought in.
+
+
+@admin.register(FileImport)
+class FileImportAdmin(WrittenOnceAdmin):
+    """Imported files, read only: imports are started on a project's page."""
+
+    list_display = [
+        "name",
+        "project",
+        "format",
+        "state",
+        "rows_done",
+        "errors_total",
+        "created_by",
+        "created_at",
+    ]
+    list_filter = ["state", "format", "project", "created_at"]
+    list_select_related = ["project", "created_by"]
+    search_fields = ["name", "digest", "project__name", "project__slug", "created_by__username"]

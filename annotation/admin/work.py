@@ -15,11 +15,19 @@ from annotation.models import (
     Assignment,
     Candidate,
     Comparison,
+    Completion,
+    CompletionScore,
+    CompletionSource,
+    Conversation,
+    ConversationTask,
+    ConversationTurn,
     DisplayTally,
     Draft,
     GoldAnswer,
     ItemFlag,
+    Prompt,
     Review,
+    TraceStep,
     Withholding,
 )
 from annotation.services.assignments.leases import release_assignment
@@ -178,3 +186,92 @@ class ReviewAdmin(WrittenOnceAdmin):
     list_filter = ["reason", "verdict", "comparison__project"]
     list_select_related = ["comparison", "reviewer"]
     search_fields = ["=comparison__id", "comment", "reviewer__username"]
+
+
+# Conversations in the admin: to be found and read.
+
+
+@admin.register(ConversationTask)
+class ConversationTaskAdmin(WrittenOnceAdmin):
+    list_display = ["name", "project", "language", "harm_category", "archived_at"]
+    list_filter = ["project", "archived_at"]
+    list_select_related = ["project"]
+    search_fields = ["name", "instructions", "project__name"]
+
+
+@admin.register(Conversation)
+class ConversationAdmin(WrittenOnceAdmin):
+    list_display = [
+        "id",
+        "project",
+        "annotator",
+        "task",
+        "rating",
+        "attack_success",
+        "created_at",
+        "ended_at",
+    ]
+    list_filter = ["project", "created_at", "ended_at"]
+    list_select_related = ["project", "annotator", "task"]
+    search_fields = ["=id", "annotator__username", "task__name", "project__name"]
+
+
+@admin.register(ConversationTurn)
+class ConversationTurnAdmin(WrittenOnceAdmin):
+    list_display = ["__str__", "prompt", "comparison", "created_at"]
+    list_filter = ["conversation__project", "created_at"]
+    list_select_related = ["conversation", "prompt", "comparison"]
+    search_fields = ["=conversation__id", "=comparison__id"]
+
+
+# Prompts, completions and who wrote them.
+
+
+@admin.register(Prompt)
+class PromptAdmin(BoundedAdmin):
+    """Prompts come from `import_prompts`. Content never changes; references and tags may be corrected."""
+
+    list_display = ["__str__", "project", "split", "tags", "created_at"]
+    list_filter = ["split", "project", "created_at"]
+    list_select_related = ["project"]
+    search_fields = ["messages", "tags", "content_hash"]
+    readonly_fields = ["project", "messages", "context", "content_hash", "split", "created_at"]
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+@admin.register(CompletionSource)
+class CompletionSourceAdmin(BoundedAdmin):
+    list_display = ["name", "kind", "created_at"]
+    list_filter = ["kind", "created_at"]
+    search_fields = ["name"]
+    readonly_fields = ["created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: models.Model | None = None) -> Any:
+        # Checkpoints and exports go by the name.
+        return ["name", "kind", "created_at"] if obj else self.readonly_fields
+
+
+@admin.register(Completion)
+class CompletionAdmin(WrittenOnceAdmin):
+    list_display = ["__str__", "source", "prompt", "seed", "finish_reason", "token_count", "created_at"]
+    list_filter = ["source", "finish_reason", "prompt__project", "created_at"]
+    list_select_related = ["source", "prompt"]
+    search_fields = ["text", "text_hash", "source__name"]
+
+
+@admin.register(TraceStep)
+class TraceStepAdmin(WrittenOnceAdmin):
+    list_display = ["completion", "index", "kind", "role", "tool", "start", "end"]
+    list_filter = ["kind", "is_error", "completion__prompt__project"]
+    list_select_related = ["completion"]
+    search_fields = ["=completion__id", "tool"]
+
+
+@admin.register(CompletionScore)
+class CompletionScoreAdmin(WrittenOnceAdmin):
+    list_display = ["completion", "scorer", "value", "created_at"]
+    list_filter = ["scorer", "completion__prompt__project"]
+    list_select_related = ["completion"]
+    search_fields = ["=completion__id", "scorer", "completion__text"]

@@ -10,9 +10,7 @@ from annotation.api import fields
 from annotation.api.base import ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.services import bulk
-from annotation.services.bulk.comparisons import MOST_OVERLAP, MOST_PRIORITY
-from annotation.services.bulk.effect import MOST_ROWS
-from annotation.services.bulk.prompts import LONGEST_TAG, TAG
+from annotation.services.bulk import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
 
 
 def _keys() -> serializers.ListField:

@@ -15,11 +15,8 @@ from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Assignment, Comment, Comparison, Notification
 from annotation.models.inbox import LONGEST_COMMENT
-from annotation.selectors.comments import may_answer, threads_of
-from annotation.selectors.inbox import mail_choice_of, notifications_of, sentence
-from annotation.services.inbox.comments import edit_comment, post_comment, resolve_thread
-from annotation.services.inbox.mail import choose_mail
-from annotation.services.inbox.notifications import mark_read
+from annotation.selectors.inbox import mail_choice_of, may_answer, notifications_of, sentence, threads_of
+from annotation.services.inbox import choose_mail, edit_comment, mark_read, post_comment, resolve_thread
 
 _BIGGEST = 2**63 - 1
 

@@ -14,8 +14,7 @@ from annotation.choices import SuggestionDecision, SuggestionKind, Verdict
 from annotation.models import Assignment, HelpReveal, Judgment, Suggestion
 from annotation.selectors.suggestions import open_reveal_of, planted_suggestions, suggestions_for
 from annotation.services.assignments.display_order import candidate_token
-from annotation.services.suggestions.applying import ranks_of
-from annotation.services.suggestions.final_pass import DecisionInput, finish_help
+from annotation.services.suggestions import DecisionInput, finish_help, ranks_of
 
 
 class SuggestionSerializer(serializers.Serializer[Any]):

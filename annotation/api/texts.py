@@ -16,8 +16,8 @@ from annotation.exchange.prompts import ImportReport, import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
-from annotation.selectors.tables.filters import calling
-from annotation.text.chat import MOST_TURNS
+from annotation.selectors.tables.table import calling
+from annotation.text.identity import MOST_TURNS
 
 _MOST_PROMPTS = 1000
 

@@ -30,9 +30,18 @@ from annotation.exchange.file_exports import (
 )
 from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.previews import CHECKED_ROWS, SHOWN_ROWS, Preview, accounts_of, preview_of
 from annotation.exchange.undo import request_undo
-from annotation.exchange.uploads import correct_plan, discard_upload, receive_upload, start_import
+from annotation.exchange.uploads import (
+    CHECKED_ROWS,
+    SHOWN_ROWS,
+    Preview,
+    accounts_of,
+    correct_plan,
+    discard_upload,
+    preview_of,
+    receive_upload,
+    start_import,
+)
 from annotation.models import FileImport
 
 

@@ -8,26 +8,41 @@ import hashlib
 import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
+from django.contrib.auth.hashers import make_password
 from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, Purpose
-from annotation.exchange.accepted import Accepted, ImportScene
+from annotation.choices import NOT_ORDERED, AssignmentState, Purpose, RatingScale
 from annotation.exchange.formats.fields import FieldError, row_error
-from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
-from annotation.exchange.import_conversations import write_turns
-from annotation.exchange.import_people import ImportedPeople
-from annotation.exchange.import_rows import (
-    write_accepted,
+from annotation.exchange.formats.items import (
+    ImportedConversation,
+    ImportedItem,
+    ImportedJudgment,
+    ImportedTurn,
 )
 from annotation.exchange.occurrences import Occurrences
-from annotation.exchange.prompts import add_prompts
-from annotation.exchange.ready_made import create_tasks, store_completions
-from annotation.models import Assignment, Comparison, Judgment, Project, bulk
+from annotation.exchange.prompts import Placed, add_prompts, create_tasks, store_completions
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Conversation,
+    ConversationTask,
+    ConversationTurn,
+    Judgment,
+    Project,
+    User,
+    bulk,
+)
+from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
+from annotation.services.judgments.checks import dense_ranks
+from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
 
@@ -37,6 +52,29 @@ _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")
 _MOST_ANONYMOUS = 1_000
 
 Numbered = tuple[int, ImportedItem]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ImportScene:
+    """The project that gets it, with ids of what items name by key."""
+
+    project: Project
+    categories: Mapping[str, int]
+    criteria: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Accepted:
+    """One judgment that is to be written."""
+
+    item: ImportedItem
+    judgment: ImportedJudgment
+    comparison: int
+    completions: Sequence[int]
+    annotator: int
+    slot: int
+    key: uuid.UUID
+    origin: Mapping[str, Any]
 
 
 @dataclass(kw_only=True, slots=True)
@@ -143,7 +181,7 @@ class ItemImport:
                     counts.left_out.append(row_error(number, _judged_before(judgment.annotator)))
                     continue
                 accepted.append(
-                    Accepted(
+                    _Accepted(
                         item=item,
                         judgment=judgment,
                         comparison=comparison,
@@ -159,7 +197,7 @@ class ItemImport:
         counts.rankings_with_broken_ties += sum(
             bool(row.judgment.more.get("broken_ties")) for row in accepted
         )
-        write_accepted(self._scene, accepted)
+        _write_accepted(self._scene, accepted)
         record_agreement(comparisons=places.judged_by_several & {row.comparison for row in accepted})
 
     def _keys(self, item: ImportedItem) -> list[uuid.UUID]:
@@ -174,7 +212,7 @@ class ItemImport:
         keys = []
         for judgment in item.judgments:
             content = json.dumps(
-                _without_defaults(judgment), ensure_ascii=False, sort_keys=True, default=_without_defaults
+                _key_content(judgment, len(item.completions)), ensure_ascii=False, sort_keys=True
             )
             digest = hashlib.sha256(f"{item_json}\n{content}".encode()).digest()
             times = self._occurrences.count(digest[:16])
@@ -247,20 +285,19 @@ class _Places:
 
     def says(self, comparison: int, annotator: int, judgment: ImportedJudgment, ids: Sequence[int]) -> bool:
         """Return True where this person has said the very same of the comparison."""
-        content = _content(judgment, ids)
-        if said := self._said.get((comparison, annotator)):
-            return _content(*said) == content
+        said, parts = content = _content(judgment, ids)
+        if before := self._said.get((comparison, annotator)):
+            return _content(*before) == content
         row = (
             Judgment.objects.current()
             .filter(comparison=comparison, annotator=annotator)
             .prefetch_related("ranks")
             .first()
         )
-        if row is None or content.parts:
+        if row is None or parts:
             return False
         ranks = {ranked.completion_id: ranked.rank for ranked in row.ranks.all()}
-        stored = (row.verdict, row.strength, row.comment, ranks)
-        return stored == (content.verdict, content.strength, content.comment, content.ranks)
+        return bool(said == (row.verdict, row.strength, row.comment, ranks))
 
     @property
     def judged_by_several(self) -> set[int]:
@@ -297,48 +334,160 @@ class _Places:
         return len(self._new)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Content:
-    """What a judgment says of completions, whatever their order in its row."""
-
-    verdict: str
-    strength: int | None
-    comment: str
-    ranks: Mapping[int, int]
-    parts: str
-    """Its spans, ratings and the like, with the completions that they name; empty without any."""
-
-
-def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> _Content:
-    values = _without_defaults(judgment)
-    for name in (
-        *("verdict", "ranks", "strength", "comment", "annotator", "is_machine"),
-        *("more", "created_at", "active_seconds", "display_order"),
-    ):
-        values.pop(name, None)
+def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> tuple[Any, ...]:
+    """What a judgment says of completions, whatever their order in its row, and its parts; () without any."""
+    ranks = {ids[int(place)]: rank for place, rank in judgment.ranks.items()}
     # Parts name completions by their place in the row.
-    parts = json.dumps([list(ids), values], sort_keys=True, default=_without_defaults) if values else ""
-    return _Content(
-        verdict=str(judgment.verdict),
+    parts = (
+        *(tuple(ids), judgment.spans, judgment.missing, judgment.corrections, judgment.ratings),
+        *(judgment.critiques, judgment.step_labels, judgment.demonstration),
+    )
+    said = (judgment.verdict, judgment.strength, judgment.comment, ranks)
+    return said, parts if judgment.has_details else ()
+
+
+def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
+    """A judgment as its key has it, in the form of version 1.0 and without what is left at its default.
+
+    A field that comes later and is left at its default changes no key.
+    """
+    ranks = [judgment.ranks.get(str(place), NOT_ORDERED) for place in range(answers)]
+    return _filled(
+        verdict=judgment.verdict,
+        ranks=ranks if judgment.ranks else None,
+        annotator=judgment.annotator,
+        is_machine=judgment.is_machine,
         strength=judgment.strength,
         comment=judgment.comment,
-        ranks={pk: rank for pk, rank in zip(ids, judgment.ranks, strict=False) if rank},
-        parts=parts,
+        spans=[
+            {
+                **_place(span, category=span.category, start=span.start, end=span.end),
+                **_filled(severity=span.severity, note=span.note),
+            }
+            for span in judgment.spans
+        ],
+        missing=[
+            {
+                **_place(missing, category=missing.category),
+                **_filled(
+                    text=missing.text,
+                    insert_at=missing.insert_at,
+                    evidence=[[pointer.passage, pointer.sentence] for pointer in missing.evidence],
+                ),
+            }
+            for missing in judgment.missing
+        ],
+        corrections=[[int(correction.completion), correction.text] for correction in judgment.corrections],
+        edits=[
+            {
+                **_place(correction, start=edit.start, end=edit.end, replacement=edit.replacement),
+                **_filled(
+                    is_model=edit.origin.is_unstored,
+                    seed=edit.origin.seed,
+                    sampling=edit.origin.sampling,
+                    span=edit.origin.span,
+                ),
+            }
+            for correction in judgment.corrections
+            for edit in correction.edits
+        ],
+        ratings=[
+            {
+                **_place(rating, criterion=rating.criterion, value=rating.value),
+                **_filled(scale=None if rating.scale == RatingScale.FIVE else rating.scale),
+            }
+            for rating in judgment.ratings
+        ],
+        critiques=[[int(critique.completion), critique.text] for critique in judgment.critiques],
+        step_labels=[_place(label, step=label.step, label=label.label) for label in judgment.step_labels],
+        demonstration=judgment.demonstration,
+        active_seconds=judgment.active_seconds,
+        created_at=judgment.created_at,
+        display_order=judgment.display_order,
+        more=judgment.more,
     )
 
 
-_DEFAULTS: dict[type, dict[str, Any]] = {}
+def _place(part: Any, **values: Any) -> dict[str, Any]:
+    return {"completion": int(part.completion), **values}
 
 
-def _without_defaults(part: Any) -> dict[str, Any]:
-    """A part of a judgment as an object, without what is left at its default: a field that comes later
-    changes no key."""
-    kind = type(part)
-    defaults = _DEFAULTS.get(kind)
-    if defaults is None:
-        defaults = _DEFAULTS[kind] = {f.name: f.default for f in fields(kind)}
-    values = {name: getattr(part, name) for name in defaults}
-    return {name: value for name, value in values.items() if value != defaults[name] and value != {}}
+def _filled(**values: Any) -> dict[str, Any]:
+    """The values that are not empty; 0 is a value."""
+    return {name: value for name, value in values.items() if value or (value == 0 and value is not False)}
+
+
+def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
+    """Write judgments with all that belongs to them."""
+    assignments = bulk.reserve_ids(Assignment, len(accepted))
+    judgments = bulk.reserve_ids(Judgment, len(accepted))
+    now = timezone.now()
+    times = [_time(row.judgment.created_at, now) for row in accepted]
+    bulk.insert(
+        Assignment,
+        [
+            *("id", "comparison_id", "annotator_id", "slot", "retest_of_id", "arm", "state"),
+            *("display_order", "reason", "leased_at", "lease_expires_at", "closed_at"),
+        ],
+        (
+            (
+                *(pk, row.comparison, row.annotator, row.slot, None, "", str(AssignmentState.SUBMITTED)),
+                *(bulk.json_value(_display_order(row)), "", time, time, time),
+            )
+            for pk, row, time in zip(assignments, accepted, times, strict=True)
+        ),
+    )
+    bulk.insert(
+        Judgment,
+        [
+            *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", "verdict", "strength"),
+            *("comment", "active_seconds", "idempotency_key", "supersedes_id", "imported_from", "created_at"),
+            "blind",
+        ],
+        (
+            (
+                *(pk, assignment, row.comparison, row.annotator, None, str(row.judgment.verdict)),
+                *(row.judgment.strength, row.judgment.comment, row.judgment.active_seconds),
+                *(bulk.uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
+                row.judgment.more.get("blind") is not False,
+            )
+            for pk, assignment, row, time in zip(judgments, assignments, accepted, times, strict=True)
+        ),
+    )
+    store_parts(
+        [
+            StoredJudgment(
+                judgment=pk,
+                assignment=assignment,
+                record=_with_dense_ranks(row),
+                completions={str(place): completion for place, completion in enumerate(row.completions)},
+                passages=row.item.context,
+                texts={
+                    correction.completion: row.item.completions[int(correction.completion)].text
+                    for correction in row.judgment.corrections
+                },
+            )
+            for pk, assignment, row in zip(judgments, assignments, accepted, strict=True)
+        ],
+        Keys(categories=scene.categories, criteria=scene.criteria),
+    )
+
+
+def _with_dense_ranks(row: _Accepted) -> JudgmentRecord:
+    """Return the judgment with ranks as they are stored."""
+    ranks = dense_ranks(row.judgment.ranks, [str(place) for place in range(len(row.completions))])
+    return row.judgment if ranks == row.judgment.ranks else replace(row.judgment, ranks=ranks)
+
+
+def _display_order(row: _Accepted) -> list[int]:
+    """As it was shown; where nobody wrote that down, drawn by the judgment's key: no side is favoured."""
+    if row.judgment.display_order:
+        return [row.completions[place] for place in row.judgment.display_order]
+    return sorted(row.completions, key=lambda pk: hashlib.sha256(row.key.bytes + str(pk).encode()).digest())
+
+
+def _time(timestamp: str, now: datetime) -> Any:
+    return bulk.time_value(datetime.fromisoformat(timestamp) if timestamp else now)
 
 
 def _judged_before(annotator: str) -> FieldError:
@@ -347,3 +496,189 @@ def _judged_before(annotator: str) -> FieldError:
         _("%(annotator)s judged the same answers differently before. Judgments are never overwritten."),
         annotator=annotator,
     )
+
+
+# Annotators of imported judgments: people and programs who cannot sign in here.
+
+_DERIVED = uuid.UUID("0a4f3f0c-5a57-5f0e-8e7c-7d0c5c4b9a31")
+_LONGEST = 150
+
+Name = tuple[str, bool]
+"""The file's name for an annotator, and True if that is a program."""
+
+
+class ImportedPeople:
+    """The accounts that stand for the annotators in the files of one format.
+
+    They are inactive and have no password. A name that is a pseudonym of ours keeps it, unless somebody here
+    has it: judgments in a file are never attributed to that person.
+    """
+
+    def __init__(self, format_name: str) -> None:
+        self._format = format_name
+        self._ids: dict[Name, int] = {}
+        self.persons: dict[str, int] = {}
+        """Pseudonym → the account here that has it, and was not made by an import."""
+
+    def ids(self, names: Iterable[Name]) -> dict[Name, int]:
+        """Return the accounts of these names; create missing ones. Call it inside a transaction."""
+        unknown = [name for name in dict.fromkeys(names) if name not in self._ids]
+        if unknown:
+            self._look_up(unknown)
+        return self._ids
+
+    def _look_up(self, names: list[Name]) -> None:
+        usernames = {name: self._username(name) for name in names}
+        accounts = dict(User.objects.filter(username__in=usernames.values()).values_list("username", "pk"))
+        pseudonyms = {name: pseudonym for name in names if (pseudonym := _as_uuid(name[0]))}
+        owners = {
+            pseudonym: (pk, username)
+            for pseudonym, pk, username in User.objects.filter(pseudonym__in=pseudonyms.values()).values_list(
+                "pseudonym", "pk", "username"
+            )
+        }
+        new = []
+        for name in names:
+            pseudonym = pseudonyms.get(name)
+            owner = owners.get(pseudonym) if pseudonym else None
+            if owner is not None and owner[1] != usernames[name]:
+                self.persons[name[0]] = owner[0]
+                pseudonym = uuid.uuid5(_DERIVED, str(pseudonym))
+            if usernames[name] not in accounts:
+                new.append(self._account(name, usernames[name], pseudonym))
+        User.objects.bulk_create(new)
+        accounts |= {user.username: user.pk for user in new}
+        self._ids |= {name: accounts[usernames[name]] for name in names}
+
+    def _account(self, name: Name, username: str, pseudonym: uuid.UUID | None) -> User:
+        return User(
+            username=username,
+            first_name="Imported",
+            last_name=f"{self._format} {name[0]}".strip()[:_LONGEST],
+            password=make_password(None),
+            is_active=False,
+            is_machine=name[1],
+            **({"pseudonym": pseudonym} if pseudonym else {}),
+        )
+
+    def _username(self, name: Name) -> str:
+        kind = "machine" if name[1] else "imported"
+        if _as_uuid(name[0]):
+            # Whichever format bears it, a pseudonym is the same person.
+            return f"{kind}-{name[0]}"
+        username = f"{kind}-{self._format}-{name[0]}" if name[0] else f"{kind}-{self._format}"
+        if len(username) <= _LONGEST:
+            return username
+        return f"{kind}-{self._format}-{hashlib.sha256(name[0].encode()).hexdigest()[:32]}"
+
+
+def _as_uuid(name: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(name) if len(name) == 36 else None
+    except ValueError:
+        return None
+
+
+# Conversations that come in with their turns: written once, whichever line tells of them first.
+
+
+def write_turns(*, project: Project, placed: Sequence[Placed], people: ImportedPeople) -> None:
+    """Write the turns that items are, and their conversations. What is there stays as it is.
+
+    placed: items with their prompts, whose completions and comparisons are written. Call it in their
+    transaction.
+    """
+    placed = [(item, prompt) for item, prompt in placed if item.turns]
+    if not placed:
+        return
+    conversations = _conversations(
+        project, [turn.conversation for item, _ in placed for turn in item.turns], people
+    )
+    completions = store_completions(placed, set())
+    comparisons = _comparisons(project, completions)
+    stored_keys = set(
+        ConversationTurn.objects.filter(conversation__in=conversations.values()).values_list(
+            "conversation_id", "index"
+        )
+    )
+    rows: dict[tuple[uuid.UUID, int], tuple[Any, ...]] = {}
+    for (item, prompt), ids in zip(placed, completions, strict=True):
+        for turn in item.turns:
+            key = (conversations[turn.conversation.id], turn.index)
+            if key not in stored_keys:
+                comparison = comparisons.get(completion_set(ids)) if ids else None
+                rows.setdefault(key, (prompt, comparison, *_continuation(turn, ids)))
+    now = bulk.time_value(timezone.now())
+    bulk.insert_numbered(
+        ConversationTurn,
+        [
+            *("conversation_id", "index", "prompt_id", "comparison_id"),
+            *("continued_with_id", "continued_text", "created_at"),
+        ],
+        [(bulk.uuid_value(pk), index, *row, now) for (pk, index), row in rows.items()],
+    )
+
+
+def _continuation(turn: ImportedTurn, completions: Sequence[int]) -> tuple[int | None, str]:
+    chosen = turn.continued_with
+    return None if chosen is None else completions[chosen], turn.continued_text
+
+
+def _comparisons(project: Project, completions: Iterable[Sequence[int]]) -> dict[str, int]:
+    """Completion set → the oldest comparison of it."""
+    sets = {completion_set(ids) for ids in completions if ids}
+    comparisons = Comparison.objects.filter(project=project, completion_set__in=sets, purpose=Purpose.WORK)
+    return dict(comparisons.order_by("-round_number", "-pk").values_list("completion_set", "pk"))
+
+
+def _conversations(
+    project: Project, conversations: Iterable[ImportedConversation], people: ImportedPeople
+) -> Mapping[str, uuid.UUID]:
+    """The conversations by the ids that the file has for them; those that are not here yet are written."""
+    by_id = {conversation.id: conversation for conversation in conversations}
+    here = Conversation.objects.filter(project=project).filter(
+        Q(pk__in=list(by_id)) | Q(imported_from__id__in=list(by_id))
+    )
+    known = {str((origin or {}).get("id", pk)): pk for pk, origin in here.values_list("pk", "imported_from")}
+    new = [conversation for conversation in by_id.values() if conversation.id not in known]
+    annotators = people.ids((conversation.annotator, False) for conversation in new)
+    tasks = dict(
+        ConversationTask.objects.filter(
+            project=project, name__in={conversation.task for conversation in new}
+        ).values_list("name", "pk")
+    )
+    ids = {conversation.id: uuid.uuid4() for conversation in new}
+    now = timezone.now()
+    bulk.insert(
+        Conversation,
+        [
+            *("id", "project_id", "annotator_id", "task_id", "system", "seed", "rating", "attack_success"),
+            *("comment", "imported_from", "created_at", "ended_at"),
+        ],
+        (
+            (
+                *(
+                    bulk.uuid_value(ids[conversation.id]),
+                    project.pk,
+                    annotators[conversation.annotator, False],
+                    tasks.get(conversation.task),
+                ),
+                *(
+                    conversation.system,
+                    conversation.seed,
+                    conversation.rating,
+                    conversation.attack_success,
+                    conversation.comment,
+                ),
+                bulk.json_value({"id": conversation.id, "task": conversation.task}),
+                _conversation_time(conversation.created_at) or bulk.time_value(now),
+                _conversation_time(conversation.ended_at),
+            )
+            for conversation in new
+        ),
+    )
+    return known | ids
+
+
+def _conversation_time(timestamp: str) -> Any:
+    return bulk.time_value(datetime.fromisoformat(timestamp)) if timestamp else None

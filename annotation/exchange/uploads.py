@@ -1,8 +1,11 @@
 """Uploaded files of imports: kept, measured, read once, and gone."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +19,89 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import ImportState, TaskName
 from annotation.errors import ImportErrors, Refusal
-from annotation.exchange.file_imports import import_rows, plan_of, plan_values, record_for
-from annotation.exchange.formats.plans import Plan, Stated, require_answers
+from annotation.exchange.file_imports import (
+    LISTED_ERRORS,
+    import_rows,
+    items_of,
+    plan_of,
+    plan_values,
+    record_for,
+)
+from annotation.exchange.formats.fields import FieldError, row_error
+from annotation.exchange.formats.plans import ColumnAccount, Plan, Stated, require_answers
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.previews import accounts_of, preview_values
 from annotation.exchange.undo import undo
 from annotation.models import AuditEntry, FileImport, Project, User
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.jobs import messages
 from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.disk_space import refuse_without_room
-from annotation.services.jobs.running import run_job
+from annotation.services.jobs.running import refuse_without_room, run_job
+from annotation.services.projects.templates import create_from_template
+
+# An uploaded file before its import: its first rows, their faults, and the account of its columns.
+
+SHOWN_ROWS = 5
+CHECKED_ROWS = 500
+"""Rows that a preview checks as the import would: a page that opens at once reads no more."""
+_SHOWN_CHARACTERS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preview:
+    """The beginning of a file, and the account of all of it."""
+
+    account: tuple[ColumnAccount, ...]
+    rows: list[Mapping[str, str]]
+    """The first rows, by the file's own names; each value cut off where it is long."""
+    faults: list[str]
+    """Rows among the first `CHECKED_ROWS` that the import would refuse: row, field and remedy of each."""
+    checked_rows: int
+    """Number of rows checked; the import checks all of them."""
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the file, by its own names."""
+        return [column.name for column in self.account]
+
+    @property
+    def rows_by_role(self) -> list[dict[str, str]]:
+        """The first rows, by the roles of their columns."""
+        roles = {column.name: column.role for column in self.account}
+        return [{roles.get(name) or name: value for name, value in row.items()} for row in self.rows]
+
+
+def preview_values(path: Path, plan: Plan) -> dict[str, Any]:
+    """Read the beginning of a file by its plan: what `FileImport.preview` keeps."""
+    faults: list[str] = []
+    rows = list(islice(read_rows(path, unpack=False), CHECKED_ROWS))
+
+    def note(number: int, error: FieldError) -> None:
+        if len(faults) < LISTED_ERRORS:
+            faults.append(row_error(number, error))
+
+    deque(items_of(iter(rows), plan, note), maxlen=0)
+    good = [row for _, row in rows if not isinstance(row, FieldError)]
+    shown = [
+        {name: str(value)[:_SHOWN_CHARACTERS] for name, value in row.items()} for row in good[:SHOWN_ROWS]
+    ]
+    return {"rows": shown, "faults": faults, "checked_rows": len(rows)}
+
+
+def preview_of(record: FileImport) -> Preview | None:
+    """Return the preview of an uploaded file; None where it is gone, or being imported."""
+    if not record.stored_as or record.is_busy or not record.preview:
+        return None
+    return Preview(account=accounts_of(record.account), **record.preview)
+
+
+def accounts_of(stored: Iterable[Mapping[str, Any]]) -> tuple[ColumnAccount, ...]:
+    """Return the accounts of columns that an import keeps."""
+    return tuple(
+        ColumnAccount(**{**values, "values": tuple(tuple(value) for value in values["values"])})
+        for values in stored
+    )
+
 
 UPLOAD = "import.upload"
 MOST_KEPT = 50
@@ -292,3 +366,28 @@ def _folder() -> Path:
 def _kind(name: str) -> str:
     """The ending by which text files are told apart, and no other."""
     return next((kind for kind in (".csv", ".tsv", ".jsonl", ".json") if name.lower().endswith(kind)), "")
+
+
+# New projects that begin with a file.
+
+
+@transaction.atomic
+def create_with_upload(
+    *,
+    template: str,
+    name: str,
+    slug: str,
+    description: str = "",
+    upload: "UploadedFile[Any] | None" = None,
+    created_by: User,
+) -> tuple[Project, FileImport | None]:
+    """Create a project from a template and keep a file to be looked through before it is imported.
+
+    Refuses as `create_from_template` and `receive_upload` do; then there is neither project nor file.
+    """
+    project = create_from_template(
+        template=template, name=name, slug=slug, description=description, created_by=created_by
+    )
+    if upload is None:
+        return project, None
+    return project, receive_upload(project=project, upload=upload, user=created_by)

@@ -4,8 +4,6 @@ A page knows candidates by token, categories and criteria by key. `Entered` is w
 form's fields, right or wrong, so that a refused form comes back as it was sent.
 """
 
-from annotation.forms.entered import Entered, MissingRow, rating_field
-from annotation.forms.judgment import JudgmentForm
-from annotation.forms.reasons import FlagForm, SkipForm
+from annotation.forms.judgment import Entered, FlagForm, JudgmentForm, MissingRow, SkipForm, rating_field
 
 __all__ = ["Entered", "FlagForm", "JudgmentForm", "MissingRow", "SkipForm", "rating_field"]

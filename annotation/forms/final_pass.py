@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import QueryDict
 
-from annotation.services.suggestions.final_pass import DecisionInput
+from annotation.services.suggestions import DecisionInput
 
 PREFIX = "suggestion-"
 TIMES = "suggestion_times"

@@ -1,33 +1,299 @@
 """A labelling page, read into the answer that the service takes."""
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import BigIntegerField
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from annotation.choices import STRENGTHS, Verdict
 from annotation.errors import Refusal
-from annotation.forms.entered import Entered, MissingRow, rating_field, step_of_field
-from annotation.forms.rewrites import corrected, rewrites_sent
-from annotation.models import Assignment, Completion
+from annotation.models import Assignment, Completion, Draft, Judgment
 from annotation.record.judgment import (
     MOST_SECONDS,
     CorrectionPart,
     CritiquePart,
+    Edit,
     EvidencePointer,
     JudgmentRecord,
     MissingPart,
+    Origin,
     RatingPart,
     SpanPart,
     StepLabelPart,
 )
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments.display_order import tokens_of
-from annotation.services.judgments.incomplete import Incomplete
+from annotation.selectors.records import records_of
+from annotation.services.assignments.display_order import candidate_token, tokens_of
+from annotation.services.judgments.checks import Incomplete
+from annotation.text.edits import applied, is_faithful, retyped, usual_line_break, with_own_line_breaks
+
+# Rewrites as the script of the labelling page writes them, and as the page gives them back.
+
+
+def rewrite_shown(edit: Edit) -> dict[str, Any]:
+    """Return a stored edit as the page holds it."""
+    span = edit.origin.span
+    return {
+        "start": edit.start,
+        "end": edit.end,
+        "text": edit.replacement,
+        "continuation": edit.origin.continuation,
+        "span": span and dict(zip(("category", "start", "end"), span, strict=True)),
+    }
+
+
+def rewrites_sent(sent: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Read the page's field. Raises `ValueError` for anything that is not of its form."""
+    rewrites = json.loads(sent)
+    if not isinstance(rewrites, dict) or not all(isinstance(edits, list) for edits in rewrites.values()):
+        raise ValueError("rewrites are lists of edits by response")
+    return rewrites
+
+
+def corrected(
+    original: str,
+    sent: str,
+    rewrites: Sequence[Mapping[str, Any]],
+    categories: Collection[str],
+) -> tuple[str, tuple[Edit, ...]]:
+    """Return the corrected text and its edits: rewrites first, then what was typed into the text field.
+
+    Raises `ValueError`, `KeyError` or `TypeError` for rewrites that are not those of this original.
+    """
+    changes = [_edit(original, rewrite, categories) for rewrite in rewrites]
+    if not changes:
+        return with_own_line_breaks(original, sent), ()
+    if not is_faithful(original, changes):
+        raise ValueError("the rewrites are of another text")
+    rewritten = applied(original, changes)
+    text = with_own_line_breaks(rewritten, sent)
+    return text, tuple(changes) if text == rewritten else retyped(original, changes, text)
+
+
+def _edit(original: str, rewrite: Mapping[str, Any], categories: Collection[str]) -> Edit:
+    start, end = int(rewrite["start"]), int(rewrite["end"])
+    continuation, span = rewrite.get("continuation"), rewrite.get("span")
+    if continuation is not None and not 0 < int(continuation) <= BigIntegerField.MAX_BIGINT:
+        raise ValueError("a continuation has another number")
+    text = str(rewrite["text"])
+    if continuation is None:
+        # A text field knows line feeds alone.
+        text = text.replace("\r\n", "\n").replace("\n", usual_line_break(original))
+    return Edit(
+        start=start,
+        end=end,
+        quote=original[start:end],
+        replacement=text,
+        origin=Origin(
+            continuation=None if continuation is None else int(continuation),
+            span=span and _rewrite_span(span, categories),
+        ),
+    )
+
+
+def _rewrite_span(span: Mapping[str, Any], categories: Collection[str]) -> tuple[str, int, int]:
+    if span["category"] not in categories:
+        raise KeyError(span["category"])
+    return str(span["category"]), int(span["start"]), int(span["end"])
+
+
+# Contents of the fields of a labelling page, as they were typed.
+
+_ROW = {
+    "candidate": "missing-candidate",
+    "category": "missing-category",
+    "text": "missing-text",
+    "evidence": "missing-evidence",
+    "further": "missing-further",
+    "insert_at": "missing-insert",
+}
+
+
+_STEP = "step-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingRow:
+    """One row of the missing-info part.
+
+    Evidence is "passage:sentence", counted from 0; "passage:" is the passage's title. `further` holds
+    more of the same, apart by spaces.
+    """
+
+    candidate: str
+    category: str = ""
+    text: str = ""
+    evidence: str = ""
+    further: str = ""
+    insert_at: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True where nothing was entered."""
+        return not (self.text.strip() or self.evidence or self.further or self.insert_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """Contents of the fields of a labelling page."""
+
+    choice: str = ""
+    ranks: Mapping[str, str] = field(default_factory=dict)
+    partial: str = ""
+    """Not empty where the annotator leaves the responses without a rank unordered, below the ranked ones."""
+    span_flags: str = "[]"
+    missing: Sequence[MissingRow] = ()
+    ratings: Mapping[str, str] = field(default_factory=dict)
+    """Name of a rating's field → value; only those that were chosen."""
+    corrections: Mapping[str, str] = field(default_factory=dict)
+    """Token → the text in the answer's edit field, whether it was changed or not."""
+    rewrites: str = "{}"
+    """Token → the edits with their origins, as the script writes them; JSON."""
+    critiques: Mapping[str, str] = field(default_factory=dict)
+    step_labels: Mapping[str, str] = field(default_factory=dict)
+    """Name of a step's field → its label; only of steps that have one."""
+    demonstration: str = ""
+    comment: str = ""
+    confirmed: str = ""
+    """The doubts that were asked already, by key, apart by spaces."""
+    active_seconds: str = "0"
+    idempotency_key: str = ""
+    draft: Draft | None = None
+    """The saved draft that these fields come from."""
+
+    @classmethod
+    def from_post(cls, data: QueryDict, assignment: Assignment) -> "Entered":
+        """Return the contents of a submitted form, unchanged."""
+        tokens = list(tokens_of(assignment))
+        criteria = configuration_of(assignment.comparison.project).asked_criteria
+        ratings = [rating_field(token, criterion.key) for token in tokens for criterion in criteria]
+        edited = {token: data.get(f"correction-{token}") for token in tokens}
+        return cls(
+            choice=data.get("choice", ""),
+            ranks={token: data.get(f"rank-{token}", "") for token in tokens},
+            partial=data.get("partial", ""),
+            span_flags=data.get("span_flags", "") or "[]",
+            missing=_rows(data),
+            ratings={name: value for name in ratings if (value := data.get(name, ""))},
+            corrections={token: text for token, text in edited.items() if text is not None},
+            rewrites=data.get("rewrites", "") or "{}",
+            critiques={token: data.get(f"critique-{token}", "") for token in tokens},
+            step_labels={
+                name: value for name in data if name.startswith(_STEP) and (value := data.get(name, ""))
+            },
+            demonstration=data.get("demonstration", ""),
+            comment=data.get("comment", ""),
+            confirmed=data.get("confirmed", ""),
+            active_seconds=data.get("active_seconds", "0"),
+            idempotency_key=data.get("idempotency_key", ""),
+        )
+
+    @classmethod
+    def from_draft(cls, draft: Draft) -> "Entered":
+        """Return the contents of a draft, under a new key of the page."""
+        data = QueryDict(mutable=True)
+        for name, values in draft.fields.items():
+            data.setlist(name, values)
+        data["idempotency_key"] = ""
+        return replace(cls.from_post(data, draft.assignment), draft=draft)
+
+    @classmethod
+    def from_judgment(cls, judgment: Judgment) -> "Entered":
+        """Return the contents of a submitted judgment, for a revision."""
+        assignment, record = judgment.assignment, records_of([judgment.pk])[judgment.pk]
+
+        def token(completion: str) -> str:
+            return candidate_token(assignment, int(completion))
+
+        ranks = {token(pk): str(rank) for pk, rank in record.ranks.items()}
+        return cls(
+            choice=_choice_of(judgment, ranks),
+            ranks=ranks if record.verdict == Verdict.RANKED else {},
+            partial="yes" if 0 < len(ranks) < len(assignment.display_order) else "",
+            span_flags=json.dumps([_span(part, token(part.completion)) for part in record.spans]),
+            missing=[_row(part, token(part.completion)) for part in record.missing],
+            ratings={
+                rating_field(token(part.completion), part.criterion): str(part.value)
+                for part in record.ratings
+            },
+            corrections={token(part.completion): part.text for part in record.corrections},
+            rewrites=json.dumps(
+                {token(part.completion): list(map(rewrite_shown, part.edits)) for part in record.corrections}
+            ),
+            critiques={token(part.completion): part.text for part in record.critiques},
+            step_labels={
+                step_field(token(part.completion), part.step): part.label for part in record.step_labels
+            },
+            demonstration=record.demonstration,
+            comment=record.comment,
+        )
+
+
+def rating_field(token: str, criterion_key: str) -> str:
+    """The name of the field in which one answer is rated on one criterion."""
+    return f"rating-{token}-{criterion_key}"
+
+
+def step_field(token: str, index: int) -> str:
+    """The name of the field with the label of one step of an answer."""
+    return f"{_STEP}{token}-{index}"
+
+
+def step_of_field(name: str) -> tuple[str, int]:
+    """The answer's token and the step's index of a field's name. Raises `ValueError` for another name."""
+    token, _dash, index = name.removeprefix(_STEP).rpartition("-")
+    if not (index.isascii() and index.isdigit() and len(index) < 10):
+        raise ValueError(name)
+    return token, int(index)
+
+
+def _rows(data: QueryDict) -> list[MissingRow]:
+    columns = {part: data.getlist(name) for part, name in _ROW.items()}
+    height = max(map(len, columns.values()))
+    rows = (
+        MissingRow(
+            **{part: values[number] if number < len(values) else "" for part, values in columns.items()}
+        )
+        for number in range(height)
+    )
+    return [row for row in rows if not row.is_empty]
+
+
+def _row(part: MissingPart, token: str) -> MissingRow:
+    first, *further = [f"{place.passage}:{_shown(place.sentence)}" for place in part.evidence] or [""]
+    return MissingRow(
+        candidate=token,
+        category=part.category,
+        text=part.text,
+        evidence=first,
+        further=" ".join(further),
+        insert_at=_shown(part.insert_at),
+    )
+
+
+def _span(part: SpanPart, token: str) -> dict[str, object]:
+    values = asdict(part)
+    del values["completion"]
+    return {"candidate": token, **values}
+
+
+def _shown(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
+    if judgment.verdict != Verdict.RANKED or len(judgment.assignment.display_order) != 2:
+        return judgment.verdict
+    winner = min(ranks, key=lambda token: int(ranks[token]))
+    return f"win:{winner}:{judgment.strength}" if judgment.strength else f"win:{winner}"
+
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
 # Where a service's refusal is shown on the page.
@@ -283,3 +549,26 @@ def _listed(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     return _("%(first)s and %(second)s") % {"first": ", ".join(names[:-1]), "second": names[-1]}
+
+
+# Reasons for a skip or a flag.
+
+
+class SkipForm(forms.Form):
+    """Reasons for a skip."""
+
+    reason = forms.CharField(max_length=200, error_messages={"required": gettext_lazy("Choose a reason.")})
+    details = forms.CharField(required=False, max_length=2000)
+
+    @property
+    def text(self) -> str:
+        """The reason with its details. Only after `is_valid()`."""
+        reason, details = self.cleaned_data["reason"], self.cleaned_data["details"]
+        return f"{reason}: {details}" if details else str(reason)
+
+
+class FlagForm(forms.Form):
+    """Reasons for a flag."""
+
+    reason = forms.CharField(max_length=200, error_messages={"required": gettext_lazy("Choose a reason.")})
+    details = forms.CharField(required=False, max_length=2000)

@@ -6,7 +6,7 @@ from django import forms
 from django.http import QueryDict
 from django.utils.translation import gettext_lazy as _
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Shown
 from annotation.models import Comparison, Project
 from annotation.selectors.cached_counts import cached

@@ -1,7 +1,5 @@
 """Questions to people and their answers, one module per subject."""
 
-from annotation.models.acquisition import AcquisitionFigures, CompletionFeatures
-from annotation.models.audit import AuditEntry
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
 from annotation.models.judgments import (
@@ -14,13 +12,20 @@ from annotation.models.judgments import (
     MissingInfo,
     RankedCompletion,
     Rating,
+    Review,
     SpanFlag,
 )
-from annotation.models.kept_answers import KeptAnswer
-from annotation.models.people import Invitation, Membership, User
-from annotation.models.projects import Category, Criterion, Guideline, Project
-from annotation.models.reviews import Review
-from annotation.models.rubrics import Rubric, RubricCriterion, RubricScore, RubricVersion
+from annotation.models.people import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
+from annotation.models.projects import (
+    Category,
+    Criterion,
+    Guideline,
+    Project,
+    Rubric,
+    RubricCriterion,
+    RubricScore,
+    RubricVersion,
+)
 from annotation.models.suggestions import (
     DecidedSuggestion,
     HelpReveal,
@@ -28,9 +33,16 @@ from annotation.models.suggestions import (
     Suggestion,
     SuggestionSet,
 )
-from annotation.models.texts import Completion, CompletionScore, CompletionSource, Prompt
-from annotation.models.tokens import ApiToken
-from annotation.models.traces import LabelledStep, TraceStep
+from annotation.models.texts import (
+    AcquisitionFigures,
+    Completion,
+    CompletionFeatures,
+    CompletionScore,
+    CompletionSource,
+    LabelledStep,
+    Prompt,
+    TraceStep,
+)
 from annotation.models.transfers import FileImport
 from annotation.models.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 from annotation.models.work import (

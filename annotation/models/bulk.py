@@ -7,6 +7,7 @@ has: COPY on PostgreSQL, prepared statements of many rows each on SQLite.
 
 import gc
 import json
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -122,6 +123,11 @@ def json_value(value: Any) -> str:
     except orjson.JSONEncodeError:
         # It spells no whole number beyond 64 bits, and no half of a surrogate pair.
         return json.dumps(value)
+
+
+def uuid_value(value: uuid.UUID) -> str:
+    """A value for a `UUIDField`."""
+    return str(value) if connection.features.has_native_uuid_field else value.hex
 
 
 def time_value(value: datetime) -> Any:

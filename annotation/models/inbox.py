@@ -15,7 +15,7 @@ class Comment(models.Model):
 
     The thread belongs to an assignment, not to the comparison: no annotator sees what others wrote, and a
     comparison that is asked again (a retest) does not show its first thread. Written by
-    `annotation.services.inbox.comments` alone.
+    `annotation.services.inbox` alone.
     """
 
     assignment = models.ForeignKey("annotation.Assignment", on_delete=models.PROTECT, related_name="comments")

@@ -3,12 +3,15 @@
 import uuid
 from datetime import datetime
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.core.validators import MinValueValidator
 from django.db import models
+from django.db.models import Q
 
 from annotation.choices import MailState, Role
 from annotation.models.allocation import LONGEST_GROUP, check_skills
+from annotation.models.written_once import WrittenOnce
 
 
 class User(AbstractUser):
@@ -161,3 +164,121 @@ class Invitation(models.Model):
     def is_good(self, now: datetime) -> bool:
         """Return True where somebody may still join by it."""
         return self.revoked_at is None and self.expires_at > now and self.uses < self.most_uses
+
+
+# Keys by which programs act for people.
+
+
+class ApiToken(models.Model):
+    """A named secret of one person for programs. Only its SHA-256 is kept: it is shown once, when made.
+
+    Written by `annotation.services.people.tokens` alone. What is revoked or expired stays in the list.
+    """
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=100, help_text="What it is for.")
+    digest = models.CharField(max_length=64, unique=True, editable=False, help_text="SHA-256 of the secret.")
+    beginning = models.CharField(
+        max_length=12, editable=False, help_text="The first characters, to tell one from another."
+    )
+    scopes = models.JSONField(default=list, help_text="What it may be used for: names of `TokenScope`.")
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, help_text="To the minute.")
+    used_in_minute = models.PositiveIntegerField(
+        default=0, editable=False, help_text="Requests in the minute of its last use."
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["user", "name"], condition=Q(revoked_at__isnull=True), name="api_token_name_once"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.beginning}…)"
+
+    def is_good(self, now: datetime) -> bool:
+        """Return True where the token is valid now."""
+        return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
+
+
+# Audit log: every action with its actor and time.
+
+
+class AuditEntry(WrittenOnce):
+    """One deed that somebody answers for. Written by `annotation.services.audit.record` alone.
+
+    Triggers of the database refuse every UPDATE and DELETE, of whatever program, with two exceptions:
+    `project` becomes empty when the project is deleted, and the words (`subject`, `details`) may be replaced
+    where `redacted_at` moves on with them (`annotation.services.people.accounts.erase_account`).
+    """
+
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="audit_entries",
+        help_text="Who did it; none where Rondo did it by itself.",
+    )
+    project = models.ForeignKey(
+        "annotation.Project",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="audit_entries",
+        help_text="Where; none for what belongs to no project.",
+    )
+    action = models.CharField(
+        max_length=60, help_text="What was done, as `round.start` or `checkpoint.delete`."
+    )
+    subject = models.CharField(max_length=200, help_text="To what: its name at that time.")
+    subject_id = models.PositiveBigIntegerField(null=True, blank=True, help_text="Its key, where it has one.")
+    details = models.JSONField(default=dict, blank=True, help_text="What else is worth knowing later.")
+    created_at = models.DateTimeField(auto_now_add=True)
+    redacted_at = models.DateTimeField(
+        null=True, blank=True, help_text="When a name in its words was replaced, since that person left."
+    )
+
+    class Meta:
+        ordering = ["-id"]
+        verbose_name_plural = "audit entries"
+        indexes = [
+            models.Index(fields=["project", "-id"], name="audit_by_project"),
+            models.Index(fields=["action", "-id"], name="audit_by_action"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action}: {self.subject}"
+
+
+# Answers of the API that are given again when their request comes again.
+
+
+class KeptAnswer(models.Model):
+    """The response to a request with an `Idempotency-Key`, so that sending it again does nothing twice.
+
+    Written by `annotation.api.idempotency` alone, in the transaction of what the request did. Only
+    requests that succeeded are kept: one that was refused did nothing, and may be sent again.
+    """
+
+    # No index of its own: the constraint below begins with it.
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
+    key = models.CharField(max_length=200, help_text="As the program sent it.")
+    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of method, address and body.")
+    status = models.PositiveSmallIntegerField(default=0, help_text="0 until the request is answered.")
+    body = models.TextField(blank=True, help_text="The answer as JSON.")
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="kept_answer_key_once")]
+        indexes = [models.Index(fields=["created_at"], name="kept_answer_by_age")]
+
+    def __str__(self) -> str:
+        return f"{self.key} of {self.user}"

@@ -15,8 +15,7 @@ from django.utils import timezone
 from annotation.choices import AssignmentState, Purpose
 from annotation.models import Assignment, ItemFlag, Judgment, Project, RankedCompletion, User
 from annotation.selectors.comparison import ShownJudgment
-from annotation.selectors.disputed_gold import disputes_in
-from annotation.selectors.known_answers import gold_outcome
+from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 DAYS = 30
 ON_A_PAGE = 50

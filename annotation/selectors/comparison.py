@@ -38,8 +38,7 @@ from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.text.edits import Piece, pieces
 from annotation.text.orders import in_order, with_rest
-from annotation.text.rendering import render_answer, render_markdown
-from annotation.text.span_rendering import Mark, with_marks
+from annotation.text.rendering import Mark, render_answer, render_markdown, with_marks
 from annotation.text.step_markup import ShownStep
 
 # ── Neighbours ──────────────────────────────────────────────────────────────────────────

@@ -6,9 +6,8 @@ from django.db.models import BigIntegerField, Count, Exists, F, Max, OuterRef, Q
 from django.db.models.functions import Cast
 
 from annotation.agreement import readings
-from annotation.agreement.circles import circles_among
-from annotation.agreement.records import Judged
-from annotation.agreement.selection import Selection
+from annotation.agreement.readings import circles_among
+from annotation.agreement.records import Judged, Selection
 from annotation.choices import Purpose, Shown
 from annotation.models import (
     Assignment,

@@ -18,8 +18,7 @@ from annotation.choices import (
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import closed_rules, open_under
-from annotation.selectors.disputed_gold import disputes_in
-from annotation.selectors.known_answers import gold_outcome
+from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,26 @@
 """The inbox: what a person was told, in the language of the reader."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from django.db.models import QuerySet
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import NotificationKind
-from annotation.models import MailChoice, Notification, Project, User
+from annotation.choices import NotificationKind, Purpose, Role
+from annotation.models import (
+    Assignment,
+    Comment,
+    Comparison,
+    MailChoice,
+    Membership,
+    Notification,
+    Project,
+    Review,
+    User,
+)
 from annotation.selectors import access
+from annotation.text.rendering import render_markdown
 
 ICONS = {
     NotificationKind.MENTION: "message-square",
@@ -60,3 +75,112 @@ def mail_choice_of(user: User) -> MailChoice:
 
 def _open_to(user: User) -> QuerySet[Project]:
     return access.projects_for(user).order_by()
+
+
+# Threads of comments, and who may see them: the one place that keeps annotators blind to each other.
+#
+# An annotator sees the thread of their own assignment. Managers see all threads of their project. A
+# reviewer
+# sees them too, but not of a comparison that they have as annotator, nor while its review is undecided:
+# reviews are blind.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownComment:
+    """A comment as a reader sees it."""
+
+    comment: Comment
+    markup: SafeString
+    is_own: bool
+    is_answer: bool
+    """Written by a manager or reviewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """The comments of one assignment, oldest first."""
+
+    assignment: Assignment
+    comments: Sequence[ShownComment]
+
+    @property
+    def is_open(self) -> bool:
+        """Return True while a question waits for an answer."""
+        return any(shown.comment.resolved_at is None and not shown.is_answer for shown in self.comments)
+
+
+def may_see_thread(user: User, assignment: Assignment) -> bool:
+    """Return True for the annotator of the assignment, and for who may answer there."""
+    if assignment.comparison.purpose == Purpose.ARENA:
+        return False
+    if user.pk == assignment.annotator_id:
+        return access.may(user, assignment.comparison.project, Role.ANNOTATOR)
+    return may_answer(user, assignment)
+
+
+def may_answer(user: User, assignment: Assignment) -> bool:
+    """Return True for managers, and for reviewers who are blind to nothing here."""
+    if assignment.comparison.purpose == Purpose.ARENA:
+        return False
+    project = assignment.comparison.project
+    if access.may(user, project, Role.MANAGER):
+        return True
+    if not access.may(user, project, Role.REVIEWER):
+        return False
+    return not _is_blind(user, assignment.comparison_id)
+
+
+def answering(assignment: Assignment) -> list[User]:
+    """Return the members who may answer in the thread of an assignment."""
+    project = assignment.comparison.project_id
+    members = Membership.objects.filter(project=project, user__is_active=True).select_related("user")
+    rows = list(members.exclude(role=Role.ANNOTATOR).order_by("user__username"))
+    comparison = assignment.comparison_id
+    undecided = Review.objects.filter(comparison=comparison, decided_at__isnull=True).exists()
+    judging = set(Assignment.objects.filter(comparison=comparison).values_list("annotator_id", flat=True))
+    return [row.user for row in rows if row.role == Role.MANAGER or not (undecided or row.user_id in judging)]
+
+
+def thread_of(*, assignment: Assignment, reader: User) -> Thread:
+    """Return the thread of one assignment; it may be empty. The caller has asked `may_see_thread`."""
+    # Nobody can have written about what was leased a moment ago.
+    is_fresh = assignment.fresh_completions is not None
+    comments = () if is_fresh else assignment.comments.select_related("author").order_by("pk")
+    return _shown(assignment, list(comments), reader)
+
+
+def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
+    """Return the threads of a comparison that `reader` may see, in the order of their first comment."""
+    if comparison.purpose == Purpose.ARENA:
+        return []
+    comments = Comment.objects.filter(assignment__comparison=comparison)
+    if not access.may(reader, comparison.project, Role.MANAGER) and (
+        not access.may(reader, comparison.project, Role.REVIEWER) or _is_blind(reader, comparison.pk)
+    ):
+        comments = comments.filter(assignment__annotator=reader)
+    by_assignment: dict[Assignment, list[Comment]] = {}
+    for comment in comments.select_related("author", "assignment__annotator").order_by("pk"):
+        by_assignment.setdefault(comment.assignment, []).append(comment)
+    return [_shown(assignment, rows, reader) for assignment, rows in by_assignment.items()]
+
+
+def _is_blind(user: User, comparison_id: int) -> bool:
+    return (
+        Review.objects.filter(comparison=comparison_id, decided_at__isnull=True).exists()
+        or Assignment.objects.filter(comparison=comparison_id, annotator=user).exists()
+    )
+
+
+def _shown(assignment: Assignment, comments: Sequence[Comment], reader: User) -> Thread:
+    return Thread(
+        assignment=assignment,
+        comments=[
+            ShownComment(
+                comment=comment,
+                markup=render_markdown(comment.text, heading_level=4),
+                is_own=comment.author_id == reader.pk,
+                is_answer=comment.author_id != assignment.annotator_id,
+            )
+            for comment in comments
+        ],
+    )

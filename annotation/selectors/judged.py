@@ -19,8 +19,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
-from annotation.selectors.disputed_gold import disputes_in
-from annotation.selectors.known_answers import gold_outcome
+from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 _FEW = 5000
 """Up to so many judgments are named one by one."""

@@ -9,8 +9,7 @@ from django.db.models import Exists, OuterRef, QuerySet
 from annotation.agreement.records import decides_a_pair, unordered_among
 from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, Withholding
-from annotation.selectors.disputed_gold import disputes_in
-from annotation.selectors.known_answers import agrees_with_known
+from annotation.selectors.known_answers import agrees_with_known, disputes_in
 from annotation.text.orders import with_rest
 
 EXCERPT = 160

@@ -9,8 +9,7 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import StepKind
 from annotation.models import Completion, TraceStep
-from annotation.text.alignment import aligned
-from annotation.text.step_markup import ShownStep
+from annotation.text.step_markup import ShownStep, aligned
 
 SHOWN_AT_ONCE = 600
 """Characters of a step that stand in the page; more come when they are asked for."""

@@ -6,7 +6,7 @@ from datetime import timedelta
 from django.core.cache import cache
 from django.utils import timezone
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Shown
 from annotation.models import Judgment, Project
 from annotation.selectors.cached_counts import cached, is_cached

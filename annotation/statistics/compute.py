@@ -10,7 +10,6 @@ from statistics import median
 from django.utils import timezone
 
 from annotation.agreement import readings
-from annotation.agreement.circles import circles_among
 from annotation.agreement.coefficients import (
     Level,
     cohen_kappa,
@@ -22,11 +21,10 @@ from annotation.agreement.coefficients import (
     win_share_by_position,
 )
 from annotation.agreement.estimate import Estimate, Missing, absent
-from annotation.agreement.records import Judged, Span
-from annotation.agreement.selection import Selection
+from annotation.agreement.readings import circles_among
+from annotation.agreement.records import Judged, Selection, Span
 from annotation.agreement.shares import share_of, share_of_independent
-from annotation.agreement.spans import MarkedText, span_matches
-from annotation.agreement.unitizing import unitizing_alpha
+from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
 from annotation.models import Project
 from annotation.selectors.judged import (
     changed_shares_in,

@@ -11,11 +11,28 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+from django.db.models import QuerySet
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
 
 from annotation.agreement.bootstrap import RESAMPLES, Floats, estimate_of, ratio
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.records import outcome_between
 from annotation.agreement.shares import share_of
+from annotation.choices import HelpArm
+from annotation.models import (
+    DecidedSuggestion,
+    GoldAnswer,
+    HelpReveal,
+    HelpSettings,
+    Judgment,
+    Project,
+    RankedCompletion,
+)
+from annotation.selectors.known_answers import agrees_with_known
+from annotation.statistics.labels import REASONS
+from annotation.statistics.page import Number, Row, written
+from annotation.statistics.plots import SHARE
 
 LEAST_ITEMS = 10
 """An arm with fewer items is too small for an interval that means anything."""
@@ -226,3 +243,240 @@ def _change(
     count = int(sum(total for _change, total in sums.values()))
     rows = np.array(list(sums.values()) or np.zeros((0, 2)), dtype=np.float64)
     return _mean(rows, count, ratio, resamples)
+
+
+# The report of a project's suggestions as its page writes it.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Warned:
+    """An accuracy that help lowers, with its difference."""
+
+    name: str
+    difference: Number
+
+
+class HelpPage:
+    """One report with everything its template writes."""
+
+    def __init__(self, report: HelpReport) -> None:
+        self.report = report
+
+    @property
+    def decisions(self) -> list[Row]:
+        """Shares of decisions on suggestions."""
+        report = self.report
+        return [
+            _page_share(
+                _("Planted errors rejected"),
+                _("Of the suggestions that were wrong on purpose."),
+                report.planted_rejected,
+            ),
+            _page_share(
+                _("Suggestions accepted"),
+                _("Of the suggestions as the model made them, without a change."),
+                report.accepted,
+            ),
+            _page_share(
+                _("Accepted unread"),
+                _("Of the accepted ones: decided faster than the bound in the settings."),
+                report.accepted_unread,
+            ),
+        ]
+
+    @property
+    def effects(self) -> list[Row]:
+        """Each quantity with help, without it, and the difference."""
+        report = self.report
+        return [
+            _effect(
+                _("Time per comparison"),
+                _("Active time over both passes; only the first pass without help."),
+                report.seconds,
+                is_share=False,
+            ),
+            _effect(
+                _("Agreement with others"),
+                _("Share of pairs decided as others decided them in their first passes."),
+                report.agreement,
+            ),
+            _effect(_("Gold accuracy"), _("Share of gold items answered right."), report.gold),
+        ]
+
+    @property
+    def changes(self) -> list[Row]:
+        """Changes from the first to the final pass, on the same comparisons."""
+        return [
+            Row(
+                name=name,
+                note=_("Final pass minus first pass, of finished work with help."),
+                numbers=(_number(estimate, is_difference=True),),
+            )
+            for name, estimate in (
+                (_("Agreement with others"), self.report.agreement_change),
+                (_("Gold accuracy"), self.report.gold_change),
+            )
+        ]
+
+    @property
+    def warnings(self) -> list[Warned]:
+        """Accuracies that help lowers: the whole interval of the difference lies below zero."""
+        named = {
+            "agreement": (_("Agreement with others"), self.report.agreement),
+            "gold": (_("Gold accuracy"), self.report.gold),
+        }
+        return [
+            Warned(name=named[key][0], difference=_number(named[key][1].difference, is_difference=True))
+            for key in self.report.lowers
+        ]
+
+
+def _page_share(name: str, note: str, estimate: Estimate) -> Row:
+    return Row(name=name, note=note, numbers=(_number(estimate),))
+
+
+def _effect(name: str, note: str, effect: Effect, *, is_share: bool = True) -> Row:
+    return Row(
+        name=name,
+        note=note,
+        numbers=(
+            _number(effect.helped, is_share=is_share),
+            _number(effect.control, is_share=is_share),
+            _number(effect.difference, is_share=is_share, is_difference=True),
+        ),
+    )
+
+
+def _number(estimate: Estimate, *, is_share: bool = True, is_difference: bool = False) -> Number:
+    def text(value: float | None) -> str:
+        if value is None:
+            return ""
+        sign = "+" if is_difference and value > 0 else ""
+        if not is_share:
+            return sign + _("%(seconds)s s") % {"seconds": number_format(round(value, 1), 1)}
+        return sign + written(value, share=True)
+
+    return Number(
+        value=text(estimate.value),
+        interval=""
+        if estimate.low is None
+        else _("%(low)s to %(high)s") % {"low": text(estimate.low), "high": text(estimate.high)},
+        items=estimate.items,
+        reason="" if estimate.missing is None else str(REASONS[estimate.missing]),
+        mark=SHARE.interval(estimate.value, estimate.low, estimate.high)
+        if is_share and not is_difference
+        else None,
+        link="",
+    )
+
+
+# The experiment with suggestions as plain data, and its report. Loads NumPy where imported.
+
+NEWEST = 5000
+"""Number of a project's newest reveals that are analysed."""
+
+
+def help_report(project: Project) -> HelpReport:
+    """Return the report of a project's newest reveals, in a fixed number of queries."""
+    bound = HelpSettings.objects.filter(project=project).values_list("unread_seconds", flat=True).first()
+    decided = DecidedSuggestion.objects.filter(reveal__in=_newest(project).values("pk")).values_list(
+        "reveal__assignment__comparison_id", "suggestion__is_planted", "decision", "seconds"
+    )
+    return report_on(
+        passes_in(project),
+        [
+            Decided(comparison=comparison, planted=planted, decision=decision, seconds=seconds)
+            for comparison, planted, decision, seconds in decided
+        ],
+        unread_seconds=2.0 if bound is None else bound,
+    )
+
+
+def passes_in(project: Project) -> list[Passes]:
+    """Return the newest work of a project's experiment, newest first.
+
+    Others are represented by their first passes, so that both arms are held against judgments that no
+    suggestion has touched.
+    """
+    reveals = list(
+        _newest(project).values_list(
+            *("pk", "arm", "finished_at", "assignment_id", "assignment__comparison_id"),
+            *("assignment__annotator_id", "first_judgment_id"),
+            *("first_judgment__active_seconds", "final_judgment__active_seconds"),
+            "assignment__display_order",
+        )
+    )
+    comparisons = {row[4] for row in reveals}
+    firsts = _first_passes(comparisons)
+    standing = dict(
+        Judgment.objects.current()
+        .filter(assignment__in=[row[3] for row in reveals])
+        .values_list("assignment_id", "pk")
+    )
+    answers = GoldAnswer.objects.filter(comparison__in=comparisons).select_related("comparison")
+    gold = {known.comparison_id: known for known in answers}
+    ids = {*standing.values(), *(pk for of_one in firsts.values() for pk in of_one.values())}
+    ranks, verdicts = _ranks(ids), dict(Judgment.objects.filter(pk__in=ids).values_list("pk", "verdict"))
+
+    def known(comparison: int, judgment: int) -> float | None:
+        answer = gold.get(comparison)
+        if answer is None:
+            return None
+        return float(agrees_with_known(answer, verdict=verdicts[judgment], ranks=ranks.get(judgment, {})))
+
+    def agreed(comparison: int, annotator: int, judgment: int, completions: list[int]) -> float | None:
+        others = [ranks.get(pk, {}) for who, pk in firsts[comparison].items() if who != annotator]
+        return agreement_with(ranks.get(judgment, {}), others, completions)
+
+    passes = []
+    for _pk, arm, finished, assignment, comparison, annotator, first, before, after, completions in reveals:
+        helped = arm == HelpArm.HELPED
+        stands = standing[assignment]
+        passes.append(
+            Passes(
+                comparison=comparison,
+                helped=helped,
+                finished=finished is not None,
+                seconds=_seconds(before, after, two=helped),
+                agreement=agreed(comparison, annotator, stands, completions),
+                first_agreement=agreed(comparison, annotator, first, completions),
+                gold=known(comparison, stands),
+                first_gold=known(comparison, first),
+            )
+        )
+    return passes
+
+
+def _first_passes(comparisons: Iterable[int]) -> dict[int, dict[int, int]]:
+    """Comparison → annotator → their first judgment, which no suggestion has touched."""
+    judgments: dict[int, dict[int, int]] = defaultdict(dict)
+    rows = Judgment.objects.filter(
+        comparison__in=comparisons,
+        supersedes__isnull=True,
+        annotator__is_machine=False,
+        assignment__retest_of__isnull=True,
+    ).values_list("comparison_id", "annotator_id", "pk")
+    for comparison, annotator, pk in rows:
+        judgments[comparison][annotator] = pk
+    return judgments
+
+
+def _ranks(judgments: Iterable[int]) -> Mapping[int, dict[int, int]]:
+    ranks: dict[int, dict[int, int]] = defaultdict(dict)
+    rows = RankedCompletion.objects.filter(judgment__in=judgments)
+    for judgment, completion, rank in rows.values_list("judgment_id", "completion_id", "rank"):
+        ranks[judgment][completion] = rank
+    return ranks
+
+
+def _newest(project: Project) -> QuerySet[HelpReveal]:
+    newest = HelpReveal.objects.filter(assignment__comparison__project=project).order_by("-pk")
+    floor = newest.values_list("pk", flat=True)[NEWEST : NEWEST + 1].first()
+    return newest if floor is None else newest.filter(pk__gt=floor)
+
+
+def _seconds(first: int | None, final: int | None, *, two: bool) -> float | None:
+    """Active time over all passes; None where one of them was not measured or is not there yet."""
+    if first is None or (two and final is None):
+        return None
+    return float(first + (final or 0))

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from annotation.agreement.estimate import Estimate
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import AssignmentState, Purpose, Shown
 from annotation.models import Assignment, Comparison, Project
 from annotation.statistics.labels import FIGURES, REASONS, SHARES

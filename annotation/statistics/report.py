@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from annotation.agreement.estimate import Estimate, PositionBias
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,12 @@ import orjson
 
 from annotation.choices import Split
 
+# Bounds of a chat.
+
+MOST_TURNS = 1_000
+"""Messages of one prompt: pages render each, templates of models loop over them, and none has more in use."""
+
+
 HELD_OUT_SHARE = 0.1
 """Share of a large project's prompts that no training may see."""
 SMALL_SHARE_PERCENT = 30

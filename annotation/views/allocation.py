@@ -1,23 +1,74 @@
 """Work allocation: rules of who gets what, and the skills, limits and groups of members. For managers."""
 
+from django import forms
 from django.contrib import messages
 from django.db import transaction
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
-from annotation.forms.allocation import AllotmentForm, RuleForm
 from annotation.models import Membership, Project
+from annotation.models.allocation import ALL, LONGEST_GROUP, LONGEST_SKILL, LONGEST_TAG
 from annotation.selectors.allocation import rule_rows, submitted_by_member
 from annotation.selectors.cached_counts import cached, is_cached
-from annotation.selectors.tables.filters import tags_of
-from annotation.services.projects.members import change_allotment
+from annotation.selectors.tables.table import tags_of
+from annotation.services.projects.invitations import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.cached import is_large
 from annotation.views.access import Request, project_page
+
+# Forms of work allocation: a rule of a project, and what a member gets.
+
+_MOST = 2**31 - 1
+
+
+class RuleForm(forms.Form):
+    """A tag of prompts, the skill that their comparisons ask for, and the share of them that does."""
+
+    tag = forms.CharField(
+        max_length=LONGEST_TAG,
+        label=gettext_lazy("Tag of the prompt"),
+        widget=forms.TextInput(attrs={"list": "tags"}),
+    )
+    skill = forms.CharField(
+        max_length=LONGEST_SKILL,
+        label=gettext_lazy("Skill asked for"),
+        widget=forms.TextInput(attrs={"list": "skills"}),
+    )
+    share = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=ALL,
+        initial=ALL,
+        label=gettext_lazy("Share in percent"),
+        help_text=gettext_lazy("The rest of the tag's comparisons goes to everybody."),
+    )
+
+    def clean_share(self) -> int:
+        """Return the share; all where none is named."""
+        return self.cleaned_data["share"] or ALL
+
+
+class AllotmentForm(forms.Form):
+    """The skills, the limits and the group of a member."""
+
+    skills = forms.CharField(required=False, max_length=5_000)
+    daily_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
+    total_limit = forms.IntegerField(required=False, min_value=1, max_value=_MOST)
+    group = forms.CharField(required=False, max_length=LONGEST_GROUP)
+
+    def clean_group(self) -> str:
+        """Return the name with single spaces."""
+        return " ".join(self.cleaned_data["group"].split())
+
+    def clean_skills(self) -> list[str]:
+        """Return the names between the commas, each once."""
+        names = (" ".join(name.split()) for name in self.cleaned_data["skills"].split(","))
+        return list(dict.fromkeys(name for name in names if name))
 
 
 @require_safe

@@ -1,24 +1,30 @@
 """Tables of a project's data, and bulk actions on what is chosen in them."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.http import Http404, HttpResponse, QueryDict
-from django.shortcuts import redirect, render
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.exchange.file_exports import MOST_COMPARISONS
-from annotation.models import Project
+from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.prompts import write_prompt
+from annotation.models import Project, Prompt
+from annotation.selectors.near_duplicates import near_duplicates
 from annotation.selectors.tables import TABLES, View
 from annotation.services import bulk
-from annotation.services.bulk.effect import MOST_ROWS
+from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
+from annotation.text.identity import MOST_TURNS
 from annotation.views.access import Request, project_page
 
 _ADDRESSES = {name: f"data-{name}" for name in TABLES}
@@ -115,3 +121,155 @@ def _chosen(request: Request, view: View) -> list[int]:
     values = ",".join(request.POST.getlist("chosen")).split(",")
     chosen = [value for value in values if value.isdecimal() and len(value) < 19]
     return list(dict.fromkeys(map(int, chosen[: MOST_ROWS + 1])))
+
+
+# One prompt with what belongs to it, and new prompts, written or copied from another.
+
+# The form of a new prompt.
+
+_LONGEST = 100_000
+
+
+class PromptForm(forms.Form):
+    """A prompt of one turn, with the turns before it where it was taken from another prompt."""
+
+    system = forms.CharField(
+        label=gettext_lazy("System prompt"),
+        required=False,
+        max_length=_LONGEST,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 2}),
+    )
+    question = forms.CharField(
+        label=gettext_lazy("Prompt"),
+        max_length=_LONGEST,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 6}),
+    )
+    reference = forms.CharField(
+        label=gettext_lazy("Reference response"),
+        required=False,
+        max_length=_LONGEST,
+        strip=False,
+        widget=forms.Textarea(attrs={"rows": 3}),
+    )
+    tags = forms.CharField(
+        label=gettext_lazy("Tags"), required=False, max_length=1_000, help_text=gettext_lazy("With commas.")
+    )
+
+    def __init__(self, *args: object, copied: Prompt | None = None, **options: object) -> None:
+        self.copied = copied
+        if copied is not None:
+            options["initial"] = _initial(copied)
+        super().__init__(*args, **options)  # type: ignore[arg-type]
+
+    def clean_question(self) -> str:
+        """Refuse a prompt of spaces."""
+        question: str = self.cleaned_data["question"]
+        if not question.strip():
+            raise forms.ValidationError(gettext("Enter a prompt."))
+        return question
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a chat of more messages than a prompt has; the turns are those of the copied prompt."""
+        # With a system prompt and the last turn.
+        if len(self.turns_before) + 2 > MOST_TURNS:
+            raise forms.ValidationError(
+                gettext("A prompt has at most %(most)s messages.") % {"most": MOST_TURNS},
+                code="too_many_turns",
+            )
+        return super().clean() or self.cleaned_data
+
+    def clean_tags(self) -> list[str]:
+        """Return the tags, each once; refuse one that tags cannot be."""
+        tags = list(dict.fromkeys(tag.strip() for tag in self.cleaned_data["tags"].split(",") if tag.strip()))
+        wrong = next((tag for tag in tags if not re.fullmatch(TAG, tag)), None)
+        if wrong is not None or len(tags) > MOST_TAGS:
+            raise forms.ValidationError(
+                gettext("Enter at most %(most)s tags of up to %(longest)s letters, digits and dashes.")
+                % {"most": MOST_TAGS, "longest": LONGEST_TAG}
+            )
+        return tags
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """Return the chat: system prompt, the turns before of the copied prompt, the new last turn."""
+        system, question = self.cleaned_data["system"], self.cleaned_data["question"]
+        first = [{"role": "system", "content": system}] if system.strip() else []
+        return [*first, *self.turns_before, {"role": "user", "content": question}]
+
+    @property
+    def turns_before(self) -> list[dict[str, str]]:
+        """Return the turns between system prompt and last turn of the prompt that is copied."""
+        if self.copied is None:
+            return []
+        return [turn for turn in self.copied.messages[:-1] if turn["role"] != "system"]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Return the fields of the new prompt. Passages are those of the prompt that is copied."""
+        reference = self.cleaned_data["reference"]
+        return {
+            "messages": self.messages,
+            "context": self.copied.context if self.copied else [],
+            "references": [reference] if reference.strip() else [],
+            "tags": self.cleaned_data["tags"],
+        }
+
+
+def _initial(prompt: Prompt) -> dict[str, str]:
+    first = prompt.messages[0]
+    return {
+        "system": first["content"] if first["role"] == "system" else "",
+        "question": prompt.last_question,
+        "reference": prompt.references[0] if prompt.references else "",
+        "tags": ", ".join(map(str, prompt.tags)),
+    }
+
+
+_LISTED = 50
+
+
+@require_safe
+@never_cache
+@project_page(role=Role.MANAGER)
+def prompt(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Show a prompt, its comparisons and responses, and prompts that say almost the same. For managers."""
+    shown = get_object_or_404(project.prompts, pk=pk)
+    context = {
+        "project": project,
+        "prompt": shown,
+        "comparisons": shown.comparisons.order_by("-pk")[:_LISTED],
+        "completions": shown.completions.select_related("source").order_by("-pk")[:_LISTED],
+        "similar": near_duplicates(project, shown.messages, besides=shown),
+    }
+    return render(request, "annotation/data/prompt.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@never_cache
+@project_page(role=Role.MANAGER)
+def prompt_new(request: Request, project: Project) -> HttpResponse:
+    """Add a prompt, empty or copied by `?from=`; near-duplicates are shown first. For managers."""
+    source = request.GET.get("from", "")
+    is_key = source.isdecimal() and len(source) < 19
+    copied = get_object_or_404(project.prompts, pk=source) if is_key else None
+    form = PromptForm(request.POST or None, copied=copied)
+    similar = []
+    if request.method == "POST" and form.is_valid():
+        similar = near_duplicates(project, form.messages, besides=copied)
+        if not similar or request.POST.get("confirmed") == "yes":
+            return _add(request, project, form)
+    context = {"project": project, "form": form, "copied": copied, "similar": similar}
+    return render(
+        request, "annotation/data/prompt_new.html", context, status=422 if request.method == "POST" else 200
+    )
+
+
+def _add(request: Request, project: Project, form: PromptForm) -> HttpResponse:
+    added, is_new = write_prompt(project=project, actor=request.user, parsed=ImportedItem(**form.parts))
+    if is_new:
+        messages.success(request, _("The prompt was added. The next round asks for responses to it."))
+    else:
+        messages.warning(request, _("The project has this prompt already."))
+    return redirect("prompt", project.slug, added.pk)

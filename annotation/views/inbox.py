@@ -1,17 +1,33 @@
 """The inbox, its badge, and the choice of e-mails."""
 
 from django.conf import settings
+from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import BigIntegerField
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.selectors.inbox import SHOWN_AT_MOST, icon_of, notifications_of, sentence, unread_count
-from annotation.services.inbox.notifications import mark_read, mark_unread
-from annotation.views.access import Request
+from annotation.choices import Purpose, Role
+from annotation.errors import Refusal
+from annotation.forms.inbox import CommentForm
+from annotation.models import Assignment, Comment, Comparison, Project
+from annotation.selectors.inbox import (
+    SHOWN_AT_MOST,
+    icon_of,
+    may_answer,
+    notifications_of,
+    sentence,
+    thread_of,
+    threads_of,
+    unread_count,
+)
+from annotation.services.inbox import edit_comment, mark_read, mark_unread, post_comment, resolve_thread
+from annotation.views.access import Request, own_assignment, project_page
 
 _ON_A_PAGE = 30
 
@@ -62,3 +78,125 @@ def notification(request: Request, pk: int) -> HttpResponse:
         return redirect("inbox")
     mark_read(user=request.user, ids=[notification.pk])
     return redirect("inbox") if "read" in request.POST else redirect(notification.address)
+
+
+# Comments on a comparison: an annotator's thread, and all threads for managers and reviewers.
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.ANNOTATOR)
+def ask(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Show the thread of an assignment and ask in it. For the annotator who has it."""
+    assignment = own_assignment(request, project, pk)
+    form = CommentForm(request.POST or None)
+    sent = request.method == "POST" and _post(request, assignment, form)
+    if sent and not request.htmx:
+        return redirect("ask", project.slug, assignment.pk)
+    context = {
+        "project": project,
+        "assignment": assignment,
+        "thread": thread_of(assignment=assignment, reader=request.user),
+        "form": CommentForm() if sent else form,
+        "sent": sent,
+    }
+    # Replace only the small form, so that everything entered stays.
+    template = "annotation/comments/ask.html" if request.htmx else "annotation/comments/ask_page.html"
+    return render(request, template, context, status=422 if form.is_bound and not sent else 200)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.REVIEWER)
+def comments(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Show the threads of a comparison, answer and resolve. For reviewers."""
+    comparison = get_object_or_404(
+        Comparison.objects.select_related("prompt", "project").exclude(purpose=Purpose.ARENA),
+        pk=_bounded(pk),
+        project=project,
+    )
+    comparison.project = project
+    form, answered = CommentForm(), None
+    if request.method == "POST":
+        answered = _assignment_answered(request, comparison)
+        if "resolve" in request.POST:
+            resolve_thread(assignment=answered, user=request.user)
+            return redirect(_address(answered))
+        form = CommentForm(request.POST)
+        if _post(request, answered, form):
+            return redirect(_address(answered))
+    context = {
+        "project": project,
+        "comparison": comparison,
+        "threads": threads_of(comparison=comparison, reader=request.user),
+        "form": form,
+        "answered": answered,
+    }
+    return render(request, "annotation/comments/page.html", context, status=422 if form.is_bound else 200)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.ANNOTATOR)
+def comment_edit(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Edit one's own comment. For the annotator or manager who wrote it."""
+    comment = get_object_or_404(
+        Comment.objects.select_related("assignment__comparison__project", "author"),
+        pk=_bounded(pk),
+        author=request.user,
+        assignment__comparison__project=project,
+    )
+    form = CommentForm(request.POST or None, initial={"text": comment.text})
+    if request.method == "POST" and form.is_valid():
+        try:
+            edit_comment(comment=comment, author=request.user, text=form.cleaned_data["text"])
+        except Refusal as refusal:
+            form.add_error(refusal.field, refusal.message)
+        else:
+            messages.success(request, _("Saved."))
+            return redirect(_address(comment.assignment, request))
+    context = {
+        "project": project,
+        "comment": comment,
+        "form": form,
+        "back": _address(comment.assignment, request),
+    }
+    return render(request, "annotation/comments/edit.html", context, status=422 if form.is_bound else 200)
+
+
+def _post(request: Request, assignment: Assignment, form: CommentForm) -> bool:
+    if not form.is_valid():
+        return False
+    try:
+        post_comment(assignment=assignment, author=request.user, text=form.cleaned_data["text"])
+    except Refusal as refusal:
+        form.add_error(refusal.field, refusal.message)
+        return False
+    return True
+
+
+def _assignment_answered(request: Request, comparison: Comparison) -> Assignment:
+    """Return the assignment whose thread is answered; 404 where the user may not answer there."""
+    pk = request.POST.get("assignment", "")
+    assignment = get_object_or_404(
+        Assignment.objects.select_related("annotator"),
+        pk=_bounded(int(pk)) if pk.isdecimal() and len(pk) < 20 else 0,
+        comparison=comparison,
+    )
+    assignment.comparison = comparison
+    if not may_answer(request.user, assignment):
+        raise Http404
+    return assignment
+
+
+def _address(assignment: Assignment, request: Request | None = None) -> str:
+    """Return the address of a thread, as its annotator or as others open it."""
+    slug = assignment.comparison.project.slug
+    if request is not None and assignment.annotator_id == request.user.pk:
+        return reverse("ask", args=[slug, assignment.pk])
+    return f"{reverse('comments', args=[slug, assignment.comparison_id])}#thread-{assignment.pk}"
+
+
+def _bounded(pk: int) -> int:
+    # A larger number would be a database error.
+    return pk if pk <= BigIntegerField.MAX_BIGINT else 0

@@ -2,20 +2,26 @@
 
 import re
 
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import cache_control
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.acquisition.gain import gain_of_strategy
+from annotation.acquisition.values import gain_of_strategy
 from annotation.choices import AcquisitionStrategy, Role
 from annotation.errors import Refusal
+from annotation.exchange.uploads import create_with_upload
+from annotation.forms.projects import NewProjectForm
 from annotation.models import Project
+from annotation.selectors import access
 from annotation.selectors import access as selectors
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.own_work import announced_guideline, progress_and_pace
 from annotation.services.projects.projects import acknowledge_guideline
+from annotation.services.projects.templates import TEMPLATES
 from annotation.statistics.home import home_rows
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
@@ -108,3 +114,37 @@ def category_colours(request: Request, project: Project) -> HttpResponse:
         if _COLOUR.fullmatch(category.colour)
     ]
     return HttpResponse("\n".join(rules), content_type="text/css; charset=utf-8")
+
+
+# The page that creates a project.
+
+_FIELDS_OF_REFUSALS = {"file": "upload"}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def project_new(request: Request) -> HttpResponse:
+    """Create a project from a template. For administrators, and who has the permission to add projects."""
+    if not access.may_create_projects(request.user):
+        raise PermissionDenied
+    template = request.GET.get("template", "")
+    form = NewProjectForm(
+        request.POST or None,
+        request.FILES or None,
+        initial={"template": template} if template in TEMPLATES else None,
+    )
+    if request.method == "POST" and form.is_valid():
+        try:
+            project, record = create_with_upload(**form.cleaned_data, created_by=request.user)
+        except Refusal as refusal:
+            field = _FIELDS_OF_REFUSALS.get(refusal.field or "", refusal.field)
+            form.add_error(field if field in form.fields else None, refusal.message)
+        else:
+            if record is not None:
+                messages.success(request, _("Project created. Check the preview, then import the file."))
+                return redirect("transfer", project.slug, record.pk)
+            messages.success(request, _("Project created. Import prompts next, then invite annotators."))
+            return redirect("transfers", project.slug)
+    # The radio buttons and their templates, in one order.
+    choices = list(zip(form["template"], TEMPLATES.values(), strict=True))
+    status = 422 if form.is_bound else 200
+    return render(request, "annotation/settings/new.html", {"form": form, "choices": choices}, status=status)

@@ -3,16 +3,21 @@
 from dataclasses import dataclass
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils.text import slugify
+from django.utils.translation import gettext, gettext_lazy
 from django.utils.translation import gettext as _
-from django.views.decorators.http import require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.errors import Refusal
-from annotation.forms.questions import AskedForm, CategoryForm, CriterionForm, QuestionForm
+from annotation.forms import Entered
+from annotation.forms.projects import QUESTIONS
 from annotation.models import Category, Criterion, Project
+from annotation.selectors.example import MOST_RESPONSES, example_of_work
 from annotation.services.projects.projects import change_settings
 from annotation.services.projects.questions import (
     add_question,
@@ -23,6 +28,119 @@ from annotation.services.projects.questions import (
     set_criterion,
 )
 from annotation.views.access import Request, project_page
+from annotation.views.labelling.screen import Screen
+
+# Forms of a project's questions: what is asked, its categories and its criteria.
+
+
+class AskedForm(forms.ModelForm):  # type: ignore[type-arg]  # not subscriptable at run time
+    """The parts of the labelling screen that a project asks for."""
+
+    class Meta:
+        model = Project
+        fields = list(QUESTIONS)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name, (label, help_text) in QUESTIONS.items():
+            self.fields[name].label = label  # type: ignore[assignment]
+            self.fields[name].help_text = help_text  # type: ignore[assignment]
+
+
+class QuestionForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The fields that categories and criteria share. The key and one more are chosen once."""
+
+    chosen_once = ""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.instance.pk is not None:
+            for name in ("key", self.chosen_once):
+                del self.fields[name]
+        else:
+            self.fields["key"].required = False
+
+    def clean(self) -> dict[str, Any]:
+        """Derive the key from the label where none is entered."""
+        values: dict[str, Any] = super().clean() or self.cleaned_data
+        if (
+            "key" in self.fields
+            and values.get("label")
+            and not values.get("key")
+            and "key" not in self.errors
+        ):
+            values["key"] = slugify(values["label"])[:60]
+            if not values["key"]:
+                self.add_error("key", gettext("The label has no letter for a key. Enter one, such as tone."))
+        return values
+
+    def _post_clean(self) -> None:
+        """Leave the model's checks to the service, which names the field as well."""
+
+
+_KEY_HELP = gettext_lazy("Name in exports; made of the label if empty. It stays.")
+
+
+class CategoryForm(QuestionForm):
+    """A category of spans or of missing information."""
+
+    chosen_once = "scope"
+
+    class Meta:
+        model = Category
+        fields = (
+            *("label", "description", "key", "scope", "granularity"),
+            *("polarity", "severity_steps", "shortcut", "colour"),
+        )
+        labels = {
+            "label": gettext_lazy("Label"),
+            "description": gettext_lazy("Description"),
+            "key": gettext_lazy("Key (optional)"),
+            "scope": gettext_lazy("For"),
+            "granularity": gettext_lazy("Segment"),
+            "polarity": gettext_lazy("Meaning"),
+            "severity_steps": gettext_lazy("Steps of severity"),
+            "shortcut": gettext_lazy("Keyboard key"),
+            "colour": gettext_lazy("Colour"),
+        }
+        help_texts = {
+            "label": gettext_lazy("Annotators read it."),
+            "description": gettext_lazy("One sentence on when to use it."),
+            "key": _KEY_HELP,
+            "scope": gettext_lazy("It stays."),
+            "granularity": gettext_lazy("Stretch of text that is rewarded by this category."),
+            "polarity": "",
+            "severity_steps": gettext_lazy("1 is the mildest; 0 asks for none."),
+            "shortcut": gettext_lazy("One character that annotates a span with this category."),
+            "colour": "",
+        }
+        widgets = {
+            "description": forms.Textarea(attrs={"rows": 2}),
+            "colour": forms.TextInput(attrs={"type": "color"}),
+        }
+
+
+class CriterionForm(QuestionForm):
+    """A criterion by which every response is rated."""
+
+    chosen_once = "scale"
+
+    class Meta:
+        model = Criterion
+        fields = ("label", "description", "key", "scale")
+        labels = {
+            "label": gettext_lazy("Label"),
+            "description": gettext_lazy("Description"),
+            "key": gettext_lazy("Key (optional)"),
+            "scale": gettext_lazy("Scale"),
+        }
+        help_texts = {
+            "label": gettext_lazy("Annotators read it."),
+            "description": gettext_lazy("The meaning of the lowest and the highest step."),
+            "key": _KEY_HELP,
+            "scale": gettext_lazy("It stays."),
+        }
+        widgets = {"description": forms.Textarea(attrs={"rows": 2})}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,3 +297,32 @@ def _edited(
         "change_url": f"{kind.name}-change",
     }
     return render(request, "annotation/settings/question.html", context, status=422 if form.is_bound else 200)
+
+
+# The labelling screen of a project with an example, for its managers.
+
+
+@require_safe
+@project_page(role=Role.MANAGER)
+def project_preview(request: Request, project: Project) -> HttpResponse:
+    """Show the labelling screen with an example; nothing is reserved or stored. For managers.
+
+    `?responses=` asks for an invented example of so many responses instead of a comparison of the project.
+    """
+    requested = request.GET.get("responses", "")
+    responses = (
+        int(requested) if requested in {str(number) for number in range(1, MOST_RESPONSES + 1)} else None
+    )
+    assignment = example_of_work(project=project, user=request.user, responses=responses)
+    screen = Screen(
+        project=project, assignment=assignment, annotator=request.user, entered=Entered(), is_preview=True
+    )
+    context = {
+        "project": project,
+        "screen": screen,
+        "sizes": range(1, MOST_RESPONSES + 1),
+        "is_invented": assignment.comparison.pk is None,
+    }
+    response = render(request, "annotation/settings/preview.html", context)
+    response["Cache-Control"] = "no-store"
+    return response

@@ -13,7 +13,7 @@ from annotation.forms.projects import GuidelinesForm, MemberForm, ProjectSetting
 from annotation.models import Membership, Project
 from annotation.selectors import access
 from annotation.services.bulk import raise_open_overlap
-from annotation.services.projects.members import change_allotment, change_role, remove_member
+from annotation.services.projects.invitations import change_allotment, change_role, remove_member
 from annotation.services.projects.projects import archive_project, change_settings, publish_guideline
 from annotation.views.access import Request, project_page
 

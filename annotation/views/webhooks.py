@@ -2,17 +2,18 @@
 
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.db.models import OuterRef, Prefetch, QuerySet, Subquery
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from annotation.choices import Role
+from annotation.choices import Role, WebhookEvent
 from annotation.errors import Refusal
-from annotation.forms.webhooks import WebhookForm, WebhookSettingsForm
 from annotation.models import Project, WebhookAttempt, WebhookDelivery, WebhookEndpoint
 from annotation.services.webhooks import (
     change_webhook,
@@ -23,6 +24,32 @@ from annotation.services.webhooks import (
     send_test,
 )
 from annotation.views.access import Request, project_page
+
+# Form of a webhook.
+
+
+class WebhookForm(forms.Form):
+    """An address, what it is for, and what it is told of."""
+
+    url = forms.CharField(
+        label=gettext_lazy("Address"),
+        max_length=500,
+        widget=forms.URLInput(attrs={"autocomplete": "off", "placeholder": "https://"}),
+        help_text=gettext_lazy("Messages are sent there by POST, over TLS. Redirects are not followed."),
+    )
+    description = forms.CharField(label=gettext_lazy("What it is for"), max_length=200, required=False)
+    events = forms.MultipleChoiceField(
+        label=gettext_lazy("Events"),
+        choices=WebhookEvent.choices,
+        widget=forms.CheckboxSelectMultiple,
+    )
+
+
+class WebhookSettingsForm(WebhookForm):
+    """The same of a webhook that there is, and whether it is switched on."""
+
+    is_enabled = forms.BooleanField(label=gettext_lazy("Switched on"), required=False)
+
 
 _LISTED = 50
 

@@ -119,7 +119,7 @@ export class Rewrites {
     return found;
   }
 
-  /** Into the form, as annotation/forms/rewrites.py reads it. */
+  /** Into the form, as annotation/forms/judgment.py reads it. */
   write() {
     const rewrites = {};
     for (const [token, runs] of this.runs) {

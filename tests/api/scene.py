@@ -30,7 +30,7 @@ from annotation.models import (
     WebhookDelivery,
     Withholding,
 )
-from annotation.services.inbox.comments import post_comment
+from annotation.services.inbox import post_comment
 from annotation.services.people.tokens import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric

@@ -11,7 +11,7 @@ from annotation.choices import TaskName
 from annotation.models import AuditEntry, Category, Criterion, Invitation, Membership, Project, User
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.personal_data import personal_data
-from annotation.services.inbox.mail import send_invitation
+from annotation.services.inbox import send_invitation
 from tests import factories
 from tests.annotation.test_admin import judge_everything
 from tests.api.scene import Asker

@@ -23,7 +23,7 @@ from annotation.models import (
 from annotation.models.encryption import seal
 from annotation.selectors.comparison import step_token
 from annotation.services.assignments.display_order import candidate_token
-from annotation.services.inbox.comments import post_comment
+from annotation.services.inbox import post_comment
 from annotation.services.people.tokens import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric

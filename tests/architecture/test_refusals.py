@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from webapp.guide.refusals import (
+from webapp.guide.generated import (
     ROOT,
     RefusalCall,
     codes,

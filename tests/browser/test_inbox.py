@@ -3,7 +3,7 @@
 from playwright.sync_api import expect
 
 from annotation.models import Comment, Draft, Project, User
-from annotation.services.inbox.comments import post_comment
+from annotation.services.inbox import post_comment
 from tests.api.scene import make_scene
 from tests.browser.conftest import Axe, Open
 

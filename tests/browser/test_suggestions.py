@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from annotation.choices import SuggestionKind
 from annotation.models import Assignment, Comparison, HelpReveal, Judgment, Project, User
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.suggestions.storing import SuggestionInput
+from annotation.services.suggestions import SuggestionInput
 from tests import factories
 from tests.annotation.suggestions.help_scene import (
     compare,

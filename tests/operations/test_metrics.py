@@ -18,9 +18,9 @@ from tests.operations.conftest import MakeWorker
 from training.contract import MachineUse
 from training.models import Run, Snapshot
 from webapp.operations import metrics as metrics_page
-from webapp.operations import queues, reach, request_counts
+from webapp.operations import queues, reach, requests
 from webapp.operations.health import wrong
-from webapp.operations.request_counts import SharedCounts, key_of
+from webapp.operations.requests import SharedCounts, key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = {"Host": "127.0.0.1:8000"}
@@ -151,7 +151,7 @@ def test_requests_are_counted_by_route_method_and_status_and_never_by_path(
 def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, client: Client):
     # 19 of 0.02 s and one of 0.4 s: the 95th percentile is at the end of the bucket to 0.025 s.
     for seconds in [0.02] * 19 + [0.4]:
-        request_counts.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
+        requests.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
     samples = scrape(client)
     labels = (("method", "GET"), ("route", "label"))
     buckets = {
@@ -167,7 +167,7 @@ def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, cli
 _COUNT = """
 import sys
 from pathlib import Path
-from webapp.operations.request_counts import SharedCounts, key_of
+from webapp.operations.requests import SharedCounts, key_of
 counts = SharedCounts(Path(sys.argv[1]), "counter")
 for _ in range(1000):
     counts.add(key_of("rondo_web_requests", "rondo_web_requests_total", {"route": "label"}, "Help."), 1.0)
@@ -190,7 +190,7 @@ def counting_process(folder: Path, what: str) -> "subprocess.Popen[str]":
 
 
 def total(folder: Path) -> float:
-    return sum(sample.value for metric in request_counts.collect(folder) for sample in metric.samples)
+    return sum(sample.value for metric in requests.collect(folder) for sample in metric.samples)
 
 
 def test_processes_add_up_and_what_the_dead_counted_stays_in_one_file(tmp_path: Path):
@@ -214,7 +214,7 @@ def test_a_file_that_is_full_takes_no_new_series_and_counts_on_with_the_old(tmp_
     keys = [key_of("many", "many_total", {"number": str(n), "pad": "x" * 500}, "Help.") for n in range(2000)]
     for key in [*keys, keys[0]]:
         counts.add(key, 1.0)
-    (metric,) = request_counts.collect(tmp_path)
+    (metric,) = requests.collect(tmp_path)
     assert 100 < len(metric.samples) < 2000
     assert next(sample.value for sample in metric.samples if sample.labels["number"] == "0") == 2
     counts.close()

@@ -34,7 +34,7 @@ from training.services.rounds.executor import rounds_with_work
 from webapp.demo import project as demo_project
 from webapp.demo import starting
 from webapp.demo.model_server import SKILLS
-from webapp.demo.removal import is_left_over, remove_incomplete
+from webapp.demo.project import is_left_over, remove_incomplete
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import Skill, compose, prompt_rows, rewrite, topics, topics_by_question
 

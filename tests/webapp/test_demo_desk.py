@@ -17,12 +17,11 @@ from annotation.models import AnnotatorTally, Assignment, Category, Judgment, Pr
 from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.inbox.comments import post_comment
+from annotation.services.inbox import post_comment
 from annotation.services.judgments.submission import flag_item, submit_judgment
 from tests import factories
 from tests.records import judgment_record
-from webapp.demo.clock import Clock
-from webapp.demo.desk import Desk, shown_in
+from webapp.demo.desk import Clock, Desk, shown_in
 
 pytestmark = pytest.mark.django_db
 

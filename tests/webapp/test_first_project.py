@@ -8,7 +8,7 @@ from annotation.choices import CategoryScope, Granularity, Role
 from annotation.models import Membership, Project, Prompt, User
 from training.models import Round
 from webapp.first_project import GUIDELINES, HELD_OUT, PROMPTS, SLUG, ensure_first_project
-from webapp.supervision.accounts import ensure_accounts
+from webapp.supervision.preflight import ensure_accounts
 
 pytestmark = pytest.mark.django_db
 

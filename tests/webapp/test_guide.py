@@ -36,7 +36,7 @@ from webapp.guide.generated import documents
 from webapp.guide.help_links import EXPLAINED_FORMS, PAGE_OF, field_address, help_address
 from webapp.guide.library import FOLDER, KINDS, pages, shelves
 from webapp.guide.rendering import anchor_of, render
-from webapp.guide.search import search
+from webapp.guide.views import search
 
 FILES = sorted(path for path in FOLDER.rglob("*.md"))
 MOST_PICTURE_BYTES = 6_000_000

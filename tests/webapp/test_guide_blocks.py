@@ -29,7 +29,7 @@ from training.api.feedback import NewFeedbackSerializer
 from training.recipe import Recipe
 from webapp.environment import read_environment
 from webapp.environment.table import TABLE
-from webapp.operations.request_counts import _LATENCY
+from webapp.operations.requests import _LATENCY
 
 RUN_BY = {
     **test_commands.RUN_BY,

@@ -9,7 +9,7 @@ from django.urls import reverse
 from annotation.choices import ReviewReason, WithholdingState
 from annotation.models import Project, Review, User, Withholding
 from tests import factories
-from webapp.navigation.search import search
+from webapp.navigation.pages import search
 from webapp.navigation.sections import SECTIONS, Entry, Link, entries
 
 ClientOf = Callable[[User], Client]

@@ -170,6 +170,10 @@ class DryRunSerializer(serializers.Serializer[Any]):
     material = serializers.DictField(child=fields.integer())
     runs = PlannedRunSerializer(many=True)
     evaluated_prompts = fields.integer()
+    prompts_for_decision = fields.integer(
+        "Held-out prompts with different responses that show a true win rate of 70 % in four rounds of five.",
+        allow_null=True,
+    )
     machine = TrainingMachineSerializer(help_text="The machine that would train, as its worker reported it.")
     launch = LaunchPlanSerializer(help_text="Where it would train.")
     problems = fields.several(fields.text(), "Why it cannot be started.")

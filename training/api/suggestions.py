@@ -110,6 +110,6 @@ def suggestions_set(view: ProjectView, values: Values) -> Values:
 def suggestions_effect(view: ProjectView) -> Any:
     """Read the effect of help with 95 % intervals, and the decisions on suggestions."""
     # NumPy is loaded when somebody asks, not with the web server.
-    from annotation.statistics.help_report import help_report
+    from annotation.statistics.help import help_report
 
     return help_report(view.project)

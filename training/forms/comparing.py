@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Verdict
 from annotation.models import Project, Prompt, User
-from annotation.services.judgments.incomplete import Incomplete
+from annotation.services.judgments.checks import Incomplete
 from training.choices import CheckpointKind
 from training.models import Checkpoint, PromptSet
 from training.selectors.projects import checkpoints_of, comparable_checkpoints, responding_checkpoints

@@ -12,7 +12,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import Comparison, Judgment, Withholding
 from annotation.statistics.cached import last_report_of

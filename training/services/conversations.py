@@ -38,7 +38,7 @@ from annotation.selectors.jobs import has_enough_long_jobs
 from annotation.services import audit
 from annotation.services.assignments.display_order import balanced_order
 from annotation.services.conversations import add_turn, begin_conversation, put_to_judgment, take_up
-from annotation.services.jobs.locks import alone
+from annotation.services.jobs.claims import alone
 from annotation.services.jobs.messages import send, send_after_commit
 from annotation.services.judgments.votes import record_vote
 from annotation.services.texts.completions import storable

@@ -10,8 +10,8 @@ from django.db.models import F
 from django.urls import reverse
 
 from annotation.choices import NotificationKind, WebhookEvent
-from annotation.services.inbox.notifications import Event, notify_managers
-from annotation.services.jobs import disk_space
+from annotation.services.inbox import Event, notify_managers
+from annotation.services.jobs import running
 from annotation.services.jobs.claims import Heartbeat, write
 from annotation.services.webhooks import tell
 from training.choices import RoundState, StepKind
@@ -117,8 +117,8 @@ class StepHeartbeat(Heartbeat):
             raise PausedError
         if self._ends_at is not None and time.monotonic() > self._ends_at:
             raise BudgetSpentError
-        if self.job.kind != StepKind.DECIDE and disk_space.is_low():
-            raise NoRoomError(disk_space.sentence())
+        if self.job.kind != StepKind.DECIDE and running.is_low():
+            raise NoRoomError(running.sentence())
 
 
 # ── GPUs of this host, as nvidia-smi lists them ──

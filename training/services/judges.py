@@ -31,7 +31,7 @@ from annotation.services.audit import record
 from annotation.services.jobs.claims import Heartbeat
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job
-from annotation.services.judgments.programs import (
+from annotation.services.judgments.submission import (
     create_machine,
     judge_as_machine,
     lease_to_machine,

@@ -19,8 +19,7 @@ from annotation.choices import FOLLOWS_HEAD, Purpose
 from annotation.models import Comparison, Completion, CompletionScore, Project, Prompt
 from annotation.selectors.access import current_round
 from annotation.services.assignments.acquisition import NEEDS_SCORES, score_open_comparisons
-from annotation.services.jobs.claims import WorkerStoppingError, worker_is_stopping
-from annotation.services.jobs.locks import alone, lock_file
+from annotation.services.jobs.claims import WorkerStoppingError, alone, lock_file, worker_is_stopping
 from annotation.services.jobs.messages import send
 from annotation.services.jobs.running import call_with_heartbeat
 from training.choices import CheckpointKind, StepKind, TaskName

@@ -19,13 +19,12 @@ from annotation.errors import Refusal
 from annotation.models import Category, Comparison, HelpSettings, Project, User
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
+from annotation.services.assignments.display_order import drawn_below, drawn_within
 from annotation.services.assignments.next import QUEUE_ORDER
-from annotation.services.assignments.randomness import drawn_below, drawn_within
 from annotation.services.jobs.claims import Heartbeat, still_held
 from annotation.services.jobs.messages import send_after_commit, sweep
 from annotation.services.jobs.running import EXPECTED, run_job
-from annotation.services.suggestions.settings import set_help
-from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
+from annotation.services.suggestions import SuggestionInput, set_help, store_suggestions
 from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.contract.segmentation import segment
 from training.engine import Engine, EngineError, Scores, engine_for

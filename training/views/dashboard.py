@@ -4,7 +4,7 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Role
 from annotation.models import Project
 from annotation.statistics.cached import cached_report_of, is_large, report_of

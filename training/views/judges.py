@@ -110,8 +110,7 @@ def _judge(project: Project, pk: int) -> Judge:
 def suggestions(request: Request, project: Project) -> HttpResponse:
     """Settings of suggestions, their progress, and the effect of help with intervals. For managers."""
     # NumPy is loaded when somebody opens this page, not with the web server.
-    from annotation.statistics.help_page import HelpPage
-    from annotation.statistics.help_report import help_report
+    from annotation.statistics.help import HelpPage, help_report
 
     form = SuggestionsForm(request.POST or None, project=project)
     if request.method == "POST" and form.is_valid():

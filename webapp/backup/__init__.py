@@ -14,9 +14,8 @@ django-dbbackup copies the database and the media files by two commands. Rondo n
 both.
 """
 
-from webapp.backup.errors import BackupError
 from webapp.backup.making import make_backup
 from webapp.backup.restoring import restore_backup
-from webapp.backup.target import Target
+from webapp.backup.target import BackupError, Target
 
 __all__ = ["BackupError", "Target", "make_backup", "restore_backup"]

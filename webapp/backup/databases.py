@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from django.db import connection, connections, transaction
 
-from webapp.backup.errors import BackupError
+from webapp.backup.target import BackupError
 
 _MOST_CHARACTERS = 2000
 _DUMP = ("pg_dump", "--format=plain", "--no-owner", "--no-privileges", "--encoding=UTF8")

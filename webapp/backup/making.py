@@ -21,13 +21,13 @@ from training.files.shared import shared
 from training.services.runs.runs import version_of_rondo
 from training.store import Entry, NotInStoreError, Store, files_below
 from webapp.backup import databases
-from webapp.backup.errors import BackupError
 from webapp.backup.target import (
     ARCHIVE,
     BLOCK_BYTES,
     DATABASE,
     KINDS,
     SECRETS,
+    BackupError,
     File,
     Manifest,
     Target,

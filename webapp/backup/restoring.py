@@ -17,13 +17,13 @@ from django.db.migrations.loader import MigrationLoader
 
 from training.files.shared import shared
 from webapp.backup import databases
-from webapp.backup.errors import BackupError
 from webapp.backup.target import (
     ARCHIVE,
     BLOCK_BYTES,
     DATABASE,
     KINDS,
     SECRETS,
+    BackupError,
     File,
     Manifest,
     Target,

@@ -17,7 +17,11 @@ from typing import IO, Any
 from training.contract import canonical_json
 from training.contract.files import make_private_folder
 from training.store import DamagedError, NotInStoreError, Objects, require_plain
-from webapp.backup.errors import BackupError
+
+
+class BackupError(Exception):
+    """A back-up or restore failed without losing anything; the message names the remedy."""
+
 
 FORMAT = 2
 KINDS = ("snapshots", "checkpoints", "runs", "imports", "models")

@@ -9,12 +9,13 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, TypeVar
 
 from django.db import transaction
 from django.db.models import Model
+from django.utils import timezone
 
 from annotation.choices import SPENT_STATES, AssignmentState, Purpose
 from annotation.models import (
@@ -31,17 +32,44 @@ from annotation.models import (
 from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments import randomness
+from annotation.services.assignments import display_order as randomness
 from annotation.services.assignments.display_order import display_order, draw_number
 from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
 from annotation.services.assignments.slots import lease_time
-from annotation.services.inbox.comments import post_comment
+from annotation.services.inbox import post_comment
 from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement
 from annotation.services.quality.reviews import review_after_judgment
-from webapp.demo.clock import Clock
+
+# A clock that the demo project sets, so that its weeks of work can be written within a minute.
+
+
+class Clock:
+    """A time that moves only when somebody moves it."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+
+    def forward(self, **parts: float) -> None:
+        """Move on by the parts of a `timedelta`."""
+        self.now += timedelta(**parts)
+
+    @contextmanager
+    def in_charge(self) -> Iterator[None]:
+        """Let this process's services write this time in place of the real one.
+
+        The services ask `timezone.now`, and no other process works on the incomplete project meanwhile. Times
+        that the database writes itself stay real: `project` moves them afterwards.
+        """
+        real = timezone.now
+        timezone.now = lambda: self.now
+        try:
+            yield
+        finally:
+            timezone.now = real
+
 
 _Question = tuple[Assignment, str, str]
 """An assignment, why it is flagged, and the comment."""

@@ -58,13 +58,10 @@ def write_project(*, name: str, slug: str) -> tuple[Project, int]:
 
 
 def first_recipe() -> dict[str, Any]:
-    """Return the recipe of the first round: people decide, from twenty of their blind judgments on.
-
-    A reward model of forty annotations has too few held-out ones to be trusted with a decision.
-    """
+    """Return the recipe of the first round: it waits for ten blind judgments by people, who decide with the
+    reward model."""
     recipe = default_recipe()
-    recipe["evaluation"] |= {"people": True, "people_judgments": 20}
-    recipe["promotion"] |= {"judged_by": "people"}
+    recipe["evaluation"] |= {"people": True, "people_judgments": 10}
     return recipe
 
 

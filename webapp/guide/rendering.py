@@ -22,7 +22,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from annotation.text import formulas
-from annotation.text.rendering_work import Work
+from annotation.text.formulas import Work
 
 _TAGS = {
     "p", "br", "hr", "strong", "em", "code", "pre", "blockquote", "ul", "ol", "li", "a", "span", "img", "div",

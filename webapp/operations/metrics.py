@@ -20,11 +20,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from annotation.services.jobs import disk_space
+from annotation.services.jobs import running
 from training.choices import RunState
 from training.models import Run
 from training.selectors.runs import machine_of
-from webapp.operations import queues, reach, request_counts, work
+from webapp.operations import queues, reach, requests, work
 from webapp.operations.deadlines import OverdueError, within
 
 PATH = "/metrics"
@@ -82,7 +82,7 @@ class _Now(Collector):
     """Metrics collected at the time of a scrape."""
 
     def collect(self) -> Iterator[Metric]:
-        yield from request_counts.collect(request_counts.figures_folder())
+        yield from requests.collect(requests.figures_folder())
         up = GaugeMetricFamily(
             "rondo_up", "Whether a part answers: database, broker, model_server.", labels=["part"]
         )
@@ -95,7 +95,7 @@ class _Now(Collector):
             is_up = _collected(collect_part, into=rows)
             up.add_metric([part], float(is_up))
             yield from rows
-        disk = disk_space.free_bytes()
+        disk = running.free_bytes()
         if disk is not None:
             yield _gauge("rondo_disk_free_bytes", "Room left where Rondo keeps its files.", disk)
         yield up

@@ -1,6 +1,7 @@
 """Forms of allauth with our field names and our count of wrong attempts."""
 
-from datetime import datetime
+import math
+from datetime import datetime, timedelta
 from typing import Any
 
 from allauth.account.forms import LoginForm as AllauthLoginForm
@@ -10,15 +11,77 @@ from allauth.mfa.app_settings import TOTP_PERIOD
 from allauth.mfa.base.forms import AuthenticateForm as AllauthAuthenticateForm
 from allauth.mfa.base.forms import ReauthenticateForm as AllauthReauthenticateForm
 from allauth.mfa.models import Authenticator
+from axes.handlers.proxy import AxesProxyHandler
+from axes.models import AccessAttempt
 from django import forms
-from django.http import HttpRequest
+from django.conf import settings
+from django.contrib.auth.signals import user_login_failed
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
 
 from annotation.api.authentication import client_address
 from annotation.choices import TaskName
+from annotation.models import User
 from annotation.services.jobs.messages import send_after_commit
-from webapp.security import lockout
+
+# Lockout after repeated wrong passwords or codes, with the remaining time.
+#
+# django-axes counts in the database, so several web processes and machines share one count. allauth's own
+# limits live in the cache of one process.
+
+
+def minutes_left(*, username: str, address: str | None, now: datetime | None = None) -> int:
+    """Return the minutes, at least 1, until this name may sign in from this address again."""
+    last = (
+        AccessAttempt.objects.filter(username=username, ip_address=address)
+        .order_by("-attempt_time")
+        .values_list("attempt_time", flat=True)
+        .first()
+    )
+    moment = now or timezone.now()
+    cool_off: timedelta = settings.AXES_COOLOFF_TIME
+    left = (last + cool_off - moment) if last else cool_off
+    return max(1, math.ceil(left.total_seconds() / 60))
+
+
+def wait(minutes: int) -> str:
+    """Return the message about the remaining time."""
+    return ngettext(
+        "Too many wrong attempts. Try again in %(minutes)d minute.",
+        "Too many wrong attempts. Try again in %(minutes)d minutes.",
+        minutes,
+    ) % {"minutes": minutes}
+
+
+def locked_out(
+    request: HttpRequest, response: HttpResponse | None = None, credentials: dict[str, str] | None = None
+) -> HttpResponse:
+    """Return the lockout page: 429 with the remaining time."""
+    username = (credentials or {}).get("username", "")
+    minutes = minutes_left(username=username, address=client_address(request))
+    answer = render(
+        request,
+        "account/locked.html",
+        {"message": wait(minutes)},
+        status=429,
+    )
+    answer["Retry-After"] = str(60 * minutes)
+    return answer
+
+
+def code_may_be_tried(request: HttpRequest, user: User) -> bool:
+    """Return True if the user may try another second-factor code from here."""
+    return bool(AxesProxyHandler.is_allowed(request, {"username": user.get_username()}))
+
+
+def count_wrong_code(request: HttpRequest, user: User) -> None:
+    """Count a wrong code like a wrong password: six digits are easier to guess."""
+    user_login_failed.send(
+        sender="webapp.security", credentials={"username": user.get_username()}, request=request
+    )
 
 
 class LoginForm(AllauthLoginForm):  # type: ignore[misc]
@@ -71,15 +134,15 @@ class _CountsWrongCodes(forms.Form):
 
     def clean_code(self) -> str:
         request = context.request
-        if not lockout.code_may_be_tried(request, self.user):
-            minutes = lockout.minutes_left(username=self.user.get_username(), address=client_address(request))
-            raise forms.ValidationError(lockout.wait(minutes))
+        if not code_may_be_tried(request, self.user):
+            minutes = minutes_left(username=self.user.get_username(), address=client_address(request))
+            raise forms.ValidationError(wait(minutes))
         try:
             code = str(super().clean_code())  # type: ignore[misc]
             if is_used_up(self.authenticator, timezone.now()):
                 raise forms.ValidationError(_("This code was used. Wait for the next one."))
         except forms.ValidationError:
-            lockout.count_wrong_code(request, self.user)
+            count_wrong_code(request, self.user)
             raise
         return code
 

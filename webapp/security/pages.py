@@ -1,10 +1,16 @@
 """The user's account pages."""
 
+from collections.abc import Callable
+
 from allauth.account.decorators import reauthentication_required
+from allauth.account.views import logout as allauth_logout
+from allauth.account.views import password_reset as allauth_password_reset
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import logout as end_this_session
-from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.contrib.auth.decorators import login_not_required
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -15,7 +21,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from annotation.errors import Refusal
 from annotation.forms.inbox import MailForm
 from annotation.selectors.personal_data import personal_data
-from annotation.services.inbox.mail import choose_mail
+from annotation.services.inbox import choose_mail
 from annotation.views.access import Request
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
@@ -112,3 +118,38 @@ def account_delete(request: Request) -> HttpResponse:
                 messages.success(request, _("Your account is deleted."))
                 return redirect("login")
     return render(request, "account/delete.html", {"problem": problem}, status=422 if problem else 200)
+
+
+# Sign-out, and pages of identity providers that are not configured; allauth does the rest.
+
+Page = Callable[[HttpRequest], HttpResponseBase]
+
+
+@login_not_required
+@require_POST
+def logout(request: HttpRequest) -> HttpResponse:
+    """End this session, also a half signed-in one; only by POST. For everyone."""
+    answer: HttpResponse = allauth_logout(request)
+    return answer
+
+
+@login_not_required
+def password_reset(request: HttpRequest) -> HttpResponseBase:
+    """Ask for a link to a new password, where e-mail is set up. For everyone."""
+    if settings.RONDO_EMAIL:
+        page: HttpResponseBase = allauth_password_reset(request)
+        return page
+    return render(request, "account/password_reset_off.html")
+
+
+def provider_page(provider: str, view: Callable[[HttpRequest], HttpResponseBase]) -> Page:
+    """Return a page of allauth for an identity provider; 404 if the provider is not configured."""
+
+    @login_not_required
+    def page(request: HttpRequest) -> HttpResponseBase:
+        """Sign in with an identity provider. For everyone."""
+        if provider not in settings.SOCIALACCOUNT_PROVIDERS:
+            raise Http404
+        return view(request)
+
+    return page

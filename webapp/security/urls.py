@@ -8,13 +8,13 @@ from allauth.socialaccount.providers.github import views as github
 from allauth.socialaccount.providers.google import views as google
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from webapp.security import pages, views
+from webapp.security import pages
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("login/", account.login, name="login"),
     path("login/", account.login, name="account_login"),
-    path("logout/", views.logout, name="logout"),
-    path("logout/", views.logout, name="account_logout"),
+    path("logout/", pages.logout, name="logout"),
+    path("logout/", pages.logout, name="account_logout"),
     path("signup/", account.signup, name="account_signup"),
     path("login/inactive/", account.account_inactive, name="account_inactive"),
     path("account/", pages.account, name="account"),
@@ -26,7 +26,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("account/reauthenticate/", account.reauthenticate, name="account_reauthenticate"),
     path("account/password/", account.password_change, name="account_change_password"),
     path("account/password/set/", account.password_set, name="account_set_password"),
-    path("account/password/reset/", views.password_reset, name="account_reset_password"),
+    path("account/password/reset/", pages.password_reset, name="account_reset_password"),
     path("account/password/reset/sent/", account.password_reset_done, name="account_reset_password_done"),
     re_path(
         r"^account/password/reset/key/(?P<uidb36>[0-9A-Za-z]+)-(?P<key>.+)/$",
@@ -40,16 +40,16 @@ urlpatterns: list[URLPattern | URLResolver] = [
     ),
     path("account/second-factor/", include("allauth.mfa.urls")),
     path("account/connections/", include("allauth.socialaccount.urls")),
-    path("login/with/github/", views.provider_page("github", github.oauth2_login), name="github_login"),
+    path("login/with/github/", pages.provider_page("github", github.oauth2_login), name="github_login"),
     path(
         "login/with/github/callback/",
-        views.provider_page("github", github.oauth2_callback),
+        pages.provider_page("github", github.oauth2_callback),
         name="github_callback",
     ),
-    path("login/with/google/", views.provider_page("google", google.oauth2_login), name="google_login"),
+    path("login/with/google/", pages.provider_page("google", google.oauth2_login), name="google_login"),
     path(
         "login/with/google/callback/",
-        views.provider_page("google", google.oauth2_callback),
+        pages.provider_page("google", google.oauth2_callback),
         name="google_callback",
     ),
     path("login/with/", include("allauth.socialaccount.providers.openid_connect.urls")),

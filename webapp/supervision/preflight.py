@@ -1,15 +1,21 @@
 """Checks before anything is started. Each refusal names the problem and the remedy."""
 
 import errno
+import secrets
 import shutil
 import socket
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from django.conf import settings
+from kombu.exceptions import KombuError
 from packaging.requirements import Requirement
 
+from annotation.models import User
+from webapp.celery import app
 from webapp.environment.places import IS_CHECKOUT
 from webapp.supervision.errors import UpError
 
@@ -122,3 +128,65 @@ def _port_refused(host: str, port: int, variable: str, purpose: str, error: Exce
             "Set RONDO_HOST to one that is, or to 127.0.0.1."
         )
     return f"{host}:{port}, wanted for {purpose}, cannot be opened: {error}. Set {variable} to another port."
+
+
+# The first accounts, with random passwords that are shown once.
+
+
+@dataclass(frozen=True)
+class NewAccount:
+    """A new account with its password."""
+
+    username: str
+    password: str
+    purpose: str
+
+
+def ensure_accounts() -> list[NewAccount]:
+    """Create `admin` if there is no superuser, and `annotator` if there are no users. Return both.
+
+    Existing accounts stay unchanged: if `admin` is taken, the new one is `rondo-admin`.
+    """
+    first_start = not User.objects.exists()
+    made = []
+    if not User.objects.filter(is_superuser=True, is_active=True).exists():
+        free = (name for name in ("admin", "rondo-admin") if not User.objects.filter(username=name).exists())
+        made.append(
+            _make(next(free, f"admin-{secrets.token_hex(3)}"), "runs rounds, sees all", superuser=True)
+        )
+    if first_start:
+        made.append(_make("annotator", "annotates", superuser=False))
+    return made
+
+
+def _make(username: str, purpose: str, *, superuser: bool) -> NewAccount:
+    password = secrets.token_urlsafe(12)
+    User.objects.create_user(username=username, password=password, is_superuser=superuser, is_staff=superuser)
+    return NewAccount(username, password, purpose)
+
+
+# Declaration of the broker's queues before a process uses them.
+
+
+def declare_queues() -> None:
+    """Declare the queues of tasks. Raise `PreflightError` if the broker cannot be reached.
+
+    Web server and worker declare them too, but at the same moment: on a first start in a folder one of them
+    can read the other's half-written table.
+    """
+    connection = app.connection_for_write()
+    try:
+        with connection:
+            connection.ensure_connection(max_retries=1, timeout=5)
+            for queue in app.amqp.queues.values():
+                queue.bind(connection.default_channel).declare()
+    except (KombuError, OSError) as error:
+        raise PreflightError(
+            f"The message broker does not answer at {connection.as_uri()}: {error}. "
+            "Check RONDO_BROKER_URL and that the broker runs"
+            + (f", or that {settings.RONDO_HOME / 'broker'} can be written." if _in_a_folder() else ".")
+        ) from error
+
+
+def _in_a_folder() -> bool:
+    return str(settings.CELERY_BROKER_URL).startswith("filesystem:")

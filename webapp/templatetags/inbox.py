@@ -8,8 +8,7 @@ from django.conf import settings
 from django.template import Context
 
 from annotation.models import Assignment, Comparison, User
-from annotation.selectors.comments import Thread, thread_of, threads_of
-from annotation.selectors.inbox import mail_choice_of
+from annotation.selectors.inbox import Thread, mail_choice_of, thread_of, threads_of
 
 register = template.Library()
 

@@ -19,21 +19,20 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, RatingScale
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Part,
     Reader,
     Row,
     dense,
     key_of,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.tables import (
     ANSWER_READS,
@@ -42,7 +41,8 @@ from annotation.exchange.formats.tables import (
     completions_of,
     prompt_parts,
 )
-from annotation.exchange.formats.verdicts import read_value
+from annotation.exchange.formats.verdicts import Decision, is_left_out, read_value, winner_of
+from annotation.record.judgment import RatingPart, SpanPart
 
 _SUFFIX = ".responses"
 _NO_ANNOTATION = {
@@ -80,7 +80,7 @@ def _records(row: Row) -> Iterator[ImportedItem]:
     shown, _roles = by_name(columns)
     metadata = row.get("metadata")
     yield ImportedItem(
-        messages=chats.prompt_of(shown),
+        messages=fields.prompt_of(shown),
         **prompt_parts(shown),
         completions=completions,
         judgments=tuple(judgments),
@@ -139,9 +139,10 @@ class _Reading:
     def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
         self._row = row
         self._names = names
+        self._answers = answers
         self._decision = Decision(len(answers))
-        self._spans: list[ImportedSpan] = []
-        self._ratings: list[ImportedRating] = []
+        self._spans: list[SpanPart] = []
+        self._ratings: list[RatingPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
 
@@ -157,7 +158,7 @@ class _Reading:
         place = _place(question, self._names)
         is_plain = isinstance(value, (str, bool)) or (place is None and isinstance(value, (int, float)))
         if _is_spans(value) and place is not None:
-            self._spans += _marks(value, place, where)
+            self._spans += _marks(value, place, self._answers[place].text, where)
             reading = "spans"
         elif _is_ranking(value, self._names):
             self._decision.rank(_ranking(value, self._names, where), where)
@@ -188,7 +189,7 @@ class _Reading:
         times = [response.time for response in responses if response.time]
         return ImportedJudgment(
             verdict=self._decision.verdict,
-            ranks=self._decision.ranks,
+            ranks=ranks_by_place(self._decision.ranks),
             strength=self._decision.strength,
             annotator="" if person.startswith("#") else person,
             spans=tuple(self._spans),
@@ -257,22 +258,23 @@ def _ranking(value: list[Any], names: Sequence[str], where: str) -> tuple[int, .
     return tuple(ranks.get(name, NOT_ORDERED) for name in names)
 
 
-def _marks(value: list[Any], place: int, where: str) -> Iterator[ImportedSpan]:
+def _marks(value: list[Any], place: int, text: str, where: str) -> Iterator[SpanPart]:
     for number, mark in enumerate(value):
         at = f"{where}[{number}]"
-        yield ImportedSpan(
-            completion=place,
-            category=key_of(fields.text(mark.get("label"), f"{at}.label")),
-            start=fields.whole_number(mark.get("start"), f"{at}.start"),
-            end=fields.whole_number(mark.get("end"), f"{at}.end"),
+        yield span_at(
+            place,
+            text,
+            key_of(fields.text(mark.get("label"), f"{at}.label")),
+            fields.whole_number(mark.get("start"), f"{at}.start"),
+            fields.whole_number(mark.get("end"), f"{at}.end"),
         )
 
 
-def _rating(question: str, value: float, place: int, names: Sequence[str], where: str) -> ImportedRating:
+def _rating(question: str, value: float, place: int, names: Sequence[str], where: str) -> RatingPart:
     rating = fields.whole_number(value, where)
     criterion = question.removeprefix(names[place]).removesuffix(names[place]).strip("_-. ") or "rating"
     scale = RatingScale.FIVE if 1 <= rating <= 5 else RatingScale.SEVEN
-    return ImportedRating(completion=place, criterion=key_of(criterion), scale=scale, value=rating)
+    return RatingPart(completion=str(place), criterion=key_of(criterion), scale=scale, value=rating)
 
 
 def _place(question: str, names: Sequence[str]) -> int | None:

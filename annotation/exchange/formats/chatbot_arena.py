@@ -35,6 +35,7 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     Reader,
     Row,
+    ranks_by_place,
 )
 from annotation.exchange.formats.verdicts import no_winner
 from annotation.exchange.formats.writers import (
@@ -182,7 +183,7 @@ def _battle(row: Row, left: list[dict[str, str]], right: list[dict[str, str]], w
         judgments=(
             ImportedJudgment(
                 verdict=verdict,
-                ranks=ranks,
+                ranks=ranks_by_place(ranks),
                 annotator=annotator,
                 is_machine=str(row.get("machine")).lower() == "true" or bool(_PROGRAM.match(annotator)),
                 created_at=fields.moment(row.get(time), time),

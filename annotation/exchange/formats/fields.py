@@ -6,15 +6,17 @@ Every reader of a format stands on these, so that the same fault is told in the 
 import ast
 import difflib
 import json
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
-from annotation.text.chat import MOST_TURNS
+from annotation.record.judgment import MOST_SECONDS
+from annotation.text.identity import MOST_TURNS
 
 _LONGEST_WORDS = 1_000
 """Characters of a message: a name of the file may be megabytes long."""
@@ -63,6 +65,30 @@ def unknown_value(value: Any, known: Iterable[object], where: str) -> FieldError
         value=excerpt(value),
         known=", ".join(map(str, known)),
     )
+
+
+def choice(value: Any, known: Collection[str], where: str) -> str:
+    """Return one of the values that are known. Raises `FieldError` for any other."""
+    if value not in known:
+        raise unknown_value(value, known, where)
+    return str(value)
+
+
+def active_seconds(value: Any) -> int:
+    """Return the whole seconds that a judgment took. Raises `FieldError` for any other value."""
+    if not (type(value) is int and 0 <= value <= MOST_SECONDS):
+        raise FieldError(
+            "number_expected",
+            _("A whole number of seconds from 0 on is expected, not %(value)s."),
+            field="active_seconds",
+            value=excerpt(value),
+        )
+    return value
+
+
+def measured_seconds(value: Any) -> int | None:
+    """Return a measured time as whole seconds; None where the value is no number from 0 on."""
+    return active_seconds(int(value)) if isinstance(value, (int, float)) and value >= 0 else None
 
 
 def out_of_range(value: Any, least: int, most: int, where: str) -> FieldError:
@@ -148,7 +174,7 @@ def items_of(value: Any, where: str) -> list[Any]:
     return value
 
 
-def object_of(value: Any, where: str) -> Mapping[str, Any]:
+def object_of(value: Any, where: str) -> dict[str, Any]:
     """An object."""
     if not isinstance(value, dict):
         raise FieldError(
@@ -449,3 +475,168 @@ def _refuse_constant(name: str) -> NoReturn:
 DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
 LENIENT_DECODER = json.JSONDecoder(parse_int=len, parse_float=len)
 """Finds the end of a value that `DECODER` refuses, so that the rows after it can be read."""
+
+
+# Values of a row that no database and no JSON can hold: refused with the path of the field.
+
+DEEPEST = 200
+"""Levels of objects and lists in one row: more than any tree of messages has, fewer than Python can print."""
+
+_At = tuple["_At", str] | None
+"""A path, as its parent and its last part: spelled out for a faulty value alone."""
+
+
+def refuse_unstorable(row: Mapping[str, Any]) -> None:
+    """Refuse NUL, half a surrogate pair, a number too large for JSON, and deep nesting, wherever it stands.
+
+    Raises `FieldError` for the first such value, with the path to it, also in columns that nobody reads: the
+    preview shows them all.
+    """
+    waiting: list[tuple[Any, _At, int]] = [(row, None, 0)]
+    while waiting:
+        value, at, depth = waiting.pop()
+        if isinstance(value, str):
+            _refuse_text(value, at)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise FieldError(
+                    "number_too_large",
+                    _("The number is too large. Write one below 1.8e308, or write it as a text."),
+                    field=_spelled(at),
+                )
+        elif isinstance(value, (dict, list)):
+            if depth == DEEPEST:
+                raise FieldError(
+                    "nested_too_deeply",
+                    _("The row is nested too deeply. It may have at most %(most)s levels."),
+                    most=DEEPEST,
+                )
+            inner = list(_inner(value, at))
+            waiting += ((part, path, depth + 1) for part, path in reversed(inner))
+
+
+def _inner(value: dict[str, Any] | list[Any], at: _At) -> Iterator[tuple[Any, _At]]:
+    if isinstance(value, list):
+        yield from ((part, (at, f"[{number}]")) for number, part in enumerate(value))
+        return
+    for name, item in value.items():
+        path = (at, f".{name}")
+        _refuse_text(name, path)
+        yield item, path
+
+
+def _refuse_text(value: str, at: _At) -> None:
+    # Cheap questions first: an import asks them of every text.
+    if "\x00" in value or not value.isascii():
+        text(value, _spelled(at), empty=True)
+
+
+def _spelled(at: _At) -> str:
+    parts = []
+    while at is not None:
+        at, part = at
+        parts.append(part)
+    return "".join(reversed(parts)).removeprefix(".")
+
+
+# The chat that is answered, from all parts of a row that belong to it. Every reader makes its prompt here.
+#
+# | column       | becomes                                                                              |
+# |--------------|--------------------------------------------------------------------------------------|
+# | `system`     | the first message, unless the chat has a system message of its own                    |
+# | `history`    | earlier turns: a list of [question, answer], or messages                              |
+# | `prompt`     | a text, a chat, or JSON of a chat                                                     |
+# | `messages`   | a chat, in place of `prompt`                                                          |
+# | `input`      | more of a prompt that is a text (Alpaca, LLaMA-Factory): it follows after a line feed |
+
+PARTS = ("system", "history", "prompt", "messages", "input")
+
+
+def prompt_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the chat of a row, which ends with the user. Raises `FieldError` where there is none."""
+    chat = chat_of(row)
+    if chat[-1]["role"] != "user":
+        name = "prompt" if row.get("prompt") is not None else "messages"
+        return prompt(chat, name)
+    return chat
+
+
+def chat_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the chat of a row, whoever speaks last. Raises `FieldError` where there is none."""
+    name = "prompt" if row.get("prompt") not in (None, "") else "messages"
+    value = row.get(name)
+    if value is None:
+        raise FieldError(
+            "field_missing",
+            _("The prompt is missing. Say which column is the prompt (--map prompt=COLUMN)."),
+            field="prompt",
+        )
+    chat = messages(value, name)
+    if more := optional_text(row.get("input"), "input").strip("\n"):
+        if not isinstance(value, str) or len(chat) > 1 or chat[0]["role"] != "user":
+            raise FieldError(
+                "chat_and_input",
+                _("The row also has a chat in %(name)s. Leave one of the two out."),
+                field="input",
+                name=name,
+            )
+        chat = [{"role": "user", "content": f"{chat[0]['content']}\n{more}"}]
+    return with_system(row.get("system"), [*_history(row.get("history")), *chat])
+
+
+def with_system(value: Any, chat: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Return a chat after its system message; its own one goes before that of another column."""
+    system = optional_text(value, "system").strip()
+    if not system or chat[0]["role"] == "system":
+        return chat
+    return [{"role": "system", "content": system}, *chat]
+
+
+def is_plain(chat: Any) -> bool:
+    """True for messages that are texts: a chat in which somebody acts is a trace (`trace_messages`)."""
+    return isinstance(chat, list) and not any(map(_acts, chat))
+
+
+def is_answered(chat: Any) -> bool:
+    """True for a plain chat of two messages or more that the assistant ends."""
+    last = chat[-1] if isinstance(chat, list) and len(chat) > 1 else None
+    role = last.get("role", last.get("from")) if isinstance(last, Mapping) else None
+    return role in ("assistant", "gpt", "bot") and is_plain(chat)
+
+
+def _acts(message: Any) -> bool:
+    if not isinstance(message, Mapping):
+        return False
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else ()
+    return (
+        bool(message.get("tool_calls"))
+        or message.get("role") in ("tool", "function")
+        or any(isinstance(block, Mapping) and block.get("type", "text") != "text" for block in blocks)
+    )
+
+
+def _history(value: Any) -> list[dict[str, str]]:
+    if value in (None, "", [], "[]"):
+        return []
+    value = listed_in_text(value)
+    if not isinstance(value, list):
+        raise FieldError(
+            "pairs_expected",
+            _(
+                "A list of [question, answer] is expected, not %(value)s. If it is the whole prompt, map it: "
+                "prompt=history."
+            ),
+            field="history",
+            value=excerpt(value),
+        )
+    chat: list[dict[str, str]] = []
+    for number, turn in enumerate(value):
+        where = f"history[{number}]"
+        if isinstance(turn, dict):
+            return messages(value, "history")
+        if not isinstance(turn, list) or len(turn) != 2:
+            raise FieldError("pairs_expected", _("A pair of question and answer is expected."), field=where)
+        question, answer = (text(side, where) for side in turn)
+        chat += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return chat

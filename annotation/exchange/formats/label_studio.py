@@ -30,16 +30,13 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, is_left_out, winner_of
 from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Kind,
     Part,
     Reader,
@@ -47,6 +44,8 @@ from annotation.exchange.formats.items import (
     dense,
     key_of,
     placed,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.tables import (
     ANSWER_READS,
@@ -55,7 +54,147 @@ from annotation.exchange.formats.tables import (
     completions_of,
     prompt_parts,
 )
-from annotation.exchange.formats.verdicts import named_place, no_winner
+from annotation.exchange.formats.verdicts import Decision, is_left_out, named_place, no_winner, winner_of
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.record.judgment import RatingPart, SpanPart
+
+# Judgments as tasks of Label Studio, in the shape of its JSON export: out.
+#
+# One task with one annotation for each judgment. Label Studio 1.23 takes an annotation that names nobody
+# for one of the person who imports it. It refuses `completed_by` without `email`, and an email that none of
+# its members has, so pseudonyms go out in the task's `meta`, which it stores and exports again. Its pages
+# count code points, as Rondo does.
+#
+# A ranking with ties is a `ranker` in some order that agrees with it, and `meta.ranks` says which are tied.
+# What has no type there goes out as dropped: missing info, corrections, critiques, a demonstration, strength.
+
+
+def _task(record: Record, scene: Scene) -> Written:
+    names = {
+        completion["id"]: f"answer_{number}"
+        for number, completion in enumerate(record["completions"], start=1)
+    }
+    messages = record["messages"]
+    result = [
+        *_verdict(record, names),
+        *_labels(record, names),
+        *_ratings(record, names),
+        *_comment(record),
+    ]
+    yield {
+        "id": int(record["judgment"]),
+        "data": {
+            "prompt": messages[0]["content"]
+            if len(messages) == 1 and messages[0]["role"] == "user"
+            else messages,
+            **{names[completion["id"]]: completion["text"] for completion in record["completions"]},
+            **{
+                f"source_{number}": completion["source"]
+                for number, completion in enumerate(record["completions"], start=1)
+            },
+            **_listed(record, names),
+        },
+        "meta": {"judgment": record["judgment"], "annotator": record["annotator"]},
+        "annotations": [
+            {
+                "id": int(record["judgment"]),
+                "created_at": record["created_at"],
+                "was_cancelled": False,
+                "lead_time": record["active_seconds"],
+                # Label Studio's pages find a region by its id.
+                "result": [{"id": f"r{number}", **region} for number, region in enumerate(result, start=1)],
+            }
+        ],
+    }
+    for name in ("missing", "corrections", "critiques", "demonstration", "strength"):
+        if record[name]:
+            yield Dropped(f"{name}: Label Studio has no type for it")
+
+
+def _listed(record: Record, names: dict[str, str]) -> dict[str, Any]:
+    """The completions as the list that a `Ranker` orders; a pair is shown by two `Text`s."""
+    if len(names) < 3:
+        return {}
+    listed = [
+        {
+            "id": names[completion["id"]],
+            "title": names[completion["id"]],
+            "body": completion["text"],
+            "source": completion["source"],
+        }
+        for completion in record["completions"]
+    ]
+    return {"answers": listed}
+
+
+def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    verdict, ranks = record["verdict"], record["ranks"]
+    if verdict == Verdict.NOT_ASKED:
+        return
+    if verdict != Verdict.RANKED:
+        yield {
+            "from_name": "verdict",
+            "to_name": "prompt",
+            "type": "choices",
+            "value": {"choices": [Verdict(verdict).value.replace("_", " ")]},
+        }
+    elif len(names) == 2:
+        left, right = (ranks[pk] for pk in names)
+        yield {
+            "from_name": "preference",
+            "to_name": ",".join(names.values()),
+            "type": "pairwise",
+            "value": {"selected": "left" if left < right else "right"},
+        }
+    else:
+        order = sorted((pk for pk in names if pk in ranks), key=lambda pk: ranks[pk])
+        yield {
+            "from_name": "ranking",
+            "to_name": "answers",
+            "type": "ranker",
+            # Its pages show an order only under the name of the control.
+            "value": {"ranker": {"ranking": [names[pk] for pk in order]}},
+            "meta": {"ranks": [ranks.get(pk) for pk in names]},
+        }
+
+
+def _labels(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for span in record["spans"]:
+        meta = {"severity": span["severity"]} if span["severity"] is not None else {}
+        yield {
+            "from_name": "marks",
+            "to_name": names[span["completion"]],
+            "type": "labels",
+            "value": {
+                "start": span["start"],
+                "end": span["end"],
+                "text": span["quote"],
+                "labels": [span["category"]],
+            },
+            "meta": meta | ({"text": [span["note"]]} if span["note"] else {}),
+        }
+
+
+def _ratings(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    for rating in record["ratings"]:
+        yield {
+            "from_name": rating["criterion"],
+            "to_name": names[rating["completion"]],
+            "type": "rating",
+            "value": {"rating": rating["value"]},
+            "meta": {"scale": rating["scale"]},
+        }
+
+
+def _comment(record: Record) -> Iterator[dict[str, Any]]:
+    if record["comment"]:
+        yield {
+            "from_name": "comment",
+            "to_name": "prompt",
+            "type": "textarea",
+            "value": {"text": [record["comment"]]},
+        }
+
 
 _SPANS = ("labels", "hypertextlabels")
 _VERDICT_LIKE = ("choices", "number", "taxonomy", "rating", "pairwise", "ranker")
@@ -90,7 +229,7 @@ def _tasks(row: Row) -> Iterator[ImportedItem]:
     meta = row.get("meta")
     rest = {k: v for k, v in meta.items() if k not in _META} if isinstance(meta, dict) else {}
     yield ImportedItem(
-        messages=chats.prompt_of(shown),
+        messages=fields.prompt_of(shown),
         **prompt_parts(shown),
         completions=tuple(completions),
         judgments=tuple(judgments),
@@ -134,11 +273,11 @@ class _Reading:
         self._names = names
         self._answers = answers
         self._decision = Decision(len(answers))
-        self._spans: list[ImportedSpan] = []
-        self._ratings: list[ImportedRating] = []
+        self._spans: list[SpanPart] = []
+        self._ratings: list[RatingPart] = []
         self._comments: list[str] = []
         self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
-        self._regions: list[tuple[str, ImportedSpan]] = []
+        self._regions: list[tuple[str, SpanPart]] = []
         self._unread: list[Mapping[str, Any]] = []
         self.parts: list[Part] = []
         """The account of every result."""
@@ -152,7 +291,6 @@ class _Reading:
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
         """Return the judgment that an annotation is."""
-        seconds = annotation.get("lead_time")
         more: dict[str, Any] = {
             name: value
             for name, value in annotation.items()
@@ -164,13 +302,13 @@ class _Reading:
             more["results"] = list(self._unread)
         return ImportedJudgment(
             verdict=self._decision.verdict,
-            ranks=self._decision.ranks,
+            ranks=ranks_by_place(self._decision.ranks),
             strength=self._decision.strength,
             annotator=annotator,
             spans=tuple(self._spans),
             ratings=tuple(self._ratings),
             comment=fields.text("\n\n".join(self._comments), where, empty=True),
-            active_seconds=int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
+            active_seconds=fields.measured_seconds(annotation.get("lead_time")),
             created_at=fields.moment(annotation.get("created_at"), f"{where}.created_at"),
             more=more,
         )
@@ -286,7 +424,7 @@ class _Reading:
             spans = spans or [
                 span
                 for _, span in self._regions
-                if span.completion == place
+                if span.completion == str(place)
                 and (span.start, span.end) == (value.get("start"), value.get("end"))
             ]
             if spans:
@@ -382,7 +520,7 @@ def _ranking(
 
 def _marks(
     result: Mapping[str, Any], value: Mapping[str, Any], place: int, text: str, where: str
-) -> Iterator[ImportedSpan]:
+) -> Iterator[SpanPart]:
     quote = value.get("text")
     offsets = value
     if isinstance(value.get("globalOffsets"), dict) and not isinstance(value.get("start"), int):
@@ -406,21 +544,22 @@ def _marks(
     if severity is not None:
         severity = fields.whole_number(severity, f"{where}.meta.severity")
     for label in value.get("labels") or value.get("hypertextlabels") or []:
-        yield ImportedSpan(
-            completion=place,
-            category=key_of(str(label)),
-            start=start,
-            end=end,
+        yield span_at(
+            place,
+            text,
+            key_of(str(label)),
+            start,
+            end,
             severity=severity,
             note="\n".join(meta.get("text") or []),
         )
 
 
-def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, where: str) -> ImportedRating:
+def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, where: str) -> RatingPart:
     stars = fields.whole_number(value.get("rating"), f"{where}.value.rating")
     scale = (result.get("meta") or {}).get("scale") or (RatingScale.FIVE if stars <= 5 else RatingScale.SEVEN)
-    return ImportedRating(
-        completion=place,
+    return RatingPart(
+        completion=str(place),
         criterion=key_of(str(result.get("from_name", "rating"))),
         scale=str(scale),
         value=stars,
@@ -507,5 +646,15 @@ READERS = (
         inner="data",
         survey=_survey,
         loses="predictions, drafts, skipped tasks; results of other types stay with the annotation",
+    ),
+)
+WRITERS = (
+    Writer(
+        name="label-studio",
+        sentence="Label Studio's JSON: a task with an annotation for each judgment.",
+        container="json",
+        rows=_task,
+        carries="preferences, rankings with ties, spans, ratings, comments",
+        loses="missing information, corrections, critiques, demonstrations, strength, metadata",
     ),
 )

@@ -17,23 +17,25 @@ from annotation.exchange.formats import verdicts
 from annotation.exchange.formats.columns import (
     ANSWER_LIKE,
     HARMLESS,
+    INNER,
     LEAVE_OUT,
     MANY,
     METADATA,
+    MOST_VALUES,
     PROSE,
     RATING,
     ROLES,
     VERDICT_LIKE,
+    Column,
+    Profile,
     Roles,
     by_name,
     renamed,
     roles_of,
     words_of,
 )
-from annotation.exchange.formats.fields import FieldError, excerpt, has_zone
+from annotation.exchange.formats.fields import FieldError, excerpt, has_zone, refuse_unstorable
 from annotation.exchange.formats.items import READINGS, Kind, Part, Reader, Row
-from annotation.exchange.formats.profiles import INNER, MOST_VALUES, Column, Profile
-from annotation.exchange.formats.storable import refuse_unstorable
 from annotation.exchange.formats.tables import winner_by_row
 from annotation.exchange.formats.verdicts import ColumnReading, RatingReading, Reading, spelled
 

@@ -26,25 +26,35 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import Verdict
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import VERDICT_LIKE, by_name, words_of
-from annotation.exchange.formats.decisions import Decision, is_left_out, rating_of, winner_of
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
     Kind,
     Part,
     Reader,
     Row,
     key_of,
     placed,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, prompt_parts
-from annotation.exchange.formats.verdicts import STRENGTHS, Reading, named_place, read_value, spelled
+from annotation.exchange.formats.verdicts import (
+    STRENGTHS,
+    Decision,
+    Reading,
+    is_left_out,
+    named_place,
+    rating_of,
+    read_value,
+    spelled,
+    winner_of,
+)
+from annotation.record.judgment import RatingPart, SpanPart
 
 _LISTS = ("responses", "items", "texts", "completions", "candidates", "options", "answers")
 _OURS = ("label_annotations", "span_annotations", "behavioral_data", "displayed_text")
@@ -60,7 +70,7 @@ def _instance(row: Row) -> Iterator[ImportedItem]:
     item = {name: value for name, value in row.items() if name not in _OURS}
     values, _roles = by_name(item)
     yield ImportedItem(
-        messages=chats.prompt_of(values) if _has_prompt(values) else fields.prompt(prompt, "displayed_text"),
+        messages=fields.prompt_of(values) if _has_prompt(values) else fields.prompt(prompt, "displayed_text"),
         **prompt_parts(values),
         completions=tuple(
             ImportedCompletion(
@@ -115,8 +125,8 @@ class _Reading:
         self._names = names
         self._texts = texts
         self._decision = Decision(len(texts))
-        self._ratings: list[ImportedRating] = []
-        self._spans: list[ImportedSpan] = []
+        self._ratings: list[RatingPart] = []
+        self._spans: list[SpanPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
         self.parts: list[Part] = []
@@ -140,7 +150,7 @@ class _Reading:
         """Return the judgment of the annotator."""
         return ImportedJudgment(
             verdict=self._decision.verdict,
-            ranks=self._decision.ranks,
+            ranks=ranks_by_place(self._decision.ranks),
             strength=self._decision.strength,
             annotator=fields.person(self._row.get("user_id", self._row.get("user")), "user_id"),
             comment="\n\n".join(self._comments),
@@ -229,7 +239,7 @@ class _Reading:
             where,
         )
         category = key_of(fields.text(label, f"{where}.name"))
-        self._spans.append(ImportedSpan(completion=0, category=category, start=start, end=end))
+        self._spans.append(span_at(0, self._texts[0], category, start, end))
         self.parts.append(Part("span_annotations", label, "read", "spans"))
 
 
@@ -247,9 +257,8 @@ def _seconds(value: Any) -> int | None:
         return None
     if match := _TIME.search(str(value.get("time_string", ""))):
         days, hours, minutes, seconds = map(int, match.groups())
-        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    spent = value.get("time_spent")
-    return int(spent) if isinstance(spent, (int, float)) and spent >= 0 else None
+        return fields.active_seconds(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+    return fields.measured_seconds(value.get("time_spent"))
 
 
 def _survey(row: Row) -> Iterator[Part]:

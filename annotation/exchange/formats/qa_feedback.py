@@ -37,14 +37,15 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedMissing,
-    ImportedSpan,
     NewCategory,
     NewProject,
     Reader,
     Row,
+    ranks_by_place,
+    span_at,
     verdict_of,
 )
+from annotation.record.judgment import CorrectionPart, EvidencePointer, MissingPart, SpanPart
 
 PAIRS = tuple(combinations(range(4), 2))
 SOURCE = "qa-feedback initial policy"
@@ -113,11 +114,11 @@ def _question(row: Row) -> Iterator[ImportedItem]:
             ImportedCompletion(text=text, source=SOURCE, sampling={"prediction": number})
             for number, text in enumerate(texts, start=1)
         ),
-        judgments=(_judgment(row),),
+        judgments=(_judgment(row, texts[0]),),
     )
 
 
-def _judgment(row: Row) -> ImportedJudgment:
+def _judgment(row: Row, text: str) -> ImportedJudgment:
     preference = _preference(required(row, "preference"))
     ranks = ranks_from_pairs(preference)
     if ranks is None:
@@ -135,12 +136,12 @@ def _judgment(row: Row) -> ImportedJudgment:
     missing = fields.items_of(feedback["missing-info"], "feedback.missing-info")
     return ImportedJudgment(
         verdict=verdict_of(ranks),
-        ranks=ranks,
-        spans=tuple(_span(error, f"feedback.errors[{number}]") for number, error in enumerate(errors)),
+        ranks=ranks_by_place(ranks),
+        spans=tuple(_span(error, text, f"feedback.errors[{number}]") for number, error in enumerate(errors)),
         missing=tuple(
             _missing(info, f"feedback.missing-info[{number}]") for number, info in enumerate(missing)
         ),
-        corrections=((0, corrected),),
+        corrections=(CorrectionPart(completion="0", text=corrected),),
         display_order=(0, 1, 2, 3),
         more={
             "preference": preference,
@@ -180,18 +181,19 @@ def _preference(value: Any) -> list[int]:
     return choices
 
 
-def _span(value: Any, where: str) -> ImportedSpan:
+def _span(value: Any, text: str, where: str) -> SpanPart:
     span = _object(value, where, "error type", "explanation", "start", "end")
-    return ImportedSpan(
-        completion=0,
-        category=_category(span["error type"], f"{where}.error type", SPAN_TYPES),
-        start=fields.whole_number(span["start"], f"{where}.start"),
-        end=fields.whole_number(span["end"], f"{where}.end"),
+    return span_at(
+        0,
+        text,
+        _category(span["error type"], f"{where}.error type", SPAN_TYPES),
+        fields.whole_number(span["start"], f"{where}.start"),
+        fields.whole_number(span["end"], f"{where}.end"),
         note=fields.text(span["explanation"], f"{where}.explanation", empty=True),
     )
 
 
-def _missing(value: Any, where: str) -> ImportedMissing:
+def _missing(value: Any, where: str) -> MissingPart:
     info = _object(value, where, "error type", "passage_id", "sentence_id")
     passage = fields.whole_number(info["passage_id"], f"{where}.passage_id")
     texts = [
@@ -202,10 +204,12 @@ def _missing(value: Any, where: str) -> ImportedMissing:
         raise FieldError(
             "list_empty", _("The list is empty. Name at least one sentence."), field=f"{where}.sentence_id"
         )
-    return ImportedMissing(
-        completion=0,
+    return MissingPart(
+        completion="0",
         category=_category(info["error type"], f"{where}.error type", MISSING_TYPES),
-        evidence=tuple((passage - 1, text - 1 if text else None) for text in texts),
+        evidence=tuple(
+            EvidencePointer(passage=passage - 1, sentence=text - 1 if text else None) for text in texts
+        ),
     )
 
 

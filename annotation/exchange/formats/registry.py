@@ -9,44 +9,42 @@ from collections.abc import Mapping, Sequence
 from annotation.exchange.formats import (
     argilla,
     chatbot_arena,
+    feedback_tools,
     label_studio,
-    label_studio_tasks,
-    llama_factory,
     observability,
-    open_webui,
-    openai,
-    openassistant,
-    openrlhf,
     otel_traces,
     potato,
-    promptfoo,
     prompts_jsonl,
+    public_sets,
     qa_feedback,
     rondo_csv,
     rondo_jsonl,
     spans,
-    summaries,
     tables,
-    trace_messages,
-    transcripts,
+    traces,
     trl,
-    ultrafeedback,
-    verl,
 )
+from annotation.exchange.formats.columns import Profile
 from annotation.exchange.formats.items import Reader
 from annotation.exchange.formats.plans import Parts, Plan, Stated, make_plan
-from annotation.exchange.formats.profiles import Profile
 from annotation.exchange.formats.writers import Writer
 
 READERS: dict[str, Reader] = {}
-"""In the order in which they are guessed: more telling names come first, and any table last."""
+"""In the order in which they are guessed, any table last."""
 WRITERS: dict[str, Writer] = {}
 _MODULES = (
-    *(rondo_jsonl, rondo_csv, qa_feedback, transcripts, ultrafeedback, chatbot_arena, openassistant),
-    *(open_webui, promptfoo, summaries, potato, observability),
-    *(label_studio, label_studio_tasks, argilla, trl, otel_traces, openai, trace_messages, openrlhf),
-    *(llama_factory, verl, spans, prompts_jsonl, tables),
+    *(rondo_jsonl, rondo_csv, qa_feedback, public_sets, chatbot_arena, feedback_tools, potato, observability),
+    *(label_studio, argilla, trl, otel_traces, traces, spans, prompts_jsonl, tables),
 )
+_GUESSED = (
+    *("jsonl", "csv", "qa-feedback", "hh-rlhf", "ultrafeedback", "chatbot-arena", "chatbot-arena-55k"),
+    *("openassistant", "open-webui", "promptfoo", "summarize-from-feedback", "potato"),
+    *("langfuse", "langsmith", "phoenix", "label-studio", "argilla"),
+    *("trl-preference", "trl-stepwise", "trl-unpaired", "trl-prompt-completion", "trl-prompt"),
+    *("otel_traces", "openai-preference", "openai-messages", "anthropic_traces", "openai_traces"),
+    *("prompts", "table"),
+)
+"""The readers of this folder in the order in which they are guessed: more telling names come first."""
 
 
 def register(*formats: Reader | Writer) -> None:
@@ -61,7 +59,13 @@ def register(*formats: Reader | Writer) -> None:
 
 
 for _module in _MODULES:
-    register(*getattr(_module, "READERS", ()), *getattr(_module, "WRITERS", ()))
+    register(*getattr(_module, "WRITERS", ()))
+register(
+    *sorted(
+        (reader for module in _MODULES for reader in getattr(module, "READERS", ())),
+        key=lambda reader: _GUESSED.index(reader.name),
+    )
+)
 
 
 def plan_for(

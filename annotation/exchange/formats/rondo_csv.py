@@ -23,18 +23,19 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.conversation_turns import split_of
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Reader,
     Row,
     neighbours,
+    ranks_by_place,
 )
+from annotation.exchange.formats.rondo_jsonl import split_of
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.record.judgment import RatingPart
 
 BEFORE = (
     *(
@@ -196,12 +197,16 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
         ),
         judgments=(
             ImportedJudgment(
-                verdict=first.get("verdict", ""),
-                ranks=ranks,
+                verdict=fields.choice(first.get("verdict", ""), Verdict.values, "verdict"),
+                ranks=ranks_by_place(ranks),
                 annotator=first.get("annotator", ""),
                 is_machine=first.get("machine", "").lower() == "true",
                 strength=_number(first["strength"], "strength") if first.get("strength") else None,
-                active_seconds=_number(first["seconds"], "seconds") if first.get("seconds") else None,
+                active_seconds=(
+                    fields.active_seconds(_number(first["seconds"], "seconds"))
+                    if first.get("seconds")
+                    else None
+                ),
                 comment=first.get("comment", ""),
                 created_at=fields.moment(first.get("created_at"), "created_at"),
                 display_order=tuple(n for _position, n in positions),
@@ -228,7 +233,7 @@ def _metadata(cell: str) -> Mapping[str, Any]:
         ) from None
 
 
-def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
+def _ratings(number: int, row: Mapping[str, str]) -> Iterator[RatingPart]:
     for name, cell in row.items():
         if name.startswith(_RATING) and cell:
             criterion, _separator, scale = name.removeprefix(_RATING).rpartition("_")
@@ -238,8 +243,8 @@ def _ratings(number: int, row: Mapping[str, str]) -> Iterator[ImportedRating]:
                     _("The name of the column ends with none of the scales five, seven and thumbs."),
                     field=name,
                 )
-            yield ImportedRating(
-                completion=number, criterion=criterion, scale=scale, value=_number(cell, name)
+            yield RatingPart(
+                completion=str(number), criterion=criterion, scale=scale, value=_number(cell, name)
             )
 
 

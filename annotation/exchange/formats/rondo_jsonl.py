@@ -49,33 +49,173 @@ of the guidelines and the rubric with its scores, which stay with the judgment u
 keeps the pseudonym, and a new prompt its side of the split.
 """
 
-from collections.abc import Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import NOT_ORDERED, StepKind
+from annotation.choices import StepKind, StepLabel, Verdict
 from annotation.exchange.formats import fields
-from annotation.exchange.formats.conversation_turns import split_of, turns_of, unjudged_of
-from annotation.exchange.formats.fields import FieldError, excerpt, unknown_value
+from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, unknown_value
 from annotation.exchange.formats.items import (
     ImportedCompletion,
-    ImportedEdit,
+    ImportedConversation,
     ImportedItem,
     ImportedJudgment,
-    ImportedMissing,
-    ImportedRating,
-    ImportedSpan,
-    ImportedStepLabel,
+    ImportedTurn,
     Reader,
     Row,
-    as_edits,
     key_of,
     placed,
+    span_at,
 )
 from annotation.exchange.formats.writers import Record, Scene, Writer, Written
+from annotation.models.conversations import MOST_TURNS
+from annotation.record.judgment import (
+    BY_HAND,
+    CorrectionPart,
+    CritiquePart,
+    Edit,
+    EvidencePointer,
+    MissingPart,
+    Origin,
+    RatingPart,
+    SpanPart,
+    StepLabelPart,
+)
 from annotation.text.edits import applied, edits
 from annotation.text.traces import LONGEST_CALL, LONGEST_TOOL, STEP_ROLES, PlacedStep
+
+# Conversations in Rondo's own format: the turns that a line belongs to, in.
+#
+# `conversations` is a list, for two people may be given the same responses to the same message; a line whose
+# prompt is of no conversation has none. Each holds
+#
+# - `id`, `annotator`, `task` (its name or ""), `system`, `seed`, `rating` (1 to 5 or null), `attack_success`
+# (0 to 4 or null), `comment`, `created_at`, `ended_at` (null while it is open): the same in all its lines
+# - `turn`: from 1; `continued_with`: the completion id with which it went on, or null; `continued_text`: the
+# annotator's edit of that response, or ""
+# - `unjudged`: its turns that nobody judged, which have no line: `turn`, `messages`, `tags`, `split`,
+# `completions`, `continued_with`, `continued_text`
+
+_NAME = "conversations"
+ReadCompletion = Callable[[str, Mapping[str, Any]], ImportedCompletion]
+
+
+def split_of(values: Row) -> str:
+    """The side of the split that a line states; "" where it states none."""
+    split = fields.optional_text(values.get("split"), "split")
+    if split not in ("", "train", "held-out"):
+        raise unknown_value(split, ("train", "held-out"), "split")
+    return split
+
+
+def turns_of(row: Row, places: Mapping[str, int]) -> tuple[ImportedTurn, ...]:
+    """The turns that a line is, in whatever conversations. places: completion id → its place in the line."""
+    return tuple(
+        _turn(entry, _conversation(entry, where), places, where)
+        for where, entry in _listed(row.get(_NAME), _NAME)
+    )
+
+
+def unjudged_of(row: Row, completion: ReadCompletion) -> Iterator[ImportedItem]:
+    """The turns without a judgment that a line tells of, as items. completion: reads one of them."""
+    for where, entry in _listed(row.get(_NAME), _NAME):
+        conversation = _conversation(entry, where)
+        for at, turn in _listed(entry.get("unjudged"), f"{where}.unjudged"):
+            completions = _listed(turn.get("completions"), f"{at}.completions")
+            places = {str(each.get("id")): number for number, (_, each) in enumerate(completions)}
+            yield ImportedItem(
+                messages=fields.prompt(turn.get("messages"), f"{at}.messages"),
+                tags=[fields.text(value, f"{at}.tags") for value in fields.items_of(turn.get("tags"), at)],
+                completions=tuple(completion(place, each) for place, each in completions),
+                split=split_of(turn),
+                turns=(_turn(turn, conversation, places, at),),
+            )
+
+
+def _listed(value: Any, where: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    return [
+        (f"{where}[{number}]", fields.object_of(entry, f"{where}[{number}]"))
+        for number, entry in enumerate(fields.items_of(value, where))
+    ]
+
+
+def _turn(
+    values: Mapping[str, Any], conversation: ImportedConversation, places: Mapping[str, int], where: str
+) -> ImportedTurn:
+    chosen = values.get("continued_with")
+    if chosen is not None and str(chosen) not in places:
+        raise FieldError(
+            "completion_not_there",
+            _("The turn has no completion %(name)s."),
+            field=f"{where}.continued_with",
+            name=excerpt(chosen),
+        )
+    text = fields.optional_text(values.get("continued_text"), f"{where}.continued_text")
+    if text and chosen is None:
+        raise FieldError(
+            "continuation_unclear",
+            _(
+                "The text is an edited response, but continued_with does not say of which one. Write "
+                "continued_with."
+            ),
+            field=f"{where}.continued_text",
+        )
+    return ImportedTurn(
+        conversation=conversation,
+        index=_number(values.get("turn"), f"{where}.turn", 1, MOST_TURNS),
+        continued_with=None if chosen is None else places[str(chosen)],
+        continued_text=text,
+    )
+
+
+def _conversation(values: Mapping[str, Any], where: str) -> ImportedConversation:
+    name = fields.text(values.get("id"), f"{where}.id")
+    try:
+        uuid.UUID(name)
+    except ValueError:
+        raise FieldError(
+            "id_invalid", _("%(value)s is no UUID."), field=f"{where}.id", value=excerpt(name)
+        ) from None
+    rating, success = values.get("rating"), values.get("attack_success")
+    return ImportedConversation(
+        id=name,
+        annotator=fields.optional_text(values.get("annotator"), f"{where}.annotator"),
+        task=fields.optional_text(values.get("task"), f"{where}.task"),
+        system=fields.optional_text(values.get("system"), f"{where}.system"),
+        seed=_number(values.get("seed"), f"{where}.seed", 0, 2**63 - 1),
+        rating=None if rating is None else _number(rating, f"{where}.rating", 1, 5),
+        attack_success=None if success is None else _number(success, f"{where}.attack_success", 0, 4),
+        comment=fields.optional_text(values.get("comment"), f"{where}.comment"),
+        created_at=_time(values.get("created_at"), f"{where}.created_at"),
+        ended_at=_time(values.get("ended_at"), f"{where}.ended_at"),
+    )
+
+
+def _number(value: Any, where: str, least: int, most: int) -> int:
+    number = fields.whole_number(value, where)
+    if not least <= number <= most:
+        raise out_of_range(number, least, most, where)
+    return number
+
+
+def _time(value: Any, where: str) -> str:
+    timestamp = fields.optional_text(value, where)
+    try:
+        if timestamp and datetime.fromisoformat(timestamp).tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise FieldError(
+            "time_invalid",
+            _("%(value)s is no time with a time zone. Write it as ISO 8601: 2026-01-31T09:30:00Z."),
+            field=where,
+            value=excerpt(timestamp),
+        ) from None
+    return timestamp
+
 
 _KEPT_AS_WRITTEN = (
     *("judgment", "comparison", "round", "guideline_version", "rubric", "rubric_scores", "blind"),
@@ -158,7 +298,7 @@ def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
 
 
 def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> ImportedJudgment:
-    def place(value: Any, where: str) -> int:
+    def index(value: Any, where: str) -> int:
         if str(value) not in places:
             raise FieldError(
                 "completion_not_there",
@@ -168,11 +308,14 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
             )
         return places[str(value)]
 
+    def place(value: Mapping[str, Any], name: str) -> str:
+        return str(index(value.get("completion"), name))
+
     def parts(name: str) -> Iterator[Mapping[str, Any]]:
         return (fields.object_of(value, name) for value in fields.items_of(row.get(name), name))
 
     ranks = fields.object_of(row.get("ranks") or {}, "ranks")
-    by_place = {place(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
+    by_place = {index(pk, "ranks"): fields.whole_number(rank, "ranks") for pk, rank in ranks.items()}
     if any(rank < 1 for rank in by_place.values()):
         raise FieldError(
             "rank_invalid",
@@ -181,52 +324,50 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
         )
     strength = row.get("strength")
     return ImportedJudgment(
-        verdict=str(fields.required(row, "verdict")),
-        ranks=tuple(by_place.get(number, NOT_ORDERED) for number in range(len(texts))) if by_place else (),
+        verdict=fields.choice(fields.required(row, "verdict"), Verdict.values, "verdict"),
+        ranks={str(number): by_place[number] for number in sorted(by_place)},
         annotator=fields.optional_text(row.get("annotator"), "annotator"),
         is_machine=row.get("machine") is True,
         strength=None if strength is None else fields.whole_number(strength, "strength"),
         comment=fields.optional_text(row.get("comment"), "comment"),
-        spans=tuple(_span(span, place(span.get("completion"), "spans"), texts) for span in parts("spans")),
-        missing=tuple(_missing(info, place(info.get("completion"), "missing")) for info in parts("missing")),
+        spans=tuple(_span(span, index(span.get("completion"), "spans"), texts) for span in parts("spans")),
+        missing=tuple(_missing(info, place(info, "missing")) for info in parts("missing")),
         corrections=tuple(
-            (
-                place(correction.get("completion"), "corrections"),
-                fields.text(correction.get("text"), "corrections", empty=True),
+            CorrectionPart(
+                completion=place(correction, "corrections"),
+                text=fields.text(correction.get("text"), "corrections", empty=True),
+                edits=_edits(correction, texts[index(correction.get("completion"), "corrections")]),
             )
             for correction in parts("corrections")
         ),
-        edits=tuple(
-            edit
-            for correction in parts("corrections")
-            for edit in _edits(correction, place(correction.get("completion"), "corrections"), texts)
-        ),
-        ratings=tuple(
-            _rating(rating, place(rating.get("completion"), "ratings")) for rating in parts("ratings")
-        ),
+        ratings=tuple(_rating(rating, place(rating, "ratings")) for rating in parts("ratings")),
         critiques=tuple(
-            (place(critique.get("completion"), "critiques"), fields.text(critique.get("text"), "critiques"))
+            CritiquePart(
+                completion=place(critique, "critiques"), text=fields.text(critique.get("text"), "critiques")
+            )
             for critique in parts("critiques")
         ),
         step_labels=tuple(
-            ImportedStepLabel(
-                completion=place(label.get("completion"), "step_labels"),
+            StepLabelPart(
+                completion=place(label, "step_labels"),
                 step=fields.whole_number(label.get("step"), "step_labels.step"),
-                label=fields.text(label.get("label"), "step_labels.label"),
+                label=fields.choice(label.get("label"), StepLabel.values, "step_labels"),
             )
             for label in parts("step_labels")
         ),
         demonstration=fields.optional_text(row.get("demonstration"), "demonstration"),
-        active_seconds=row.get("active_seconds"),
+        active_seconds=(
+            None if row.get("active_seconds") is None else fields.active_seconds(row["active_seconds"])
+        ),
         created_at=fields.optional_text(row.get("created_at"), "created_at"),
         display_order=tuple(
-            place(pk, "display_order") for pk in fields.items_of(row.get("display_order"), "display_order")
+            index(pk, "display_order") for pk in fields.items_of(row.get("display_order"), "display_order")
         ),
         more={name: row[name] for name in _KEPT_AS_WRITTEN if row.get(name) not in (None, [])},
     )
 
 
-def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> ImportedSpan:
+def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> SpanPart:
     severity = span.get("severity")
     start, end = placed(
         texts[completion],
@@ -235,45 +376,47 @@ def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> Importe
         fields.text(span.get("quote"), "spans.quote", empty=True),
         "spans.quote",
     )
-    return ImportedSpan(
-        completion=completion,
-        category=key_of(fields.text(span.get("category"), "spans.category")),
-        start=start,
-        end=end,
+    return span_at(
+        completion,
+        texts[completion],
+        key_of(fields.text(span.get("category"), "spans.category")),
+        start,
+        end,
         severity=None if severity is None else fields.whole_number(severity, "spans.severity"),
         note=fields.optional_text(span.get("note"), "spans.note"),
     )
 
 
-def _edits(correction: Mapping[str, Any], completion: int, texts: list[str]) -> Iterator[ImportedEdit]:
-    """Yield the edits of a correction, unless a comparison of both texts gives them."""
+def _edits(correction: Mapping[str, Any], original: str) -> tuple[Edit, ...]:
+    """Return the edits of a correction; none where a comparison of both texts gives them."""
     where = "corrections.edits"
     rows = [fields.object_of(value, where) for value in fields.items_of(correction.get("edits"), where)]
-    imported_edits = [_edit(row, completion) for row in rows]
-    named = any(edit.is_model or edit.span for edit in imported_edits)
-    if not named:
-        original, text = texts[completion], str(correction.get("text"))
-        text_edits = as_edits(original, imported_edits)
-        if applied(original, text_edits) != text or tuple(text_edits) == edits(original, text):
-            return
-    yield from imported_edits
+    written = tuple(_edit(row, original) for row in rows)
+    if all(edit.origin == BY_HAND for edit in written):
+        text = str(correction.get("text"))
+        if applied(original, written) != text or written == edits(original, text):
+            return ()
+    return written
 
 
-def _edit(row: Mapping[str, Any], completion: int) -> ImportedEdit:
+def _edit(row: Mapping[str, Any], original: str) -> Edit:
     where = "corrections.edits"
     model, span = row.get("model"), row.get("span")
     written = {} if model is None else fields.object_of(model, f"{where}.model")
     mended = None if span is None else fields.object_of(span, f"{where}.span")
     seed = written.get("seed")
-    return ImportedEdit(
-        completion=completion,
-        start=fields.whole_number(row.get("start"), where),
-        end=fields.whole_number(row.get("end"), where),
+    start, end = (fields.whole_number(row.get(name), where) for name in ("start", "end"))
+    return Edit(
+        start=start,
+        end=end,
+        quote=original[start:end],
         replacement=fields.text(row.get("replacement"), where, empty=True),
-        is_model=model is not None,
-        seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
-        sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
-        span=None if mended is None else _mended(mended, f"{where}.span"),
+        origin=Origin(
+            is_unstored=model is not None,
+            seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
+            sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
+            span=None if mended is None else _mended(mended, f"{where}.span"),
+        ),
     )
 
 
@@ -283,18 +426,18 @@ def _mended(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
     return category, start, end
 
 
-def _missing(info: Mapping[str, Any], completion: int) -> ImportedMissing:
+def _missing(info: Mapping[str, Any], completion: str) -> MissingPart:
     place = info.get("insert_at")
     evidence = [fields.object_of(value, "missing.evidence") for value in info.get("evidence") or []]
-    return ImportedMissing(
+    return MissingPart(
         completion=completion,
         category=key_of(fields.text(info.get("category"), "missing.category")),
         text=fields.optional_text(info.get("text"), "missing.text"),
         insert_at=None if place is None else fields.whole_number(place, "missing.insert_at"),
         evidence=tuple(
-            (
-                fields.whole_number(pointer.get("passage"), "missing.evidence"),
-                _sentence(pointer.get("sentence")),
+            EvidencePointer(
+                passage=fields.whole_number(pointer.get("passage"), "missing.evidence"),
+                sentence=_sentence(pointer.get("sentence")),
             )
             for pointer in evidence
         ),
@@ -305,11 +448,11 @@ def _sentence(value: Any) -> int | None:
     return None if value is None else fields.whole_number(value, "missing.evidence")
 
 
-def _rating(rating: Mapping[str, Any], completion: int) -> ImportedRating:
+def _rating(rating: Mapping[str, Any], completion: str) -> RatingPart:
     scale = rating.get("scale")
     if scale not in ("five", "seven", "thumbs"):
         raise unknown_value(scale, ("five", "seven", "thumbs"), "ratings.scale")
-    return ImportedRating(
+    return RatingPart(
         completion=completion,
         criterion=key_of(fields.text(rating.get("criterion"), "ratings.criterion")),
         scale=scale,

@@ -4,6 +4,7 @@ What sort of file it is, its beginning says, never a content type and only for t
 loaded for Parquet and Arrow alone.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -22,17 +23,248 @@ from typing import IO, Any
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
-from annotation.exchange.formats.binary import LOOKED_AT, refuse_binary
-from annotation.exchange.formats.bounds import MOST_COLUMNS, Counted, Expanding, data_files
 from annotation.exchange.formats.fields import (
     DECODER,
     LENIENT_DECODER,
     FieldError,
     excerpt,
     refuse_undecodable,
+    refuse_unstorable,
 )
 from annotation.exchange.formats.items import Row
-from annotation.exchange.formats.storable import refuse_unstorable
+
+# Data sets of the Hugging Face hub: their data files, fetched into huggingface-hub's own cache.
+
+_ID = re.compile(r"(?:hf://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
+_DATA = ["*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.csv"]
+
+
+def hub_id(name: str) -> str | None:
+    """The id of a data set, of `owner/name` or `hf://datasets/owner/name`; None of anything else."""
+    match = _ID.fullmatch(name)
+    return match.group(1) if match else None
+
+
+def fetch(name: str, *, revision: str | None = None) -> Path:
+    """The folder with the data files of a data set; Parquet alone where there is Parquet.
+
+    No code of the data set is run, and no script fetched. Refuses what is not there, what is private, and a
+    machine without a network, each in a sentence.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        files = HfApi().list_repo_files(name, repo_type="dataset", revision=revision)
+        patterns = _DATA[:1] if any(file.endswith(".parquet") for file in files) else _DATA
+        return Path(
+            snapshot_download(
+                name, repo_type="dataset", revision=revision, allow_patterns=patterns, max_workers=2
+            )
+        )
+    except RepositoryNotFoundError:
+        raise Refusal(
+            "unknown_dataset",
+            _(
+                "The hub has no data set %(name)r that this machine may read. Check the name; "
+                "for a private one set HF_TOKEN."
+            ),
+            field="file",
+            name=name,
+        ) from None
+    except Exception as error:  # The library's own, its HTTP client's, the disk's: they change with versions.
+        raise Refusal(
+            "dataset_not_fetched",
+            _(
+                "The data set %(name)r cannot be fetched (%(error)s). Where there is no network, "
+                "fetch it elsewhere with `hf download --repo-type dataset %(name)s` and import "
+                "the folder."
+            ),
+            field="file",
+            name=name,
+            error=type(error).__name__,
+        ) from None
+
+
+# Bounds on files that look small: bombs are refused before they fill memory or disk.
+#
+# Compressed text and tables of real judgments grow some twenty times when they are unpacked; deflate can
+# make a thousand of one, the dictionaries of Parquet any number.
+
+FREE_BYTES = 256 * 1024**2
+"""So much any file may hold, however small it is."""
+MOST_TIMES = 100
+"""Beyond that, so many times its own size."""
+MOST_FILES = 10_000
+"""Data files in a folder."""
+MOST_COLUMNS = 2_000
+
+
+class Expanding:
+    """Counts what comes out of a file, and refuses once it is more than such a file can honestly hold."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = path.name
+        self._most = max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+        self._so_far = 0
+
+    def add(self, count: int) -> None:
+        """So many bytes more came out. Raises `Refusal`."""
+        self._so_far += count
+        if self._so_far > self._most:
+            raise Refusal(
+                "unpacks_too_large",
+                _(
+                    "%(name)s unpacks to more than %(most)s MB, far more than judgments of its "
+                    "size do. If it holds some all the same, unpack it first."
+                ),
+                field="file",
+                name=self._name,
+                most=self._most // 1024**2,
+            )
+
+
+class Counted(io.RawIOBase):
+    """A stream that is read through a bound."""
+
+    def __init__(self, stream: gzip.GzipFile, bound: Expanding) -> None:
+        self._stream = stream
+        self._bound = bound
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """As far as the stream is."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go elsewhere in it."""
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._stream.tell()
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        """Read on. Raises `Refusal`."""
+        data = self._stream.read(len(buffer))
+        self._bound.add(len(data))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The regular files of a data set's folder, in the order of their names.
+
+    Refuses more than `MOST_FILES`, and a link that leads out of the folder: whoever made the folder would
+    choose what is read here. Links into the hub's cache around it are how that cache is made.
+    """
+    root = _cache_around(folder) or folder
+    root, files = root.resolve(), []
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file():
+            continue
+        if not path.resolve().is_relative_to(root):
+            raise Refusal(
+                "link_leads_outside",
+                _(
+                    "%(path)s is a link that leads out of %(folder)s: put the file itself there, "
+                    "or take it away."
+                ),
+                field="file",
+                path=path,
+                folder=folder,
+            )
+        files.append(path)
+        if len(files) > MOST_FILES:
+            raise Refusal(
+                "too_many_files",
+                _("%(folder)s holds more than %(most)s files. Name one of them."),
+                field="file",
+                folder=folder,
+                most=MOST_FILES,
+            )
+    return files
+
+
+def _cache_around(folder: Path) -> Path | None:
+    """The folder of a data set in the hub's cache, of whose revisions this one is."""
+    is_revision = folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir()
+    return folder.parent.parent if is_revision else None
+
+
+# Files that are no text in UTF-8: refused by their first bytes, in words that name what they are.
+
+LOOKED_AT = 8192
+"""Bytes from the beginning of a file that tell text from everything else."""
+_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "PNG"),
+    (b"\xff\xd8\xff", "JPEG"),
+    (b"GIF8", "GIF"),
+    (b"RIFF", "RIFF"),
+    (b"%PDF-", "PDF"),
+    (b"SQLite format 3\x00", "SQLite"),
+    (b"\xd0\xcf\x11\xe0", "Excel/Word"),
+    (b"\x7fELF", "ELF"),
+    (b"\x89HDF", "HDF5"),
+)
+_ARCHIVES = (b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf", b"\x28\xb5\x2f\xfd", b"Rar!")
+_UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def refuse_binary(beginning: bytes) -> None:
+    """Refuse (`Refusal`) a file whose first `LOOKED_AT` bytes are no text.
+
+    Text in another encoding of one byte, such as Latin-1, passes: its rows are refused one by one, each with
+    the byte that is not UTF-8.
+    """
+    if beginning.startswith(_UTF_16) or _is_half_nul(beginning):
+        raise Refusal(
+            "file_not_utf8", _("The file is in UTF-16, not in UTF-8. Save it in UTF-8."), field="file"
+        )
+    if beginning.startswith(_ARCHIVES) and not _is_utf_8(beginning):
+        raise Refusal(
+            "file_is_archive", _("The file is an archive. Unpack it, and take one file of it."), field="file"
+        )
+    for magic, kind in _KINDS:
+        if beginning.startswith(magic) and (_CONTROL.search(beginning) or not _is_utf_8(beginning)):
+            raise Refusal(
+                "file_is_binary",
+                _(
+                    "The file is binary (%(kind)s), not text with rows. "
+                    "Upload JSON Lines, JSON or CSV in UTF-8."
+                ),
+                field="file",
+                kind=kind,
+            )
+    if _CONTROL.search(beginning) and not _is_utf_8(beginning):
+        raise Refusal(
+            "file_is_binary",
+            _("The file is binary, not text with rows. Upload JSON Lines, JSON or CSV in UTF-8."),
+            field="file",
+        )
+
+
+def _is_half_nul(beginning: bytes) -> bool:
+    """Return True where every second byte is NUL: Latin script in UTF-16 without its mark."""
+    even, odd = beginning[::2], beginning[1::2]
+    return len(odd) >= 4 and any(
+        half.count(0) > 0.9 * len(half) and other.count(0) < 0.1 * len(half)
+        for half, other in ((even, odd), (odd, even))
+    )
+
+
+def _is_utf_8(beginning: bytes) -> bool:
+    try:
+        # A character may be cut in two by the end of what is looked at.
+        codecs.getincrementaldecoder("utf-8")().decode(beginning, final=len(beginning) < LOOKED_AT)
+    except UnicodeDecodeError:
+        return False
+    return True
+
 
 NumberedRow = tuple[int, Row | FieldError]
 """The number of a row, from 1, and the row, or why it is none."""

@@ -9,20 +9,21 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, Verdict
-from annotation.exchange.formats import chats, fields, verdicts
+from annotation.exchange.formats import fields, verdicts
 from annotation.exchange.formats.columns import MOST_ANSWERS, RATING, REFERENCE, TAG, by_name
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
     Reader,
     Row,
     dense,
+    ranks_by_place,
     verdict_of,
 )
 from annotation.exchange.formats.verdicts import Reading
+from annotation.record.judgment import RatingPart
 
 PROMPT_READS = {
     "prompt": "the prompt",
@@ -86,7 +87,7 @@ def completions_of(
 
 def messages_of(row: Row) -> list[dict[str, str]]:
     """Return the prompt of a part of a nested row."""
-    return chats.prompt_of(by_name(row)[0])
+    return fields.prompt_of(by_name(row)[0])
 
 
 def prompt_parts(row: Row) -> dict[str, Any]:
@@ -112,19 +113,18 @@ def _context(value: Any) -> Iterator[dict[str, Any]]:
 
 def judgment_parts(row: Row) -> dict[str, Any]:
     """Return the fields of a judgment besides its verdict: annotator, comment, time, seconds."""
-    seconds = fields.number(row.get("seconds"))
     return {
         "annotator": fields.person(row.get("annotator"), "annotator"),
         "comment": fields.optional_text(row.get("comment"), "comment"),
         "created_at": fields.moment(row.get("created_at"), "created_at"),
-        "active_seconds": int(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None,
+        "active_seconds": fields.measured_seconds(fields.number(row.get("seconds"))),
     }
 
 
-def ratings_of(row: Row, role: str, completion: int) -> Iterator[ImportedRating]:
+def ratings_of(row: Row, role: str, completion: int) -> Iterator[RatingPart]:
     """Yield the ratings of one answer, as `plans.Plan` has read them: criterion → scale and value."""
     for criterion, (scale, value) in (row.get(role) or {}).items():
-        yield ImportedRating(completion=completion, criterion=criterion, scale=scale, value=value)
+        yield RatingPart(completion=str(completion), criterion=criterion, scale=scale, value=value)
 
 
 def _table(row: Row) -> Iterator[ImportedItem]:
@@ -137,7 +137,7 @@ def _table(row: Row) -> Iterator[ImportedItem]:
         for number, value in enumerate(answers, start=1)
     )
     yield ImportedItem(
-        messages=chats.prompt_of(row),
+        messages=fields.prompt_of(row),
         **prompt_parts(row),
         completions=completions,
         judgments=tuple(_judgments(row, completions)),
@@ -213,7 +213,7 @@ def _judgments(row: Row, completions: tuple[ImportedCompletion, ...]) -> Iterato
         return
     yield ImportedJudgment(
         verdict=verdict,
-        ranks=ranks,
+        ranks=ranks_by_place(ranks),
         strength=_strength(row.get("strength"), verdict, strength),
         ratings=ratings,
         **judgment_parts(row),

@@ -1,4 +1,6 @@
-"""TRL's dataset types, standard (texts) and conversational (messages): in and out.
+"""Preference data of training libraries: TRL, OpenAI, LLaMA-Factory, OpenRLHF and verl.
+
+TRL's dataset types, standard (texts) and conversational (messages), come in and go out.
 
 From https://huggingface.co/docs/trl/dataset_formats:
 
@@ -16,24 +18,24 @@ TRL's own separator for them, and each is marked `correct-step` or `wrong-step`.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.utils.translation import gettext as _
 
 from annotation.choices import Polarity, RatingScale, Verdict
-from annotation.exchange.formats import chats, fields
+from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import DESIRABLE, RATING
 from annotation.exchange.formats.fields import FieldError, missing_field
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedRating,
-    ImportedSpan,
+    Part,
     Reader,
     Row,
+    span_at,
 )
-from annotation.exchange.formats.segments import segments
 from annotation.exchange.formats.tables import (
     JUDGMENT_READS,
     PROMPT_READS,
@@ -51,7 +53,9 @@ from annotation.exchange.formats.writers import (
     Written,
     answer_messages,
     pairs,
+    segments,
 )
+from annotation.record.judgment import RatingPart
 
 CORRECT_STEP, WRONG_STEP = "correct-step", "wrong-step"
 STEP_SEPARATOR = "\n"
@@ -77,7 +81,7 @@ def preference(row: Row, prompt: list[dict[str, str]], chosen: str, rejected: st
         judgments=(
             ImportedJudgment(
                 verdict=Verdict.RANKED,
-                ranks=(1, 2),
+                ranks={"0": 1, "1": 2},
                 strength=None if strength in (None, "") else fields.whole_number(strength, "strength"),
                 **judgment_parts(row),
             ),
@@ -92,11 +96,11 @@ def _source(row: Row, name: str) -> str:
 def _preference(row: Row) -> Iterator[ImportedItem]:
     chosen, rejected = (_chat_or_text(fields.required(row, name)) for name in ("chosen", "rejected"))
     if any(row.get(name) not in (None, "") for name in _TEXT_KINDS):
-        prompt = chats.prompt_of(row)
+        prompt = fields.prompt_of(row)
         prompt, chosen, rejected = _parted(prompt, _after(prompt, chosen), _after(prompt, rejected))
     else:
         prompt, chosen, rejected = _implicit(chosen, rejected)
-        prompt = chats.with_system(row.get("system"), prompt)
+        prompt = fields.with_system(row.get("system"), prompt)
     yield preference(row, prompt, fields.answer(chosen, "chosen"), fields.answer(rejected, "rejected"))
 
 
@@ -154,7 +158,7 @@ def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, An
 def _answered(row: Row) -> tuple[list[dict[str, str]], str]:
     """The prompt of a row and the one answer to it: a completion, or the last message of its chat."""
     if row.get("completion") in (None, ""):
-        chat = chats.chat_of(row)
+        chat = fields.chat_of(row)
         if chat[-1]["role"] != "assistant" or len(chat) < 2:
             raise missing_field("completion")
         return fields.prompt(chat[:-1], "messages"), chat[-1]["content"]
@@ -169,7 +173,7 @@ def _answered(row: Row) -> tuple[list[dict[str, str]], str]:
             field="completion",
             count=len(value),
         )
-    prompt = chats.prompt_of(row)
+    prompt = fields.prompt_of(row)
     return prompt, fields.answer(_after(prompt, value), "completion")
 
 
@@ -178,8 +182,8 @@ def _unpaired(row: Row) -> Iterator[ImportedItem]:
     ratings = tuple(ratings_of(row, RATING, 0))
     if not ratings and RATING not in row and (label := row.get("label")) is not None:
         ratings = (
-            ImportedRating(
-                completion=0,
+            RatingPart(
+                completion="0",
                 criterion=DESIRABLE,
                 scale=RatingScale.THUMBS,
                 value=int(fields.truth(label, "label")),
@@ -200,7 +204,7 @@ def _unpaired(row: Row) -> Iterator[ImportedItem]:
 
 
 def _prompt_only(row: Row) -> Iterator[ImportedItem]:
-    yield ImportedItem(messages=chats.prompt_of(row), **prompt_parts(row))
+    yield ImportedItem(messages=fields.prompt_of(row), **prompt_parts(row))
 
 
 def _prompt_completion(row: Row) -> Iterator[ImportedItem]:
@@ -225,15 +229,16 @@ def _stepwise(row: Row) -> Iterator[ImportedItem]:
             steps=len(steps),
         )
     texts = [fields.text(step, f"completions[{number}]") for number, step in enumerate(steps)]
+    text = STEP_SEPARATOR.join(texts)
     spans, start = [], 0
     for number, (step, label) in enumerate(zip(texts, labels, strict=True)):
         category = CORRECT_STEP if fields.truth(label, f"labels[{number}]") else WRONG_STEP
-        spans.append(ImportedSpan(completion=0, category=category, start=start, end=start + len(step)))
+        spans.append(span_at(0, text, category, start, start + len(step)))
         start += len(step) + len(STEP_SEPARATOR)
     yield ImportedItem(
-        messages=chats.prompt_of(row),
+        messages=fields.prompt_of(row),
         **prompt_parts(row),
-        completions=(ImportedCompletion(text=STEP_SEPARATOR.join(texts)),),
+        completions=(ImportedCompletion(text=text),),
         judgments=(ImportedJudgment(verdict=Verdict.NOT_ASKED, spans=tuple(spans), **judgment_parts(row)),),
     )
 
@@ -344,6 +349,158 @@ def _has_prompt(row: Row) -> bool:
 
 
 _NO_ANSWERS = {"answer_1", "answer_2"}
+# OpenAI's rows for fine-tuning: in and out.
+#
+# From https://platform.openai.com/docs/guides/supervised-fine-tuning and …/direct-preference-optimization:
+#
+# - `openai-messages`, `{"messages": […]}` that end with the assistant's answer to imitate. Out, earlier
+# answers have `weight` 0: each of them has a row of its own, so the last turn alone is trained on. In, the
+# last answer is the reference of the prompt before it, because nobody compared it with another. A row that
+# ends with the user's message is a prompt alone.
+# - `openai-preference`: `input.messages` with `preferred_output` and `non_preferred_output`, one assistant
+# message each.
+#
+# `developer`, the newer name of the system message, is read as `system`. A row with tool calls is refused:
+# `traces` reads those.
+
+_BESIDE_MESSAGES = {"messages", "tools", "functions", "parallel_tool_calls", "metadata"}
+_PAIR = ("preferred_output", "non_preferred_output")
+
+
+def _messages(row: Row) -> Iterator[ImportedItem]:
+    chat = _chat(fields.required(row, "messages"), "messages")
+    if chat[-1]["role"] != "assistant":
+        yield ImportedItem(messages=fields.prompt(chat, "messages"))
+    elif len(chat) == 1:
+        raise FieldError(
+            "prompt_missing",
+            _("There is only an answer. Write the message that it answers before it."),
+            field="messages",
+        )
+    elif _is_not_to_learn(row):
+        yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"))
+    else:
+        yield ImportedItem(messages=fields.prompt(chat[:-1], "messages"), references=[chat[-1]["content"]])
+
+
+def _is_not_to_learn(row: Row) -> bool:
+    """True where the last answer has the weight 0: it is not to be imitated."""
+    listed = row.get("messages")
+    last = listed[-1] if isinstance(listed, list) and listed else None
+    return isinstance(last, Mapping) and last.get("weight") in (0, "0")
+
+
+def _survey(row: Row) -> Iterator[Part]:
+    if _is_not_to_learn(row):
+        yield Part("messages[].weight", 0, "not_read", "an answer with the weight 0 is no reference")
+
+
+def _openai_preference(row: Row) -> Iterator[ImportedItem]:
+    request = fields.object_of(fields.required(row, "input"), "input")
+    messages = fields.prompt(_chat(request.get("messages"), "input.messages"), "input.messages")
+    chosen, rejected = (fields.answer(_chat(fields.required(row, name), name), name) for name in _PAIR)
+    item = preference(
+        {"annotator": row.get("annotator"), "created_at": row.get("created_at")}, messages, chosen, rejected
+    )
+    yield replace(item, metadata={name: value for name, value in request.items() if name != "messages"})
+
+
+def _chat(value: Any, where: str) -> list[dict[str, str]]:
+    listed = fields.items_of(value, where)
+    for number, message in enumerate(listed):
+        if isinstance(message, Mapping) and (
+            message.get("tool_calls") or message.get("role") in ("tool", "function")
+        ):
+            raise FieldError(
+                "tool_called",
+                _("The message calls a tool. Choose the format openai_traces."),
+                field=f"{where}[{number}]",
+            )
+    renamed = [
+        {**turn, "role": "system"} if isinstance(turn, dict) and turn.get("role") == "developer" else turn
+        for turn in listed
+    ]
+    return fields.messages(renamed, where)
+
+
+def _message_rows(record: Record, scene: Scene) -> Written:
+    for row in sft_rows(record, scene):
+        if isinstance(row, Dropped):
+            yield row
+        else:
+            yield {"messages": [*(_unweighted(message) for message in row["prompt"]), *row["completion"]]}
+
+
+def _unweighted(message: Mapping[str, str]) -> dict[str, Any]:
+    return {**message, "weight": 0} if message["role"] == "assistant" else dict(message)
+
+
+def _preference_rows(record: Record, scene: Scene) -> Written:
+    for row in preference_rows(record, scene):
+        if isinstance(row, Dropped):
+            yield row
+        else:
+            yield {
+                "input": {"messages": row["prompt"]},
+                "preferred_output": row["chosen"],
+                "non_preferred_output": row["rejected"],
+            }
+
+
+# LLaMA-Factory's preference files in the form of ShareGPT, which axolotl reads too: out.
+#
+# From `data/dpo_en_demo.json` of https://github.com/hiyouga/LLaMA-Factory: `conversations` of `from`
+# (`human`, `gpt`) and `value`, `chosen` and `rejected` as one message of `gpt` each, and `system`.
+# `trl-preference` reads them.
+
+_FROM = {"user": "human", "assistant": "gpt"}
+
+
+def _llama_factory_rows(record: Record, scene: Scene) -> Written:
+    system = next((m["content"] for m in record["messages"] if m["role"] == "system"), "")
+    conversations = [
+        {"from": _FROM[message["role"]], "value": message["content"]}
+        for message in record["messages"]
+        if message["role"] != "system"
+    ]
+    for pair in pairs(record):
+        if isinstance(pair, Dropped):
+            yield pair
+        else:
+            chosen, rejected = ({"from": "gpt", "value": completion["text"]} for completion in pair)
+            yield {
+                "conversations": conversations,
+                "chosen": chosen,
+                "rejected": rejected,
+                **({"system": system} if system else {}),
+            }
+
+
+# OpenRLHF's preference pairs in Parquet: out.
+#
+# `openrlhf/datasets/reward_dataset.py` of https://github.com/OpenRLHF/OpenRLHF (messages, with
+# `--apply_chat_template --prompt_key prompt`).
+
+
+def _openrlhf_rows(record: Record, scene: Scene) -> Written:
+    for row in preference_rows(record, scene):
+        yield row if isinstance(row, Dropped) else {**row, "margin": record["strength"] or 0}
+
+
+# Prompts in Parquet for verl: out. `docs/preparation/prepare_data.rst` of https://github.com/volcengine/verl.
+
+
+def _verl_rows(record: Record, scene: Scene) -> Written:
+    references = record["references"]
+    yield {
+        "data_source": f"rondo/{scene.slug}",
+        "prompt": record["messages"],
+        "ability": (record["tags"] or ["chat"])[0],
+        "reward_model": {"style": "rule" if references else "model", "ground_truth": (references or [""])[0]},
+        "extra_info": {"split": record["split"], "index": record["prompt"]},
+    }
+
+
 READERS = (
     Reader(
         name="trl-preference",
@@ -383,7 +540,7 @@ READERS = (
         matches=lambda row: (
             RATING in row
             and not _NO_ANSWERS & row.keys()
-            and ("completion" in row or ("prompt" not in row and chats.is_answered(row.get("messages"))))
+            and ("completion" in row or ("prompt" not in row and fields.is_answered(row.get("messages"))))
         ),
         is_tabular=True,
         reads={
@@ -409,6 +566,28 @@ READERS = (
         matches=lambda row: set(row) == {"prompt"},
         is_tabular=True,
         reads=PROMPT_READS,
+    ),
+    Reader(
+        name="openai-preference",
+        sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
+        read=_openai_preference,
+        matches=lambda row: {"input", *_PAIR} <= row.keys(),
+        reads={
+            "input": "the prompt",
+            "preferred_output": "the better response",
+            "non_preferred_output": "the other response",
+            "annotator": "the annotator",
+            "created_at": "the time of the annotation",
+        },
+        completion_fields=_PAIR,
+    ),
+    Reader(
+        name="openai-messages",
+        sentence="OpenAI's chats: messages whose last answer becomes the prompt's reference.",
+        read=_messages,
+        matches=lambda row: row.keys() <= _BESIDE_MESSAGES and fields.is_plain(row.get("messages")),
+        reads={"messages": "the prompt, and its last answer as a reference"},
+        survey=_survey,
     ),
 )
 WRITERS = (
@@ -444,5 +623,59 @@ WRITERS = (
         has_steps=True,
         carries="steps: those that are labelled, else the segments by which spans are rewarded",
         loses="annotations without spans",
+    ),
+    Writer(
+        name="openai-messages",
+        sentence="OpenAI's chats: demonstrations and corrections, else the preferred answers.",
+        container="jsonl",
+        rows=_message_rows,
+        carries="demonstrations, corrections, preferred responses; read back, a response is a reference",
+        loses="everything else",
+    ),
+    Writer(
+        name="openai-preference",
+        sentence="OpenAI's preference fine-tuning: input, preferred_output, non_preferred_output.",
+        container="jsonl",
+        rows=_preference_rows,
+        carries="decided pairs",
+        loses="ties, preferences without a winner, strength",
+    ),
+    Writer(
+        name="openrlhf",
+        sentence="Preference pairs in Parquet for OpenRLHF, the strength as margin.",
+        container="parquet",
+        rows=_openrlhf_rows,
+        columns={
+            "prompt": "messages",
+            "chosen": "messages",
+            "rejected": "messages",
+            "margin": "whole number",
+        },
+        carries="decided pairs, the strength as a margin",
+        loses="ties, preferences without a winner",
+    ),
+    Writer(
+        name="llama-factory",
+        sentence="LLaMA-Factory's preference pairs (ShareGPT): conversations, chosen, rejected.",
+        container="json",
+        rows=_llama_factory_rows,
+        carries="decided pairs",
+        loses="ties, preferences without a winner, strength",
+    ),
+    Writer(
+        name="verl",
+        sentence="Prompts in Parquet for verl's policy optimisation, with the reference as ground truth.",
+        container="parquet",
+        rows=_verl_rows,
+        columns={
+            "data_source": "text",
+            "prompt": "messages",
+            "ability": "text",
+            "reward_model": "struct:style,ground_truth",
+            "extra_info": "struct:split,index",
+        },
+        once_per_prompt=True,
+        carries="prompts with references",
+        loses="judgments; it goes out alone",
     ),
 )

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.core.serializers.json import DjangoJSONEncoder
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.forms.statistics import people_of
 from annotation.management.projects import project_named
 from annotation.statistics.page import Number, ReportPage, Row

@@ -17,13 +17,13 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import Split
 from annotation.errors import Refusal
-from annotation.exchange.dataset_folders import write_dataset_folder
 from annotation.exchange.file_exports import (
     Export,
     ExportFilters,
     dropped_line,
     require_known,
     require_rounds,
+    write_dataset_folder,
     write_parquet,
 )
 from annotation.exchange.formats.registry import WRITERS

@@ -9,7 +9,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.exchange.file_imports import import_file, plan_of
-from annotation.exchange.formats import hub
+from annotation.exchange.formats import rows
 from annotation.exchange.formats.plans import Plan, require_answers
 from annotation.exchange.formats.registry import READERS
 from annotation.management.projects import project_named
@@ -87,8 +87,8 @@ class Command(BaseCommand):
 
     def _import(self, options: dict[str, Any]) -> None:
         path = Path(options["file"])
-        if not path.exists() and (dataset := hub.hub_id(options["file"])):
-            path = hub.fetch(dataset)
+        if not path.exists() and (dataset := rows.hub_id(options["file"])):
+            path = rows.fetch(dataset)
         mapping: dict[str, list[str]] = {}
         for option in options["map"]:
             ours, theirs = _parted(option, "--map", "OURS=THEIRS", "prompt=question")

@@ -36,7 +36,13 @@ from annotation.models import (
     RankedCompletion,
 )
 from annotation.selectors.annotator_work import shown_to_annotator
-from annotation.selectors.tables.filters import (
+from annotation.selectors.tables.search import matching
+from annotation.selectors.tables.table import (
+    Action,
+    Cell,
+    Column,
+    Filter,
+    Table,
     agree_less,
     agreements,
     annotated_by,
@@ -57,8 +63,6 @@ from annotation.selectors.tables.filters import (
     with_category,
     with_response_of,
 )
-from annotation.selectors.tables.search import matching
-from annotation.selectors.tables.table import Action, Cell, Column, Filter, Table
 
 _TEXT_LENGTH = 120
 

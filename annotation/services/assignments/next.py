@@ -23,7 +23,7 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import AnnotatorTally, Assignment, Comparison, Membership, Project, Review, User
 from annotation.selectors import access, eligibility
 from annotation.selectors.allocation import allotted_to
-from annotation.services.assignments import randomness
+from annotation.services.assignments import display_order
 from annotation.services.assignments.leases import (
     MOST_HELD,
     expire_leases,
@@ -234,7 +234,7 @@ def draw_retest(project: Project, annotator: User, turn: Turn) -> Assignment | N
     waiting = [assignment for assignment in lain if not assignment.came_back]
     if not waiting:
         return None
-    place = randomness.number_below(
+    place = display_order.number_below(
         len(waiting), "retest", project=project, annotator=annotator, turn=turn.number
     )
     return waiting[place]
@@ -438,7 +438,7 @@ class _Hand:
         return _Lost() if slot is None else self._lease(comparison, slot=slot, arm=arm)
 
     def _control(self, comparison: Comparison) -> Comparison:
-        start = randomness.number_below(
+        start = display_order.number_below(
             _SHUFFLE_NUMBERS,
             "control-start",
             project=self.project,
@@ -455,7 +455,7 @@ class _Hand:
         return drawn or comparison
 
     def _happens(self, share: float, what: str) -> bool:
-        return randomness.happens(
+        return display_order.happens(
             share, what, project=self.project, annotator=self.annotator, turn=self.turn.number
         )
 

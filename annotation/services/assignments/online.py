@@ -21,7 +21,7 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.services.assignments.acquisition import write_scores
-from annotation.services.jobs.locks import alone
+from annotation.services.jobs.claims import alone
 from annotation.services.jobs.messages import send, send_after_commit
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _update(project: Project) -> None:
 
 def _read_features(arrays: ProjectArrays) -> None:
     """Read features that are stored, and compute and store those that are not."""
-    from annotation.acquisition.arrays import read_stored, unread
-    from annotation.acquisition.text_features import SPACE, features_of
+    from annotation.acquisition.arrays import SPACE, features_of, read_stored, unread
 
     missing = sorted(read_stored(arrays, unread(arrays)))
     for start in range(0, len(missing), _WRITTEN_AT_ONCE):
@@ -159,7 +158,7 @@ def _outlook(project: Project, arrays: ProjectArrays, posterior: Posterior, rand
     """Return the learning curve with what the next annotations are worth, and what the strategy saved."""
     import numpy as np
 
-    from annotation.acquisition.outlook import outlook_of, random_labels_worth
+    from annotation.acquisition.posterior import outlook_of, random_labels_worth
 
     judgments = sorted(arrays.rankings)
     features = arrays.features()

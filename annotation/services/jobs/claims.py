@@ -1,5 +1,7 @@
 """Claims: exclusive ownership of a job by one worker. Every write is a guarded UPDATE."""
 
+import contextlib
+import fcntl
 import logging
 import os
 import socket
@@ -9,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TypeVar
 
 from django.conf import settings
@@ -18,6 +21,32 @@ from django.db.models.functions import Now
 
 from annotation.models.jobs import Claimable, Job
 from annotation.selectors.jobs import project_is_full
+
+# Locks of one machine: one process at a time does what a database row does not claim.
+
+
+@contextlib.contextmanager
+def alone(kind: str, project_id: int) -> Iterator[bool]:
+    """Yield True where no other process of the machine does this kind of work for the project.
+
+    It saves work, no more: on another machine the same may run.
+    """
+    path = lock_file(kind, project_id)
+    with path.open("a") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def lock_file(kind: str, project_id: int) -> Path:
+    """Return the path of a lock, in a folder that exists."""
+    path = Path(settings.RONDO_HOME) / kind / f"{project_id}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """A job from its claim to its end, whatever happens in between."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
@@ -11,11 +12,12 @@ from django.db import OperationalError, transaction
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils import timezone, translation
+from django.utils.translation import gettext as _
 
 from annotation.choices import JobState, NotificationKind
 from annotation.errors import Refusal, Unavailable
 from annotation.models.jobs import Claimable
-from annotation.services.inbox.notifications import Event, notify_managers
+from annotation.services.inbox import Event, notify_managers
 from annotation.services.jobs.claims import (
     ClaimLostError,
     Heartbeat,
@@ -24,6 +26,41 @@ from annotation.services.jobs.claims import (
     name_of,
     release,
 )
+
+# Free space where Rondo keeps its files. Below the setting, what writes much waits; labelling goes on.
+
+
+class DiskFull(Unavailable):
+    """Too little of the disk is free for what would write much."""
+
+
+def free_bytes() -> int | None:
+    """Return the free bytes below RONDO_HOME; None if unknown."""
+    try:
+        return shutil.disk_usage(settings.RONDO_HOME).free
+    except OSError:
+        return None
+
+
+def is_low() -> bool:
+    """Return whether less is free than `RONDO_LEAST_FREE_MB` says."""
+    free = free_bytes()
+    return free is not None and free < settings.RONDO_LEAST_FREE_MB << 20
+
+
+def sentence() -> str:
+    """Return what waits for room, and how much there is."""
+    return _(
+        "The disk is nearly full: %(free)s MB are free, and uploads, sampling and training need "
+        "%(least)s MB. They wait until there is room; labelling goes on."
+    ) % {"free": (free_bytes() or 0) >> 20, "least": settings.RONDO_LEAST_FREE_MB}
+
+
+def refuse_without_room() -> None:
+    """Raise `DiskFull` where the disk is nearly full."""
+    if is_low():
+        raise DiskFull("disk_full", sentence())
+
 
 logger = logging.getLogger(__name__)
 

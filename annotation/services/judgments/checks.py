@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from typing import Any
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from annotation.agreement.records import K, unordered_among
 from annotation.choices import SCALE_VALUES, CategoryScope, RatingScale, Verdict
@@ -31,9 +33,26 @@ from annotation.record.judgment import (
     StepLabelPart,
 )
 from annotation.selectors.configuration import configuration_of
-from annotation.services.judgments.incomplete import Incomplete
-from annotation.text.edits import applied
-from annotation.text.rewrites import changing, is_faithful
+from annotation.text.edits import applied, changing, is_faithful
+
+# Missing parts of an annotation, in words: form, service and API say it alike.
+#
+# static/js/label.js and label-answers.js say the same before anything is sent; a test holds them to this
+# table.
+
+
+class Incomplete(Enum):
+    """One thing that is missing, and the sentence that asks for it."""
+
+    PAIR = gettext_lazy("Choose the better response, or a no-preference option.")
+    RANKING = gettext_lazy("Rank the responses, or choose a no-preference option.")
+    SEEN = gettext_lazy("Confirm that you reviewed it, or choose “cannot judge”.")
+    RATINGS = gettext_lazy("Rate the responses, or choose “cannot judge”.")
+    DEMONSTRATION = gettext_lazy("Write your own response, or choose “cannot judge”.")
+
+    def __str__(self) -> str:
+        return str(self.value)
+
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 

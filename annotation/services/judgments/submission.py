@@ -4,37 +4,102 @@ import uuid
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, Purpose, ReviewReason, Role
+from annotation.choices import (
+    SPENT_STATES,
+    AssignmentState,
+    HelpArm,
+    Purpose,
+    ReviewReason,
+    Role,
+    WithholdingState,
+)
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, NotAllowed, Refusal
 from annotation.models import (
     Assignment,
     Comparison,
     Completion,
     Guideline,
+    HelpReveal,
+    HelpSettings,
     ItemFlag,
     Judgment,
     Project,
     RubricVersion,
     User,
+    Withholding,
 )
 from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
-from annotation.services.assignments.leases import expire_leases_now_and_then, settle_qualification
-from annotation.services.assignments.next import assign_next_in_transaction
+from annotation.selectors.suggestions import open_reveal_of, suggestions_for
+from annotation.services.assignments import display_order
+from annotation.services.assignments.leases import (
+    expire_leases_now_and_then,
+    held_by,
+    lease,
+    settle_qualification,
+)
+from annotation.services.assignments.next import QUEUE_ORDER, assign_next_in_transaction
 from annotation.services.assignments.online import note_judgment
 from annotation.services.assignments.slots import Turn, count_submission, retake_slot, take_turn
-from annotation.services.judgments.checks import check_answer
+from annotation.services.judgments.checks import check_answer, check_rubric_scores
 from annotation.services.judgments.drafts import discard_draft
 from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality.agreement import record_agreement_after
 from annotation.services.quality.reviews import open_review, review_after_judgment
-from annotation.services.suggestions.reveals import open_reveal, refuse_while_open
 from annotation.services.webhooks import tell_of_judgment
+
+# The first pass over a comparison with suggestions: its arm, and what waits for the final pass.
+
+
+def open_reveal(*, judgment: Judgment, assignment: Assignment) -> HelpReveal | None:
+    """Begin the experiment after a first pass; None where the comparison takes no part in it.
+
+    Call it in the transaction that writes the first judgment. The arm hangs on the server's key, the
+    annotator and the comparison alone: asking again cannot change it. Retests, qualification and gold items
+    with feedback take no part: they measure annotators by what they know without help.
+    """
+    comparison = assignment.comparison
+    project = comparison.project
+    if not project.has_help or judgment.supersedes_id is not None:
+        return None
+    is_known = comparison.purpose == Purpose.GOLD and not project.gold_feedback
+    takes_part = comparison.purpose == Purpose.WORK or is_known
+    if not takes_part or assignment.retest_of_id is not None or not judgment.blind:
+        return None
+    if not suggestions_for(comparison):
+        return None
+    arm = arm_of(project=project, annotator=judgment.annotator, comparison_id=comparison.pk)
+    return HelpReveal.objects.create(
+        assignment=assignment,
+        arm=arm,
+        first_judgment=judgment,
+        finished_at=timezone.now() if arm == HelpArm.CONTROL else None,
+    )
+
+
+def arm_of(*, project: Project, annotator: User, comparison_id: int) -> HelpArm:
+    """Return the arm of an annotator for a comparison, drawn with the server's key."""
+    share = HelpSettings.objects.values_list("control_share", flat=True).get(project=project)
+    without = display_order.happens(share, "help", project=project, annotator=annotator, turn=comparison_id)
+    return HelpArm.CONTROL if without else HelpArm.HELPED
+
+
+def refuse_while_open(assignment: Assignment, current: Judgment | None) -> None:
+    """Refuse a change of the first pass while suggestions wait for decisions."""
+    if current is None or not assignment.comparison.project.has_help:
+        return
+    if open_reveal_of(assignment) is not None:
+        raise InvalidAnswer(
+            "suggestions_undecided",
+            _("Decide on the suggestions for this comparison first."),
+            field="suggestions",
+        )
 
 
 def submit_judgment(
@@ -319,3 +384,101 @@ def submit_and_get_next(
     except IntegrityError:
         submit_judgment(**answered)
         return None
+
+
+# Annotators that are programs: they take comparisons beside people, never in their place.
+#
+# A machine's assignment holds no slot, as those of gold and retests do: whatever it judges, as many people
+# judge the comparison as before. What people are shown, and what is counted of them, knows nothing of it.
+
+
+def create_machine(*, name: str) -> User:
+    """A user in whose name a program judges. It cannot sign in, and has no part in any project."""
+    machine = User(
+        username=f"machine-{uuid.uuid4().hex[:16]}", first_name=name[:150], is_active=False, is_machine=True
+    )
+    machine.set_unusable_password()
+    machine.save()
+    return machine
+
+
+def unjudged_by(machine: User, project: Project, *, round_number: int | None = None) -> QuerySet[Comparison]:
+    """Return comparisons of a round that an AI annotator has not had, in no order. None is the newest round.
+
+    Also what they have judged already: that is where the two can be compared.
+    """
+    had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=machine, state__in=SPENT_STATES)
+    kept_back = Withholding.objects.filter(comparison=OuterRef("pk")).exclude(state=WithholdingState.RELEASED)
+    return Comparison.objects.filter(
+        ~Exists(had),
+        ~Exists(kept_back),
+        project=project,
+        purpose=Purpose.WORK,
+        round_number=access.current_round(project) if round_number is None else round_number,
+        size__gte=2,
+    )
+
+
+def lease_to_machine(
+    *, project: Project, machine: User, round_number: int | None = None
+) -> Assignment | None:
+    """Lease the next comparison of a round to a machine, or give the one that it holds. None when nothing is
+    left. The round is the newest where none is named.
+
+    In the order in which people get them. It is shown the answers as they were recorded: which order it is
+    asked in is the caller's to turn round, and no turn of people's orders is used up.
+    """
+    _require_machine(machine)
+    with transaction.atomic():
+        take_turn(project_id=project.pk, annotator_id=machine.pk)
+        if held := held_by(machine, project):
+            return held[0]
+        unjudged = unjudged_by(machine, project, round_number=round_number)
+        comparison = unjudged.select_related("prompt").order_by(*QUEUE_ORDER).first()
+        if comparison is None:
+            return None
+        comparison.project = project
+        recorded = list(comparison.candidates.order_by("index").values_list("completion_id", flat=True))
+        return lease(comparison, machine, slot=None, display_order=recorded)
+
+
+def judge_as_machine(
+    *,
+    assignment: Assignment,
+    machine: User,
+    answer: JudgmentRecord,
+    guideline: Guideline | None,
+    rubric: RubricVersion | None = None,
+) -> Judgment:
+    """Store what a machine says of its assignment. Twice is once: the second time returns the first.
+
+    Refuses an answer that contradicts itself. A machine is asked for its verdict and its comment, whatever
+    else the project asks of people; no review follows, and no tally of people changes. Its rubric scores are
+    by the criteria of `rubric`.
+    """
+    _require_machine(machine)
+    if assignment.annotator_id != machine.pk:
+        raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
+    with transaction.atomic():
+        take_turn(project_id=assignment.comparison.project_id, annotator_id=machine.pk)
+        if (judged := access.current_judgment(assignment)) is not None:
+            return judged
+        checked = check_answer(comparison=assignment.comparison, answer=answer, imported=True)
+        check_rubric_scores(checked.rubric_scores, list(map(str, assignment.display_order)), rubric)
+        judgment = write_judgment(
+            assignment=assignment,
+            answer=checked,
+            # The assignment is judged once, so its own key is as good as one that is drawn.
+            idempotency_key=uuid.uuid5(machine.pseudonym, f"assignment {assignment.pk}"),
+            guideline=guideline,
+            rubric=rubric,
+        )
+        assignment.state = AssignmentState.SUBMITTED
+        assignment.closed_at = timezone.now()
+        assignment.save(update_fields=["state", "closed_at"])
+        return judgment
+
+
+def _require_machine(user: User) -> None:
+    if not user.is_machine:
+        raise NotAllowed("people_use_the_screen", _("People judge on the labelling screen."))

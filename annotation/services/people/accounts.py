@@ -23,7 +23,7 @@ from annotation.models import AnnotatorTally, Assignment, AuditEntry, Draft, Use
 from annotation.selectors.personal_data import pointing_at_people
 from annotation.services.assignments.leases import release_assignment
 from annotation.services.audit import record
-from annotation.services.inbox.mail import absolute, deliver
+from annotation.services.inbox import absolute, deliver
 
 _WRITTEN_TOGETHER = (
     frozenset({"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"}),

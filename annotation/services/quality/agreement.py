@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Q
 
 from annotation.agreement.readings import agreeing_share, by_comparison
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Purpose, TaskName
 from annotation.models import Comparison, Judgment
 from annotation.selectors.judged import judged_in

@@ -22,7 +22,7 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to
-from annotation.services.assignments import randomness
+from annotation.services.assignments import display_order
 from annotation.services.judgments.checks import check_ranks
 from annotation.services.texts.comparisons import NewComparison, checked_ids, write_comparison
 
@@ -138,7 +138,9 @@ def next_gold_item(*, project: Project, annotator: User, turn: int) -> Compariso
     )
     if not left:
         return None
-    place = randomness.number_below(len(left), "gold-item", project=project, annotator=annotator, turn=turn)
+    place = display_order.number_below(
+        len(left), "gold-item", project=project, annotator=annotator, turn=turn
+    )
     return Comparison.objects.select_related("prompt").get(pk=left[place])
 
 

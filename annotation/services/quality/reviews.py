@@ -15,7 +15,7 @@ from annotation.errors import InvalidAnswer, NotAllowed, Refusal
 from annotation.models import Assignment, Comparison, Judgment, Review, User
 from annotation.selectors import access
 from annotation.selectors.reviews import judgments_that_count, not_annotated_by
-from annotation.services.inbox.notifications import Event, notify
+from annotation.services.inbox import Event, notify
 from annotation.services.judgments.checks import check_ranks
 
 _URGENCY = {

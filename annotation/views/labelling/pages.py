@@ -1,19 +1,29 @@
 """The labelling screen: open, submit, skip, report, renew and revise a comparison."""
 
-from django.http import HttpResponse
+import json
+import uuid
+from typing import Any
+
+from django.http import HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_POST, require_safe
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django_htmx.http import retarget
 
 from annotation.choices import AssignmentState, Role
-from annotation.errors import AnsweredElsewhere, LeaseLost, Refusal
+from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, Refusal
 from annotation.forms import Entered, FlagForm, JudgmentForm, SkipForm
-from annotation.models import Assignment, Project
+from annotation.forms.final_pass import decisions_in
+from annotation.models import Assignment, Continuation, Draft, HelpReveal, Project
 from annotation.selectors import access as selectors
 from annotation.selectors.suggestions import oldest_open_reveal, open_reveal_of
+from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.leases import renew_lease, skip_assignment
 from annotation.services.assignments.next import assign_ahead, assign_next
+from annotation.services.judgments.drafts import DraftConflict, continue_response, is_offered, save_draft
 from annotation.services.judgments.submission import flag_item, submit_and_get_next, submit_judgment
+from annotation.services.suggestions import finish_help
 from annotation.views.access import Request, own_assignment, project_page
 from annotation.views.labelling.flow import (
     doubts_left,
@@ -206,3 +216,150 @@ def _judgment_begun_with(request: Request) -> int | None:
     """Return the judgment that the page started from: 0 for none, None if the page does not say."""
     judgment = request.POST.get("stands_on", "")
     return int(judgment) if judgment.isdecimal() else None
+
+
+# Continuations of rewritten responses on the labelling screen.
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.ANNOTATOR)
+def continuation(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Tell whether a model can continue, or have it continue a response. For the annotator who has it.
+
+    JSON. GET: `offered`, and a `message` where it is not. POST with `candidate` and `prefix`: the
+    continuation's `id` and `text`; 422 with a `message`. Neither names the model or its settings.
+    """
+    assignment = own_assignment(request, project, pk)
+    if request.method != "POST":
+        offered = is_offered(assignment)
+        message = "" if offered else _("No model is served that could continue. Write the rest yourself.")
+        return JsonResponse({"offered": offered, "message": message})
+    completion = tokens_of(assignment).get(request.POST.get("candidate", ""))
+    if completion is None:
+        return JsonResponse({"message": _("There is no such response here. Reload the page.")}, status=422)
+    try:
+        written = continue_response(
+            assignment=assignment,
+            annotator=request.user,
+            completion_id=completion,
+            prefix=request.POST.get("prefix", ""),
+        )
+    except Refusal as refusal:
+        return JsonResponse({"message": refusal.message}, status=422)
+    return JsonResponse(shown(written))
+
+
+def shown(written: Continuation) -> dict[str, object]:
+    """Return what an annotator sees of a continuation."""
+    return {"id": written.pk, "text": written.text}
+
+
+# Drafts of the labelling screen.
+
+
+@require_POST
+@project_page(role=Role.ANNOTATOR)
+def draft(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Save the state of the form. For the annotator who has it.
+
+    Takes JSON: fields (name → list of values), base_version, saved_from, is_revision. Answers 200 with the
+    new version; 409 with the stored draft when it is newer; 410 when the assignment is closed; 400 when the
+    JSON is invalid.
+    """
+    assignment = own_assignment(request, project, pk)
+    try:
+        saved = save_draft(assignment=assignment, annotator=request.user, **_read(request))
+    except DraftConflict as conflict:
+        stored = _shown(conflict.stored) if conflict.stored else None
+        return JsonResponse({"message": conflict.message, "stored": stored}, status=409)
+    except LeaseLost as refusal:
+        return JsonResponse({"message": refusal.message}, status=410)
+    except InvalidAnswer as refusal:
+        return JsonResponse({"message": refusal.message}, status=400)
+    return JsonResponse(_shown(saved))
+
+
+def _read(request: Request) -> dict[str, Any]:
+    try:
+        sent = json.loads(request.body)
+        return {
+            "fields": dict(sent["fields"]),
+            "base_version": int(sent["base_version"]),
+            "saved_from": uuid.UUID(sent["saved_from"]),
+            "is_revision": sent.get("is_revision") is True,
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidAnswer(
+            "invalid_draft", _("This is no draft of a labelling page. Reload the page.")
+        ) from error
+
+
+def _shown(row: Draft) -> dict[str, Any]:
+    return {
+        "version": row.version,
+        "fields": row.fields,
+        "saved_from": str(row.saved_from),
+        "saved_at": row.saved_at.isoformat(),
+    }
+
+
+# The final pass: a submitted comparison again, with the suggestions of a model to decide on.
+
+
+@require_safe
+@project_page(role=Role.ANNOTATOR)
+def final_pass(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Show the suggestions for a submitted comparison. For the annotator who submitted it."""
+    assignment = own_assignment(request, project, pk)
+    reveal = open_reveal_of(assignment) if project.has_help else None
+    if reveal is None:
+        return redirect("label", project.slug)
+    return show_final_pass(request, project, reveal)
+
+
+@require_POST
+@project_page(role=Role.ANNOTATOR)
+def final_pass_submit(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Store the final pass with its decisions and go on. For the annotator who submitted the first."""
+    assignment = own_assignment(request, project, pk)
+    reveal = HelpReveal.objects.select_related("first_judgment").filter(assignment=assignment).first()
+    if reveal is None:
+        return redirect("label", project.slug)
+    reveal.assignment = assignment
+    entered = Entered.from_post(request.POST, assignment)
+    form = JudgmentForm(entered, request.POST, assignment=assignment)
+    doubts = doubts_left(form, assignment)
+    guideline = guideline_on_screen(request, project)
+    if form.is_valid() and not doubts:
+        try:
+            finish_help(
+                reveal=reveal,
+                annotator=request.user,
+                answer=form.answer,
+                decisions=decisions_in(request.POST),
+                idempotency_key=form.cleaned_data["idempotency_key"],
+                guideline=guideline,
+                rubric=rubric_on_screen(request, project),
+                is_applied=request.POST.get("suggestions_applied") == "1",
+            )
+        except AnsweredElsewhere as refusal:
+            if request.htmx:
+                return HttpResponse(refusal.message, status=409, content_type="text/plain; charset=utf-8")
+            return redirect("label", project.slug)
+        except Refusal as refusal:
+            form.add_refusal(refusal)
+        else:
+            return show_next(request, project, after=assignment, notice=notice_of(assignment))
+    screen = Screen(
+        project=project,
+        assignment=assignment,
+        annotator=request.user,
+        entered=entered,
+        form=form,
+        guideline=guideline,
+        doubts=doubts,
+        reveal=reveal,
+        sent=request.POST,
+    )
+    return show(request, screen, status=422)

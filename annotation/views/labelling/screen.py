@@ -35,8 +35,8 @@ from annotation.choices import (
     Verdict,
 )
 from annotation.forms import Entered, JudgmentForm, MissingRow, rating_field
-from annotation.forms.entered import step_field
 from annotation.forms.final_pass import decided_in
+from annotation.forms.judgment import step_field
 from annotation.models import (
     Assignment,
     Category,
@@ -59,7 +59,7 @@ from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_comp
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.confirmations import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
-from annotation.services.suggestions.applying import SUGGESTED_STRENGTH, ranks_of
+from annotation.services.suggestions import SUGGESTED_STRENGTH, ranks_of
 from annotation.text.attributes import attributes, escaped
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
 from annotation.text.orders import with_rest

@@ -4,10 +4,17 @@ import numpy as np
 import pytest
 
 from annotation.acquisition import bayesian
+from annotation.acquisition.arrays import DIMENSIONS, SURFACE, features_of
 from annotation.acquisition.bayesian import Pool, choose, values_of
-from annotation.acquisition.outlook import outlook_of, random_labels_worth
-from annotation.acquisition.posterior import NOBODY, Choices, choices_of, fit, fit_at
-from annotation.acquisition.text_features import DIMENSIONS, SURFACE, features_of
+from annotation.acquisition.posterior import (
+    NOBODY,
+    Choices,
+    choices_of,
+    fit,
+    fit_at,
+    outlook_of,
+    random_labels_worth,
+)
 
 
 def drawn(seed: int, count: int, size: int) -> tuple[np.ndarray, Choices, np.ndarray]:

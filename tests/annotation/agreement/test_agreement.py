@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from annotation.agreement.circles import circles_among
 from annotation.agreement.coefficients import (
     cohen_kappa,
     fleiss_kappa,
@@ -19,6 +18,7 @@ from annotation.agreement.coefficients import (
     win_share_by_position,
 )
 from annotation.agreement.estimate import Missing
+from annotation.agreement.readings import circles_among
 from annotation.agreement.shares import binomial_test, share_of, share_of_independent, wilson_interval
 
 # ── pairs ─────────────────────────────────────────────────────────────────────────────

@@ -5,8 +5,7 @@ import pytest
 
 from annotation.agreement.estimate import Missing
 from annotation.agreement.records import Span
-from annotation.agreement.spans import MarkedText, span_matches
-from annotation.agreement.unitizing import gaps_between, merged, unitizing_alpha
+from annotation.agreement.spans import MarkedText, gaps_between, merged, span_matches, unitizing_alpha
 
 C, K = 1, 2
 

@@ -12,8 +12,8 @@ from annotation.choices import ReviewReason, Verdict
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Project, Review, User, Withholding
 from annotation.services import bulk
+from annotation.services import bulk as effects
 from annotation.services.assignments.slots import take_slot
-from annotation.services.bulk import effect as effects
 from tests import factories
 from tests.refusals import refused
 

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from annotation.choices import Verdict
 from annotation.models import Project, Prompt, User
-from annotation.selectors.tables import TABLES, View, filters, search
+from annotation.selectors.tables import TABLES, View, search, table
 from annotation.selectors.tables import table as tables
 from tests import factories
 
@@ -154,7 +154,7 @@ def test_search_tags_and_rounds_find_the_same_whether_few_or_many_match(
     # The ways to a page differ by how many rows match and where they lie; the page does not.
     monkeypatch.setattr(search, "FEW", few)
     monkeypatch.setattr(search, "_COMMON", common)
-    monkeypatch.setattr(filters, "_SMALL_ROUND", few)
+    monkeypatch.setattr(table, "_SMALL_ROUND", few)
     project.overlap = 2
     project.save()
     green = factories.make_prompt(project, "How long does green tea steep?", tags=["hard"])

@@ -6,7 +6,7 @@ from django.db import connection, models
 from django.http import QueryDict
 
 from annotation.models import Project, Prompt
-from annotation.selectors.tables import TABLES, View, search, word_index
+from annotation.selectors.tables import TABLES, View, search
 from tests import factories
 
 pytestmark = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has indexes of its own")
@@ -89,5 +89,5 @@ def test_a_database_that_is_complete_is_left_alone(project: Project, django_asse
     factories.make_prompt(project, "Green tea?")
     # One for each table, index and trigger, and what SQLite was built with.
     with django_assert_max_num_queries(16) as queries:
-        word_index.ensure_word_indexes()
+        search.ensure_word_indexes()
     assert not [query["sql"] for query in queries if not query["sql"].startswith("SELECT")]

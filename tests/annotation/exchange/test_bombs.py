@@ -17,7 +17,7 @@ from pytest_django import Settings
 from annotation.errors import Refusal
 from annotation.exchange import uploads
 from annotation.exchange.file_imports import digest_of
-from annotation.exchange.formats import bounds
+from annotation.exchange.formats import rows
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.rows import read_rows
 from annotation.models import AuditEntry, FileImport, Judgment, Project, Prompt, User
@@ -96,7 +96,7 @@ def test_a_bomb_of_compressed_arrow_is_refused(tmp_path: Path):
 def test_a_file_that_compresses_well_is_read_all_the_same(tmp_path: Path):
     path = tmp_path / "votes.jsonl.gz"
     path.write_bytes(gzip.compress((ROW * 200_000).encode()))
-    assert path.stat().st_size * bounds.MOST_TIMES < len(ROW) * 200_000 < bounds.FREE_BYTES
+    assert path.stat().st_size * rows.MOST_TIMES < len(ROW) * 200_000 < rows.FREE_BYTES
     assert read(path) == 200_000
 
 
@@ -178,7 +178,7 @@ def test_the_hubs_cache_is_made_of_links_and_is_read(tmp_path: Path):
 
 
 def test_a_folder_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bounds, "MOST_FILES", 3)
+    monkeypatch.setattr(rows, "MOST_FILES", 3)
     for number in range(4):
         (tmp_path / f"{number}.jsonl").write_text(ROW)
     with pytest.raises(Refusal, match="more than 3 files"):

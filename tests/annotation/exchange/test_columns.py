@@ -18,10 +18,11 @@ from annotation.choices import Verdict
 from annotation.errors import Refusal
 from annotation.exchange.file_imports import import_file, items_of, plan_of
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.items import ImportedItem, ranks_by_place
 from annotation.exchange.formats.plans import Plan, require_answers
 from annotation.exchange.formats.rows import read_rows
 from annotation.models import Comparison, Judgment, Project, Prompt
+from tests.annotation.exchange.formats.reading import ranks_of
 
 FAST = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
@@ -71,7 +72,7 @@ def read_or_refused(
 def best(item: ImportedItem) -> str | None:
     """The text that won; None where nothing did."""
     (judgment,) = item.judgments
-    winners = [c.text for c, rank in zip(item.completions, judgment.ranks, strict=True) if rank == 1]
+    winners = [c.text for c, rank in zip(item.completions, ranks_of(judgment), strict=True) if rank == 1]
     return winners[0] if judgment.verdict == Verdict.RANKED and len(winners) == 1 else None
 
 
@@ -304,7 +305,7 @@ def test_the_best_of_three_leaves_the_others_unordered(
     tmp_path: Path, row: dict[str, Any], ranks: tuple[int, ...]
 ):
     (item,) = read(tmp_path, [{"prompt": "Tea?", "answer_1": "a", "answer_2": "b", "answer_3": "c", **row}])
-    assert item.judgments[0].ranks == ranks
+    assert item.judgments[0].ranks == ranks_by_place(ranks)
 
 
 def test_scores_order_the_answers_and_ratings_are_ratings(tmp_path: Path):
@@ -312,7 +313,7 @@ def test_scores_order_the_answers_and_ratings_are_ratings(tmp_path: Path):
     assert best(item) == "No."
     (item,) = read(tmp_path, [pair(helpful_rating_a=4, helpful_rating_b=2, winner="A")])
     assert best(item) == "Yes."
-    ratings = {(r.completion, r.criterion, r.scale, r.value) for r in item.judgments[0].ratings}
+    ratings = {(int(r.completion), r.criterion, r.scale, r.value) for r in item.judgments[0].ratings}
     assert ratings == {(0, "helpful_rating", "five", 4), (1, "helpful_rating", "five", 2)}
 
 

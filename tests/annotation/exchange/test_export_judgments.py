@@ -21,8 +21,12 @@ from annotation.record.judgment import (
     SpanPart,
 )
 from annotation.selectors.access import judgments_current
-from annotation.services.judgments.programs import create_machine, judge_as_machine, lease_to_machine
-from annotation.services.judgments.submission import submit_judgment
+from annotation.services.judgments.submission import (
+    create_machine,
+    judge_as_machine,
+    lease_to_machine,
+    submit_judgment,
+)
 from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused

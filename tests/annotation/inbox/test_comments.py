@@ -10,13 +10,8 @@ from django.urls import reverse
 from annotation.choices import AssignmentState, NotificationKind, Purpose, ReviewReason, Role
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Comparison, Membership, Notification, Project, User
-from annotation.selectors.comments import threads_of
-from annotation.services.inbox.comments import (
-    edit_comment,
-    mentioned_in,
-    post_comment,
-    resolve_thread,
-)
+from annotation.selectors.inbox import threads_of
+from annotation.services.inbox import edit_comment, mentioned_in, post_comment, resolve_thread
 from annotation.services.quality.reviews import open_review
 from tests import factories
 from tests.refusals import refused

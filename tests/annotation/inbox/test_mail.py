@@ -13,14 +13,16 @@ from pytest_django import Settings
 
 from annotation.choices import MailState, NotificationKind, TaskName
 from annotation.models import Invitation, MailChoice, Notification, Project, User
-from annotation.services.inbox.mail import (
+from annotation.services.inbox import (
+    Event,
     choose_mail,
+    mark_read,
+    notify_managers,
     send_digests,
     send_invitation,
     send_notification,
     sweep_mail,
 )
-from annotation.services.inbox.notifications import Event, mark_read, notify_managers
 from annotation.services.people.accounts import send_password_reset
 from annotation.services.projects.invitations import create_invitation, find_invitation
 from tests.refusals import refused

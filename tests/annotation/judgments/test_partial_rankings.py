@@ -12,11 +12,10 @@ from django.urls import reverse
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
 from annotation.agreement.coefficients import kendall_tau_b
 from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
-from annotation.agreement.records import Judged, decides_a_pair, outcome_between, unordered_among
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Judged, Selection, decides_a_pair, outcome_between, unordered_among
 from annotation.choices import ReviewReason, Shown, Verdict
 from annotation.errors import InvalidAnswer
-from annotation.forms.entered import Entered
+from annotation.forms.judgment import Entered
 from annotation.models import Comparison, Judgment, Project, Review, User
 from annotation.selectors.comparisons import items_behind
 from annotation.selectors.judged import judged_in

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from annotation.services.judgments.incomplete import Incomplete
+from annotation.services.judgments.checks import Incomplete
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "static" / "js"
 

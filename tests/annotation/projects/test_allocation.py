@@ -15,7 +15,7 @@ from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.progress import EXACT_UP_TO, progress_of
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.projects.members import change_allotment
+from annotation.services.projects.invitations import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.home import home_rows
 from tests import factories

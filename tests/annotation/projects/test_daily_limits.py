@@ -11,7 +11,7 @@ from annotation.models import AuditEntry, Comparison, Project, User
 from annotation.selectors.eligibility import why_nothing
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.projects.members import change_allotment
+from annotation.services.projects.invitations import change_allotment
 from tests import factories
 from tests.api.scene import Asker
 from tests.records import judgment_record

@@ -11,7 +11,7 @@ from django.urls import reverse
 
 from annotation.choices import Granularity, Role, Verdict
 from annotation.errors import NotAllowed
-from annotation.forms.entered import rating_field
+from annotation.forms.judgment import rating_field
 from annotation.models import AuditEntry, FileImport, Judgment, Membership, Project, User
 from annotation.selectors import access
 from annotation.services.projects.projects import create_project

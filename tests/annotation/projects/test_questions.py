@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from annotation.choices import CategoryScope, Granularity, RatingScale
 from annotation.errors import Refusal
-from annotation.forms.entered import rating_field
+from annotation.forms.judgment import rating_field
 from annotation.models import AuditEntry, Category, Completion, Criterion, Judgment, Project, User
 from annotation.record.judgment import SpanPart
 from annotation.selectors.configuration import configuration_of

@@ -9,7 +9,7 @@ from django.urls import reverse
 from annotation.choices import AssignmentState, Role
 from annotation.forms.projects import ProjectSettingsForm
 from annotation.models import AuditEntry, Judgment, Membership, Project, User
-from annotation.services.projects.members import change_role, remove_member
+from annotation.services.projects.invitations import change_role, remove_member
 from tests import factories
 from tests.refusals import refused
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from annotation.agreement import readings
-from annotation.agreement.circles import circles_among
-from annotation.agreement.records import Judged
-from annotation.agreement.selection import Selection
+from annotation.agreement.readings import circles_among
+from annotation.agreement.records import Judged, Selection
 from annotation.choices import Shown
 from annotation.models import Assignment, Project, User
 from annotation.selectors.comparisons import items_behind

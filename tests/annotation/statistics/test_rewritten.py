@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.models import Project, User
 from annotation.record.judgment import CorrectionPart
 from annotation.statistics.compute import compute_report

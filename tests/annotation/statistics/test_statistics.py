@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from annotation.agreement.estimate import Missing
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Shown, Verdict
 from annotation.models import Judgment, Project, User
 from annotation.selectors.comparisons import items_behind

@@ -15,7 +15,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Shown, TaskName
 from annotation.models import Comparison, Project, User
 from annotation.statistics.cached import report_of

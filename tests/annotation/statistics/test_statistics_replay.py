@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from annotation.agreement.coefficients import cohen_kappa, krippendorff_alpha, percent_agreement
+from annotation.agreement.records import Selection
 from annotation.agreement.reliability import Preference, annotator_reliability
-from annotation.agreement.selection import Selection
 from annotation.choices import Shown
 from annotation.exchange.file_imports import import_file
 from annotation.models import Project

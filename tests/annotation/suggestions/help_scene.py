@@ -7,9 +7,13 @@ from typing import Any
 from annotation.choices import SuggestionKind
 from annotation.models import Comparison, HelpReveal, Judgment, Project, Suggestion, User
 from annotation.record.judgment import JudgmentRecord
-from annotation.services.suggestions.final_pass import DecisionInput, finish_help
-from annotation.services.suggestions.settings import set_help
-from annotation.services.suggestions.storing import SuggestionInput, store_suggestions
+from annotation.services.suggestions import (
+    DecisionInput,
+    SuggestionInput,
+    finish_help,
+    set_help,
+    store_suggestions,
+)
 from tests import factories
 from tests.records import judgment_record
 

@@ -7,8 +7,15 @@ import pytest
 
 from annotation.agreement.estimate import Missing
 from annotation.models import HelpReveal, Judgment, Project, User
-from annotation.statistics.help import Decided, Passes, agreement_with, effect_of, report_on
-from annotation.statistics.help_report import help_report, passes_in
+from annotation.statistics.help import (
+    Decided,
+    Passes,
+    agreement_with,
+    effect_of,
+    help_report,
+    passes_in,
+    report_on,
+)
 from tests import factories
 from tests.annotation.suggestions.help_scene import compare, finish, prefers, ranking, suggest, switch_on
 

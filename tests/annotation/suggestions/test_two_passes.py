@@ -9,8 +9,7 @@ from annotation.errors import AnsweredElsewhere, InvalidAnswer, NotAllowed, Stal
 from annotation.models import HelpReveal, Judgment, Project, SuggestionSet, User
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions, suggestions_for
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.suggestions.settings import set_help
-from annotation.services.suggestions.storing import SuggestionInput
+from annotation.services.suggestions import SuggestionInput, set_help
 from tests import factories
 from tests.annotation.suggestions.help_scene import (
     compare,
@@ -171,7 +170,7 @@ def test_the_control_arm_sees_nothing_and_its_first_pass_is_final(project: Proje
 def test_arms_hang_on_the_annotator_and_the_comparison_in_the_share_that_was_set(
     project: Project, alice: User, bob: User, carol: User
 ):
-    from annotation.services.suggestions.reveals import arm_of
+    from annotation.services.judgments.submission import arm_of
 
     switch_on(project, carol, control_share=0.3)
     arms = {

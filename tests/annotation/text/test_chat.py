@@ -7,9 +7,9 @@ import pytest
 from django.test import Client
 
 from annotation.exchange.formats.fields import FieldError, prompt
-from annotation.forms.prompts import PromptForm
 from annotation.models import Project, Prompt, User
-from annotation.text.chat import MOST_TURNS
+from annotation.text.identity import MOST_TURNS
+from annotation.views.data import PromptForm
 from tests import factories
 
 

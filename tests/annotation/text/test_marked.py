@@ -6,8 +6,7 @@ from django.utils.safestring import SafeString
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.text.rendering import render_answer
-from annotation.text.span_rendering import Mark, with_marks
+from annotation.text.rendering import Mark, render_answer, with_marks
 
 
 def mark(number: int, start: int, end: int, category: str = "untruthful") -> Mark:

@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.forms.rewrites import corrected
+from annotation.forms.judgment import corrected
 from annotation.record.judgment import Edit, Origin
-from annotation.text.edits import applied
-from annotation.text.rewrites import is_faithful, retyped
+from annotation.text.edits import applied, is_faithful, retyped
 from tests.annotation.text.test_corrections import TEXTS
 
 MODEL = Origin(continuation=7)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from annotation.text.shortening import shortened
+from annotation.text.orders import shortened
 
 
 @pytest.mark.parametrize(

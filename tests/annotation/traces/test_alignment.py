@@ -5,7 +5,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.text.alignment import aligned
+from annotation.text.step_markup import aligned
 
 sequences = st.text(alphabet="abc", max_size=9)
 

@@ -7,7 +7,7 @@ chooses; after each the head is refitted and its accuracy on the held-out part i
 many labels a strategy needs to reach the accuracy that chance has at the end, over several seeds. The sets
 `writer-…` are responses of a grammar whose true preference is known; annotators judge with noise, and the
 accuracy is against the truth. The others are published judgments. The features are those that the
-application learns on (`annotation.acquisition.text_features`).
+application learns on (`annotation.acquisition.arrays`).
 
 python -m tests.benchmarks.loop.acquisition --states hh-harmless.npz
 
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from annotation.acquisition import bayesian, text_features
+from annotation.acquisition import arrays, bayesian
 from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit, standardised
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
@@ -132,7 +132,7 @@ def load(name: str, *, seed: int, count: int) -> Labelled:
 def features_of(pairs: Labelled) -> np.ndarray:
     """Return the features of all completions, standardised over them, (2 N, d)."""
     rows = [
-        text_features.features_of(prompt, text)
+        arrays.features_of(prompt, text)
         for prompt, both in zip(pairs.prompts, pairs.texts, strict=True)
         for text in both
     ]
@@ -162,9 +162,7 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
         first,
         first,
     )
-    of_texts = np.array(
-        [text_features.features_of(str(prompts[row]), str(texts[row])) for row in rows.ravel()]
-    )
+    of_texts = np.array([arrays.features_of(str(prompts[row]), str(texts[row])) for row in rows.ravel()])
     features = {"text": standardised(of_texts)}
     for name, states in pairs.blocks.items():
         if name.startswith("mean-"):
@@ -177,7 +175,7 @@ def _directions(states: np.ndarray) -> np.ndarray:
     """Return the coordinates of states along the directions of most variance."""
     centred = states - states.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    reduced: np.ndarray = centred @ axes[: text_features.DIMENSIONS].T
+    reduced: np.ndarray = centred @ axes[: arrays.DIMENSIONS].T
     return reduced
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.cache import cache
 from django.test import Client
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.models import Project, User
 from annotation.statistics.cached import report_of
 from tests import factories

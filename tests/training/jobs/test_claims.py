@@ -26,7 +26,7 @@ from annotation.services.jobs.claims import (
     write,
 )
 from annotation.services.jobs.running import call_with_heartbeat, run_job
-from annotation.services.judgments.programs import create_machine
+from annotation.services.judgments.submission import create_machine
 from tests.annotation.webhooks.webhook_scene import make_webhook
 from training.models import ArenaLink, CheckpointExport, DriftMeasurement, Judge, RoundStep
 from training.services.checkpoints import register_starter

@@ -13,7 +13,7 @@ from annotation.models import FileImport, Project, User
 from annotation.selectors.jobs import IMPORTS_AT_ONCE, imports_ahead
 from annotation.services.jobs import messages
 from annotation.services.jobs.claims import PROJECT_IS_FULL, claim
-from annotation.services.judgments.programs import create_machine
+from annotation.services.judgments.submission import create_machine
 from tests import factories
 from training.choices import StepKind, TaskName
 from training.models import DriftMeasurement, FeedbackSettings, Judge, Round, RoundStep

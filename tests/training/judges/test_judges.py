@@ -13,7 +13,7 @@ from annotation.selectors.access import judgments_current
 from annotation.selectors.judged import judged_in
 from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import claims
-from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
+from annotation.services.judgments.submission import judge_as_machine, lease_to_machine
 from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused

@@ -306,7 +306,7 @@ def test_scores_outside_the_rubric_are_refused_by_the_service(
 ):
     from annotation.errors import InvalidAnswer
     from annotation.record.judgment import RubricScorePart
-    from annotation.services.judgments.programs import judge_as_machine, lease_to_machine
+    from annotation.services.judgments.submission import judge_as_machine, lease_to_machine
 
     make_pairs(project, 1)
     leased = lease_to_machine(project=project, machine=machine.user)

@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from pytest_django import Settings
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
 from annotation.statistics.cached import report_of

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from annotation.choices import JobState, SuggestionKind
 from annotation.errors import NotAllowed, Refusal, StaleAnswer
 from annotation.models import Category, Comparison, HelpReveal, Project, Suggestion, SuggestionSet, User
-from annotation.services.suggestions.storing import SuggestionInput
+from annotation.services.suggestions import SuggestionInput
 from tests import factories
 from tests.api.scene import Asker
 from tests.refusals import refused

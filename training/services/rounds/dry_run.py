@@ -18,7 +18,7 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from annotation.agreement.selection import Selection
+from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Split, Verdict
 from annotation.errors import Refusal
 from annotation.models import Comparison, Prompt

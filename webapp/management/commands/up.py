@@ -20,22 +20,29 @@ from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
-from webapp.supervision.accounts import NewAccount, ensure_accounts
 from webapp.supervision.errors import UpError
 from webapp.supervision.family import Family, only_one, say_where
 from webapp.supervision.preflight import (
+    NewAccount,
     PreflightError,
     check_disk,
     check_home,
     check_packages,
     check_port,
     check_starter_folder,
+    declare_queues,
+    ensure_accounts,
 )
-from webapp.supervision.process_manager import ProcessManager, ProcessManagerGoneError
-from webapp.supervision.queues import declare_queues
+from webapp.supervision.process_manager import (
+    ModelWatch,
+    ProcessManager,
+    ProcessManagerGoneError,
+    ProgramWatch,
+    wait_for_web,
+    watch,
+)
+from webapp.supervision.programs import collect_if_changed
 from webapp.supervision.screen import Screen
-from webapp.supervision.static_files import collect_if_changed
-from webapp.supervision.watch import ModelWatch, ProgramWatch, wait_for_web, watch
 
 _SECONDS_BEFORE_ANOTHER_START = 5.0
 

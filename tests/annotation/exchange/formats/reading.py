@@ -4,11 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from annotation.exchange.file_imports import items_of
-from annotation.exchange.formats.columns import renamed
+from annotation.exchange.formats.columns import profile_of, renamed
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
 from annotation.exchange.formats.plans import Parts, Plan, resolved
-from annotation.exchange.formats.profiles import profile_of
 from annotation.exchange.formats.registry import plan_for
 
 Rows = list[dict[str, Any]]
@@ -44,6 +43,12 @@ def read_by(rows: Rows, plan: Plan) -> Iterator[ImportedItem]:
 
     for _, item in items_of(iter(enumerate(rows, start=1)), plan, refuse):
         yield item
+
+
+def ranks_of(judgment: ImportedJudgment) -> tuple[int, ...]:
+    """The ranks of a judgment that orders all answers, by their places; () without ranks."""
+    assert list(judgment.ranks) == [str(place) for place in range(len(judgment.ranks))]
+    return tuple(judgment.ranks.values())
 
 
 def account_of(rows: Rows, **choices: Any) -> dict[str, str]:

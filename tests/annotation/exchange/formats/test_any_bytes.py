@@ -16,7 +16,7 @@ from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.plans import Plan
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.previews import preview_values
+from annotation.exchange.uploads import preview_values
 
 NAMES = sorted(
     {

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedItem
+from annotation.exchange.formats.items import ImportedItem, checked
+from annotation.exchange.formats.public_sets import transcript
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.formats.transcripts import transcript
-from annotation.exchange.item_checks import checked
 from annotation.models import Prompt
-from tests.annotation.exchange.formats.reading import read_file
+from tests.annotation.exchange.formats.reading import ranks_of, read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to, project_with
 from tests.annotation.exchange.formats.test_writers import record, written
 from tests.refusals import refused
@@ -229,8 +228,8 @@ def test_no_text_is_ever_split_otherwise_than_it_was_written(chat: list[str], an
             continue
         (item,) = READERS[name].read(json.loads(json.dumps(rows[0])))
         (judgment,) = item.judgments
-        best = item.completions[judgment.ranks.index(1)].text
-        worst = item.completions[judgment.ranks.index(2)].text
+        best = item.completions[ranks_of(judgment).index(1)].text
+        worst = item.completions[ranks_of(judgment).index(2)].text
         read_texts = [*(m["content"] for m in item.messages), best, worst]
         written_texts = [*(m["content"] for m in messages), answers[1], answers[0]]
         # White space around a turn is its mark's.

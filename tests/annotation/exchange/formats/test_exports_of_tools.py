@@ -9,14 +9,18 @@ from annotation.choices import RatingScale, Verdict
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
 from annotation.exchange.formats.rows import read_rows
-from tests.annotation.exchange.formats.reading import account_of, plan_rows, read_by, read_file
+from tests.annotation.exchange.formats.reading import account_of, plan_rows, ranks_of, read_by, read_file
 from tests.refusals import refused
 
 Rows = list[dict[str, Any]]
 
 
 def ratings(judgment: ImportedJudgment) -> list[tuple[int, str, str, int]]:
-    return [(r.completion, r.criterion, str(r.scale), r.value) for r in judgment.ratings]
+    return [(int(r.completion), r.criterion, str(r.scale), r.value) for r in judgment.ratings]
+
+
+def critiques(judgment: ImportedJudgment) -> list[tuple[int, str]]:
+    return [(int(c.completion), c.text) for c in judgment.critiques]
 
 
 def texts(item: ImportedItem) -> list[str]:
@@ -55,7 +59,7 @@ def test_open_webuis_rating_is_a_thumb_and_a_vote_against_the_other_model(
     assert item.messages == [{"role": "user", "content": "Tea?"}]
     assert [(c.text, c.source) for c in item.completions] == [("Yes.", "alpha"), ("No.", "beta")]
     (judgment,) = item.judgments
-    assert (judgment.verdict, judgment.ranks, judgment.annotator) == (Verdict.RANKED, ranks, "u7")
+    assert (judgment.verdict, ranks_of(judgment), judgment.annotator) == (Verdict.RANKED, ranks, "u7")
     assert ratings(judgment) == [(0, "desirable", "thumbs", thumb)]
     assert judgment.comment == "accurate\n\nShort."
     # 1,700,000,000 seconds after 1970 began.
@@ -66,7 +70,7 @@ def test_open_webuis_rating_is_a_thumb_and_a_vote_against_the_other_model(
 def test_open_webuis_rating_of_a_response_alone_is_no_vote_and_none_at_all_is_no_annotation():
     alone, none = feedback(1, siblings=()), feedback(0)
     (item,) = read_file([alone, none], "open-webui")
-    assert (texts(item), item.judgments[0].verdict, item.judgments[0].ranks) == (
+    assert (texts(item), item.judgments[0].verdict, ranks_of(item.judgments[0])) == (
         ["Yes."],
         Verdict.NOT_ASKED,
         (),
@@ -205,7 +209,7 @@ def test_langsmiths_compared_runs_are_ranked_by_their_scores(
     (item,) = read_file([{"inputs": {"question": "Tea?"}, "runs": runs, "feedback": given}], "langsmith")
     assert [(c.text, c.source) for c in item.completions] == [("Yes.", "alpha"), ("No.", "beta")]
     (judgment,) = item.judgments
-    assert (judgment.ranks, judgment.annotator) == (ranks, "u1")
+    assert (ranks_of(judgment), judgment.annotator) == (ranks, "u1")
 
 
 def test_a_mean_of_several_peoples_feedback_is_asked_about():
@@ -281,10 +285,10 @@ def test_promptfoos_outputs_are_compared_with_a_persons_and_the_assertions_pass_
     (item,) = read_file(rows, "promptfoo")
     assert [(c.text, c.source) for c in item.completions] == [("4", "alpha"), ("5", "beta")]
     person, program = item.judgments
-    assert (ratings(person), person.critiques) == ([(0, "pass", "thumbs", 0)], ((0, "Too terse."),))
+    assert (ratings(person), critiques(person)) == ([(0, "pass", "thumbs", 0)], [(0, "Too terse.")])
     assert (program.annotator, program.is_machine) == ("promptfoo", True)
     assert ratings(program) == [(0, "pass", "thumbs", 1), (1, "pass", "thumbs", 0)]
-    assert program.critiques == ((1, "Expected 4"),)
+    assert critiques(program) == [(1, "Expected 4")]
     assert account_of(rows)["response.output"] == "not read: the provider gave no output (1 row)"
     # The same as lines, of which those of one test and prompt stand together.
     (from_lines,) = read_file(results, "promptfoo")
@@ -320,14 +324,14 @@ def test_potatos_choice_between_two_is_the_preference(
 ):
     (item,) = read_file([potato(labels)], "potato")
     (judgment,) = item.judgments
-    assert (judgment.verdict, judgment.ranks, judgment.strength) == (verdict, ranks, strength)
+    assert (judgment.verdict, ranks_of(judgment), judgment.strength) == (verdict, ranks, strength)
     assert judgment.annotator == "u1"
 
 
 def test_potatos_best_and_worst_are_a_ranking_with_the_others_between():
     row = potato({"bws": {"best": "B", "worst": "A"}}, k=3)
     (item,) = read_file([row], "potato")
-    assert item.judgments[0].ranks == (3, 1, 2)
+    assert ranks_of(item.judgments[0]) == (3, 1, 2)
     with refused("ranking_expected", FieldError):
         read_file([potato({"bws": {"best": "B", "worst": "B"}}, k=3)], "potato")
 
@@ -341,7 +345,7 @@ def test_potatos_text_in_parts_and_a_single_text_with_ratings_spans_and_a_commen
     del parted["prompt"], parted["responses"]
     (item,) = read_file([parted], "potato")
     assert (item.messages[0]["content"], texts(item)) == ("Is tea good?", ["It is.", "It is not."])
-    assert (item.judgments[0].ranks, item.judgments[0].active_seconds) == ((1, 2), 65)
+    assert (ranks_of(item.judgments[0]), item.judgments[0].active_seconds) == ((1, 2), 65)
     rows = [
         potato(
             {"quality_rating": {f"scale_{value}": str(value)}, "why": {"text_box": "Short."}},
@@ -389,7 +393,7 @@ def test_openais_choice_of_a_summary_counts_from_0(choice: int, ranks: tuple[int
     assert item.messages[0]["content"] == "Tea\n\nI drank tea."
     assert [(c.text, c.source) for c in item.completions] == [("Tea was had.", "sup1"), ("Coffee.", "ref")]
     (judgment,) = item.judgments
-    assert (judgment.ranks, judgment.annotator, judgment.critiques) == (ranks, "w1", ((0, "plain"),))
+    assert (ranks_of(judgment), judgment.annotator, critiques(judgment)) == (ranks, "w1", [(0, "plain")])
     assert judgment.more == {"confidence": 7}
     assert item.metadata == {"id": "t3_1", "batch": "b3", "split": "train"}
 

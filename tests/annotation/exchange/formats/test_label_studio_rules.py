@@ -10,6 +10,7 @@ from typing import Any
 from annotation.choices import Verdict
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.registry import READERS
+from tests.annotation.exchange.formats.reading import ranks_of
 from tests.annotation.exchange.formats.test_writers import mark, record, written
 
 MEMBERS = {"admin@example.com": 1}
@@ -57,7 +58,7 @@ def test_a_fresh_label_studio_takes_a_pair_and_gives_back_annotator_winner_and_s
     assert region["value"]["text"] == "tea"
     item = back(rows[0])
     (judgment,) = item.judgments
-    assert (judgment.annotator, judgment.verdict, judgment.ranks) == ("ann", Verdict.RANKED, (1, 2))
+    assert (judgment.annotator, judgment.verdict, ranks_of(judgment)) == ("ann", Verdict.RANKED, (1, 2))
     (span,) = judgment.spans
     assert (span.category, span.start, span.end) == ("vague", 3, 6)
     assert judgment.comment == "Fine."
@@ -74,7 +75,7 @@ def test_a_ranking_orders_the_items_of_a_list_and_keeps_its_tie():
     item = back(rows[0])
     assert [completion.text for completion in item.completions] == ["a", "b", "c"]
     assert [completion.source for completion in item.completions] == ["m", "m", "m"]
-    assert item.judgments[0].ranks == (2, 1, 2)
+    assert ranks_of(item.judgments[0]) == (2, 1, 2)
 
 
 def test_a_verdict_without_a_winner_is_a_choice_about_the_prompt():

@@ -18,7 +18,15 @@ from annotation.exchange.formats.items import ImportedItem, ImportedJudgment
 from annotation.exchange.formats.registry import READERS
 from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.formats.writers import Scene
-from tests.annotation.exchange.formats.reading import Rows, account_of, plan_rows, read_by, read_file
+from annotation.record.judgment import EvidencePointer
+from tests.annotation.exchange.formats.reading import (
+    Rows,
+    account_of,
+    plan_rows,
+    ranks_of,
+    read_by,
+    read_file,
+)
 from tests.annotation.exchange.formats.test_declared_columns import ARENA
 from tests.annotation.exchange.formats.test_writers import record
 from tests.refusals import refused
@@ -57,7 +65,7 @@ def judgment_of(*results: dict[str, Any], **more: Any) -> ImportedJudgment:
 )
 def test_label_studios_choice_names_the_winner(chosen: str, best: int):
     judgment = judgment_of(choice(chosen))
-    assert (judgment.verdict, judgment.ranks.index(1)) == (Verdict.RANKED, best)
+    assert (judgment.verdict, ranks_of(judgment).index(1)) == (Verdict.RANKED, best)
 
 
 @settings(max_examples=60, deadline=None)
@@ -76,7 +84,7 @@ def test_a_choice_by_the_tasks_own_name_is_never_turned_round(
     data = dict(reversed(texts.items())) if shuffled else texts
     row = task(1, choice(spelled.format(names[best])), data={"prompt": "Tea?", **data})
     (item,) = read_file([row], "label-studio")
-    winner = item.completions[item.judgments[0].ranks.index(1)].text
+    winner = item.completions[ranks_of(item.judgments[0]).index(1)].text
     assert winner == texts[names[best]]
 
 
@@ -85,7 +93,7 @@ def test_the_left_of_a_pair_is_the_first_that_the_result_names(to: int, selected
     names = [["answer_1", "answer_2"], ["answer_2", "answer_1"]][to]
     side = ["left", "right"][selected]
     judgment = judgment_of(result("pairwise", {"selected": side}, to=",".join(names)))
-    assert judgment.ranks.index(1) == ["answer_1", "answer_2"].index(names[selected])
+    assert ranks_of(judgment).index(1) == ["answer_1", "answer_2"].index(names[selected])
 
 
 def test_choices_are_read_by_the_whole_file_and_what_is_unclear_is_asked_about():
@@ -93,14 +101,14 @@ def test_choices_are_read_by_the_whole_file_and_what_is_unclear_is_asked_about()
     zero_based = [task(n, choice(str(n)), data=data) for n in (0, 1)]
     items = read_file(zero_based, "label-studio")
     # With a 0 in the file, 1 is the second.
-    assert [item.judgments[0].ranks for item in items] == [(1, 2), (2, 1)]
+    assert [ranks_of(item.judgments[0]) for item in items] == [(1, 2), (2, 1)]
     (question,) = plan_rows([task(1, choice("1"), data=data)]).questions
     assert "may count from 0 or from 1" in question.reading
     odd = [task(1, choice("answer_1")), task(2, choice("Much worse"))]
     (question,) = plan_rows(odd).questions
     assert "'much worse'" in question.reading
     plan = plan_rows(odd, meanings={"Much worse": "answer_2:3"})
-    assert [item.judgments[0].ranks for item in read_by(odd, plan)] == [(1, 2), (2, 1)]
+    assert [ranks_of(item.judgments[0]) for item in read_by(odd, plan)] == [(1, 2), (2, 1)]
     plan = plan_rows(odd, leave_out=["result.pref"])
     assert [item.judgments[0].verdict for item in read_by(odd, plan)] == [Verdict.NOT_ASKED] * 2
     kept = [item.judgments[0].more["results"][0]["value"] for item in read_by(odd, plan)]
@@ -111,7 +119,7 @@ def test_a_tie_goes_before_a_pair_in_any_order_and_two_winners_are_refused():
     pair = result("pairwise", {"selected": "left"}, name="pair", to="answer_1,answer_2")
     for results in ((pair, choice("tie")), (choice("tie"), pair)):
         judgment = judgment_of(*results)
-        assert (judgment.verdict, judgment.ranks) == (Verdict.EQUAL, (1, 1))
+        assert (judgment.verdict, ranks_of(judgment)) == (Verdict.EQUAL, (1, 1))
     with refused("preferences_differ", FieldError):
         judgment_of(pair, choice("answer_2"))
 
@@ -128,7 +136,7 @@ def test_a_result_that_is_left_out_is_not_read_whatever_it_is():
     assert lines == [f"result.{name}: not read: left out (1 row)" for name in ("pair", "note")]
     rows = [argilla(1, why=[said("Shorter.")], better=[said("A")])]
     (item,) = read_by(rows, plan_rows(rows, leave_out=["responses.why"]))
-    assert (item.judgments[0].ranks, item.judgments[0].comment) == ((1, 2), "")
+    assert (ranks_of(item.judgments[0]), item.judgments[0].comment) == ((1, 2), "")
     assert item.judgments[0].more == {"responses": {"why": "Shorter."}}
 
 
@@ -193,8 +201,8 @@ def test_evidence_names_a_sentence_by_a_whole_number_or_is_refused():
 
     for value, sentence in ((1.0, 1), (0, 0), (None, None)):
         (lack,) = read(value).missing
-        assert lack.evidence == ((0, sentence),)
-        assert type(lack.evidence[0][1]) is type(sentence)
+        assert lack.evidence == (EvidencePointer(passage=0, sentence=sentence),)
+        assert type(lack.evidence[0].sentence) is type(sentence)
     for wrong in ("1", True, 0.5):
         with refused("number_expected", FieldError, field="missing.evidence"):
             read(wrong)
@@ -246,7 +254,7 @@ def test_only_submitted_responses_of_argilla_are_judgments():
     rows = [argilla(1, better=better)]
     (item,) = read_file(rows, "argilla")
     (judgment,) = item.judgments
-    assert (judgment.annotator, judgment.ranks) == ("u1", (1, 2))
+    assert (judgment.annotator, ranks_of(judgment)) == ("u1", (1, 2))
     assert judgment.created_at == "2024-03-01T09:00:00+00:00"
     assert item.metadata == {"id": "r1", "domain": "drinks"}
     lines = [c.line for c in plan_rows(rows).account if c.kind == "not_read"]
@@ -263,7 +271,10 @@ def test_only_submitted_responses_of_argilla_are_judgments():
 def test_argillas_labels_name_the_winner_and_a_label_that_names_none_is_asked_about():
     rows = [argilla(1, better=[said("A")]), argilla(2, better=[said("B is much better")])]
     items = read_file(rows, "argilla")
-    assert [(i.judgments[0].ranks, i.judgments[0].strength) for i in items] == [((1, 2), None), ((2, 1), 3)]
+    assert [(ranks_of(i.judgments[0]), i.judgments[0].strength) for i in items] == [
+        ((1, 2), None),
+        ((2, 1), 3),
+    ]
     odd = [argilla(1, better=[said("the shorter")])]
     (question,) = plan_rows(odd).questions
     assert question.name == "responses.better"
@@ -280,7 +291,7 @@ def test_a_rating_belongs_to_the_answer_whose_whole_name_its_question_has():
         "responses": {"answer_10_quality": [said(4)], "quality_answer_1": [said(2)]},
     }
     (item,) = read_file([row], "argilla")
-    assert [(r.completion, r.criterion, r.value) for r in item.judgments[0].ratings] == [
+    assert [(int(r.completion), r.criterion, r.value) for r in item.judgments[0].ratings] == [
         (9, "quality", 4),
         (0, "quality", 2),
     ]
@@ -289,7 +300,7 @@ def test_a_rating_belongs_to_the_answer_whose_whole_name_its_question_has():
 def test_argillas_older_responses_by_person_are_read_too():
     responses = [{"user_id": "u1", "values": {"better": {"value": "answer_2"}}, "status": "submitted"}]
     (item,) = read_file([{**argilla(1), "responses": responses}], "argilla")
-    assert item.judgments[0].ranks == (2, 1)
+    assert ranks_of(item.judgments[0]) == (2, 1)
 
 
 def talk(name: str) -> list[dict[str, str]]:
@@ -309,7 +320,7 @@ def test_mt_bench_compares_the_answers_of_the_turn_that_was_judged():
     assert [m["content"] for m in second.messages] == ["One?", "Two?"]
     assert [c.text for c in second.completions] == ["A two", "B two"]
     assert second.metadata["earlier_answers"] == [["A one"], ["B one"]]
-    assert [item.judgments[0].ranks for item in (first, second)] == [(1, 2), (2, 1)]
+    assert [ranks_of(item.judgments[0]) for item in (first, second)] == [(1, 2), (2, 1)]
     assert first.judgments[0].is_machine
     # An arena's vote is on all turns, of which it has the number.
     (vote,) = read_file([{**row, "turn": 2, "tstamp": 1682351591.1}], "chatbot-arena")
@@ -354,7 +365,7 @@ def by_judgment(items: list[ImportedItem]) -> dict[str, Any]:
     return {
         item.judgments[0].more["judgment"]: (
             item.judgments[0].verdict,
-            dict(zip((c.text for c in item.completions), item.judgments[0].ranks or (0,), strict=False)),
+            dict(zip((c.text for c in item.completions), ranks_of(item.judgments[0]) or (0,), strict=False)),
             item.metadata,
         )
         for item in items

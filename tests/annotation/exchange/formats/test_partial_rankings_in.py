@@ -10,9 +10,14 @@ from django.core.management import CommandError, call_command
 
 from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.formats.fields import FieldError
-from annotation.exchange.formats.items import ImportedCompletion, ImportedItem, ImportedJudgment
+from annotation.exchange.formats.items import (
+    ImportedCompletion,
+    ImportedItem,
+    ImportedJudgment,
+    checked,
+    ranks_by_place,
+)
 from annotation.exchange.formats.registry import READERS
-from annotation.exchange.item_checks import checked
 from annotation.models import Judgment, Project
 from tests.refusals import refused
 
@@ -23,7 +28,7 @@ def item(ranks: Sequence[int], verdict: str = Verdict.RANKED) -> ImportedItem:
     return ImportedItem(
         messages=[{"role": "user", "content": "Tea?"}],
         completions=tuple(ImportedCompletion(text=str(number)) for number in range(len(ranks))),
-        judgments=(ImportedJudgment(verdict=verdict, ranks=tuple(ranks)),),
+        judgments=(ImportedJudgment(verdict=verdict, ranks=ranks_by_place(ranks)),),
     )
 
 
@@ -57,11 +62,11 @@ def read(name: str, row: dict[str, Any]) -> ImportedJudgment:
 
 def test_a_ranker_that_names_some_items_is_a_partial_ranking():
     judgment = read("label-studio", label_studio(ranker(["answer_3", "answer_1"])))
-    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (2, 0, 1, 0))
+    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, {"0": 2, "2": 1})
     in_a_bucket = label_studio(ranker({"ranking": ["answer_3"]}))
-    assert read("label-studio", in_a_bucket).ranks == (0, 0, 1, 0)
+    assert read("label-studio", in_a_bucket).ranks == {"2": 1}
     with_ties = label_studio(ranker(["answer_3", "answer_1"], meta={"ranks": [1, None, 1, None]}))
-    assert read("label-studio", with_ties).ranks == (1, 0, 1, 0)
+    assert read("label-studio", with_ties).ranks == {"0": 1, "2": 1}
 
 
 @pytest.mark.parametrize("order", [[], ["answer_9"], ["answer_1", "answer_1"]])
@@ -79,7 +84,7 @@ def test_an_argilla_ranking_of_some_is_a_partial_ranking(value: list[Any]):
         "responses": {"order": [{"value": value, "status": "submitted", "user_id": "ann"}]},
     }
     judgment = read("argilla", row)
-    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (2, 0, 1, 0))
+    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, {"0": 2, "2": 1})
 
 
 def line(ranks: dict[str, int], verdict: str = "ranked") -> dict[str, Any]:

@@ -8,7 +8,8 @@ from annotation.choices import Verdict
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.formats.registry import READERS
-from tests.annotation.exchange.formats.reading import plan_rows, read_by, read_file
+from annotation.record.judgment import CritiquePart
+from tests.annotation.exchange.formats.reading import plan_rows, ranks_of, read_by, read_file
 from tests.refusals import refused
 
 ASKED = [{"role": "user", "content": "What is tea?"}]
@@ -43,7 +44,7 @@ def test_a_trl_pair_is_a_ranking_of_two(row: dict[str, Any]):
     assert item.messages == ASKED
     assert [completion.text for completion in item.completions] == ["A drink.", "A stone."]
     (judgment,) = item.judgments
-    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (1, 2))
+    assert (judgment.verdict, ranks_of(judgment)) == (Verdict.RANKED, (1, 2))
     # Nobody knows which was shown first: it must not count as a preference for the left.
     assert judgment.display_order == ()
 
@@ -120,9 +121,9 @@ def test_ultrafeedback_is_ranked_by_the_mean_of_the_four_ratings_and_is_a_progra
     (item,) = read(ultra("5544", "1232", "5454"), "ultrafeedback")
     (judgment,) = item.judgments
     assert judgment.is_machine
-    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (1, 2, 1))
+    assert (judgment.verdict, ranks_of(judgment)) == (Verdict.RANKED, (1, 2, 1))
     assert len(judgment.ratings) == 12
-    assert judgment.critiques[0] == (0, "Fine.")
+    assert judgment.critiques[0] == CritiquePart(completion="0", text="Fine.")
     assert item.references == []
     assert item.completions[1].source == "model-1"
 
@@ -131,7 +132,7 @@ def test_an_answer_without_ratings_leaves_ultrafeedback_without_a_ranking():
     row = ultra("5544", "1232")
     row["completions"][1]["annotations"] = {"honesty": {"Rating": "N/A"}}
     (item,) = read(row, "ultrafeedback")
-    assert (item.judgments[0].verdict, item.judgments[0].ranks) == (Verdict.NOT_ASKED, ())
+    assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (Verdict.NOT_ASKED, ())
     assert len(item.judgments[0].ratings) == 4
 
 
@@ -162,7 +163,7 @@ def vote(winner: str, **more: Any) -> dict[str, Any]:
 def test_an_arena_vote_keeps_a_tie_apart_from_both_bad(winner: str, verdict: Verdict, ranks: tuple[int, ...]):
     (item,) = read(vote(winner), "chatbot-arena")
     (judgment,) = item.judgments
-    assert (judgment.verdict, judgment.ranks, judgment.annotator) == (verdict, ranks, "arena_user_7")
+    assert (judgment.verdict, ranks_of(judgment), judgment.annotator) == (verdict, ranks, "arena_user_7")
     # Here it is known: A stood on the left.
     assert judgment.display_order == (0, 1)
     assert [completion.source for completion in item.completions] == ["alpaca", "koala"]
@@ -218,10 +219,10 @@ def test_a_tree_gives_a_ranking_for_each_question_with_ranked_replies():
     )
     first, second = read({"message_tree_id": "t1", "tree_state": "ready", "prompt": root}, "openassistant")
     assert [completion.text for completion in first.completions] == ["Yes.", "No."]
-    assert first.judgments[0].ranks == (1, 2)
+    assert ranks_of(first.judgments[0]) == (1, 2)
     assert [message["content"] for message in second.messages] == ["Tea?", "Yes.", "How hot?"]
     assert [completion.text for completion in second.completions] == ["70 °C.", "80 °C."]
-    assert second.judgments[0].ranks == (2, 1)
+    assert ranks_of(second.judgments[0]) == (2, 1)
     assert second.judgments[0].more["unranked_replies"] == 1
 
 
@@ -239,7 +240,7 @@ def test_flat_messages_become_the_trees_that_they_came_from():
     trees = list(reader.group(iter(enumerate(rows, start=1))))
     assert [number for number, _ in trees] == [1, 4]
     items = [item for _, tree in trees for item in reader.read(tree)]
-    assert items[0].judgments[0].ranks == (1, 2)
+    assert ranks_of(items[0].judgments[0]) == (1, 2)
     assert (items[1].messages[0]["content"], items[1].judgments) == ("Coffee?", ())
 
 
@@ -268,7 +269,7 @@ def test_label_studios_pair_marks_and_comment_come_in_together():
     note = {"type": "textarea", "from_name": "why", "to_name": "prompt", "value": {"text": ["Because."]}}
     (item,) = read(task(pair, mark, note), "label-studio")
     (judgment,) = item.judgments
-    assert (judgment.verdict, judgment.ranks) == (Verdict.RANKED, (2, 1))
+    assert (judgment.verdict, ranks_of(judgment)) == (Verdict.RANKED, (2, 1))
     assert [(s.start, s.end, s.category) for s in judgment.spans] == [(10, 13, "wrong-fact")]
     assert (judgment.comment, judgment.active_seconds, judgment.annotator) == ("Because.", 4, "7")
 
@@ -289,14 +290,14 @@ def test_label_studios_ranker_and_choices():
     row = task(ranked)
     row["data"] = {"prompt": "What is tea?", "items": items}
     (item,) = read(row, "label-studio")
-    assert item.judgments[0].ranks == (2, 3, 1)
+    assert ranks_of(item.judgments[0]) == (2, 3, 1)
     ranked["meta"] = {"ranks": [1, 1, 1]}
     (item,) = read(row, "label-studio")
     # Three that somebody tied are a ranking with one rank, as Rondo stores it.
-    assert (item.judgments[0].verdict, item.judgments[0].ranks) == (Verdict.RANKED, (1, 1, 1))
+    assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (Verdict.RANKED, (1, 1, 1))
     both = {"type": "choices", "from_name": "v", "to_name": "prompt", "value": {"choices": ["Both bad"]}}
     (item,) = read(task(both), "label-studio")
-    assert (item.judgments[0].verdict, item.judgments[0].ranks) == (Verdict.BOTH_BAD, (1, 1))
+    assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (Verdict.BOTH_BAD, (1, 1))
 
 
 def test_argilla_nested_gives_one_judgment_for_each_person():
@@ -318,8 +319,8 @@ def test_argilla_nested_gives_one_judgment_for_each_person():
     }
     (item,) = read(row, "argilla")
     ann, bob = item.judgments
-    assert (ann.annotator, ann.ranks, [s.category for s in ann.spans]) == ("ann", (2, 1), ["vague"])
-    assert (bob.annotator, bob.ranks, bob.comment) == ("bob", (1, 2), "It is.")
+    assert (ann.annotator, ranks_of(ann), [s.category for s in ann.spans]) == ("ann", (2, 1), ["vague"])
+    assert (bob.annotator, ranks_of(bob), bob.comment) == ("bob", (1, 2), "It is.")
     assert [(r.criterion, r.value) for r in bob.ratings] == [("quality", 4)]
 
 
@@ -365,7 +366,7 @@ def test_a_table_is_read_by_its_columns_names(label: str, verdict: Verdict, rank
         "answer_2": "response_b",
     }
     (item,) = read_by([row], plan)
-    assert (item.judgments[0].verdict, item.judgments[0].ranks) == (verdict, ranks)
+    assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (verdict, ranks)
 
 
 def test_a_guess_that_completes_another_format_is_read_as_that():

@@ -18,23 +18,22 @@ from hypothesis import strategies as st
 
 from annotation.choices import NOT_ORDERED, Verdict
 from annotation.exchange.file_exports import Export, scene_of, write_parquet
-from annotation.exchange.file_imports import import_file
+from annotation.exchange.file_imports import NamesInFile, import_file, scene_for
 from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    ImportedMissing,
-    ImportedRating,
-    ImportedSpan,
+    checked,
     dense,
+    ranks_by_place,
+    span_at,
 )
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.import_names import NamesInFile, scene_for
-from annotation.exchange.item_checks import checked
 from annotation.exchange.item_imports import ItemImport
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import FileImport, Project
+from annotation.record.judgment import CorrectionPart, MissingPart, RatingPart
 
 pytestmark = pytest.mark.django_db
 
@@ -83,21 +82,21 @@ def judgments(draw: st.DrawFn, answers: list[str], annotator: str) -> ImportedJu
         for key in draw(st.sets(st.sampled_from(["vague", "Wrong-Fact"]))):
             start = draw(st.integers(0, len(text) - 1))
             end = draw(st.integers(start + 1, len(text)))
-            spans.add(ImportedSpan(completion=place, category=key, start=start, end=end, note=draw(texts)))
+            spans.add(span_at(place, text, key, start, end, note=draw(texts)))
     rated = draw(st.booleans())
     return checked_judgment(
         answers,
         ImportedJudgment(
             verdict=verdict,
-            ranks=ranks,
+            ranks=ranks_by_place(ranks),
             annotator=PEOPLE[annotator],
             strength=draw(st.none() | st.integers(1, 4)) if size == 2 and verdict == Verdict.RANKED else None,
             comment=draw(st.just("") | texts),
             spans=tuple(sorted(spans, key=lambda s: (s.completion, s.start, s.end, s.category))),
-            missing=(ImportedMissing(completion=0, category="lacks", text="More."),) if rated else (),
-            corrections=((0, draw(texts)),) if draw(st.booleans()) else (),
+            missing=(MissingPart(completion="0", category="lacks", text="More."),) if rated else (),
+            corrections=(CorrectionPart(completion="0", text=draw(texts)),) if draw(st.booleans()) else (),
             ratings=tuple(
-                ImportedRating(completion=n, criterion="clear", scale="seven", value=draw(st.integers(1, 7)))
+                RatingPart(completion=str(n), criterion="clear", scale="seven", value=draw(st.integers(1, 7)))
                 for n in range(size)
             )
             if rated
@@ -224,7 +223,7 @@ def test_marks_of_the_same_words_go_out_in_the_order_in_which_they_were_made(
     keys: tuple[str, str], known_first: str, tmp_path: Path
 ):
     def item(text: str, *marks: str) -> ImportedItem:
-        spans = tuple(ImportedSpan(completion=0, category=key, start=0, end=1) for key in marks)
+        spans = tuple(span_at(0, "tea", key, 0, 1) for key in marks)
         judgment = ImportedJudgment(verdict=Verdict.CANNOT_JUDGE, annotator=PEOPLE[NAMES[0]], spans=spans)
         return ImportedItem(
             messages=[{"role": "user", "content": text}],

@@ -9,7 +9,7 @@ import pytest
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.models import Comparison, Project
-from tests.annotation.exchange.formats.reading import account_of, read_file
+from tests.annotation.exchange.formats.reading import account_of, ranks_of, read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to
 
 HUMAN, GPT = {"from": "human", "value": "Tea?"}, {"from": "gpt", "value": "What of it?"}
@@ -91,7 +91,7 @@ def test_a_pair_of_a_training_file_comes_in_with_its_whole_prompt(row: dict[str,
     (item,) = read_file([row], "trl-preference")
     assert [message["content"] for message in item.messages] == messages
     assert [completion.text for completion in item.completions] == ["Yes.", "No."]
-    assert (item.judgments[0].verdict, item.judgments[0].ranks) == (Verdict.RANKED, (1, 2))
+    assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (Verdict.RANKED, (1, 2))
 
 
 @pytest.mark.parametrize("name", ["label", "kto_tag"])

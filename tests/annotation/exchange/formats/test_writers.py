@@ -14,9 +14,8 @@ from annotation.exchange.file_exports import Export
 from annotation.exchange.formats import registry
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rondo_csv import plain, safe
-from annotation.exchange.formats.segments import step_granularity
 from annotation.exchange.formats.spans import tokens_of, words
-from annotation.exchange.formats.writers import Dropped, Scene, Writer
+from annotation.exchange.formats.writers import Dropped, Scene, Writer, step_granularity
 from annotation.models import Project, User
 from tests import factories
 from tests.refusals import refused

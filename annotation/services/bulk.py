@@ -1,7 +1,9 @@
-"""Bulk actions on comparisons. With `dry_run` they return their effect and change nothing."""
+"""Bulk actions on chosen comparisons and prompts, each with a preview of its effect."""
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
@@ -13,10 +15,68 @@ from django.utils.translation import gettext_lazy
 
 from annotation.choices import AssignmentState, Purpose, ReviewReason, WithholdingState
 from annotation.errors import Refusal
-from annotation.models import Assignment, Comparison, Judgment, Project, Review, User, Withholding, bulk
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Judgment,
+    Project,
+    Prompt,
+    Review,
+    User,
+    Withholding,
+    bulk,
+)
+from annotation.models.bulk import json_value
+from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.bulk.effect import Effect, check
 from annotation.services.texts.quarantine import open_free_places
+
+__all__ = [
+    "Effect",
+    "add_tag",
+    "close",
+    "open_comparisons",
+    "quarantine",
+    "raise_open_overlap",
+    "raise_overlap",
+    "release",
+    "remove_tag",
+    "requeue",
+    "reserve",
+    "send_to_review",
+    "set_priority",
+]
+
+
+# The effect of a bulk action: previewed before it happens, reported after it.
+
+MOST_ROWS = 10_000
+"""Rows of one action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Numbers of rows that an action changes, and that it skips, by reason."""
+
+    changed: int
+    skipped: Mapping[str | Promise, int] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> int:
+        """Return the number of rows that were chosen."""
+        return self.changed + sum(self.skipped.values())
+
+
+def check(*, project: Project, actor: User, rows: int) -> None:
+    """Raise `NotAllowed` unless `actor` manages the project, `Refusal` for too many rows."""
+    access.refuse_unless_manager(actor, project, "manager_changes_data")
+    if rows > MOST_ROWS:
+        raise Refusal(
+            "too_many_selected_rows",
+            _("An action changes at most %(most)s rows; these are more. Narrow the filters."),
+            most=MOST_ROWS,
+        )
+
 
 MOST_OVERLAP = 20
 MOST_PRIORITY = 1000
@@ -263,3 +323,72 @@ def _number(value: str, *, least: int, most: int) -> int:
     raise Refusal(
         "number_out_of_range", _("Enter a whole number from %(least)s to %(most)s."), least=least, most=most
     )
+
+
+# Tags of chosen prompts. With `dry_run` the effect is returned and nothing changes.
+
+LONGEST_TAG = 40
+TAG = r"\w[\w .:+-]{0,39}"
+"""Form of a tag: letters, digits, spaces, dots, colons, plus signs and dashes, as for tags of runs."""
+MOST_TAGS = 20
+
+
+@transaction.atomic
+def add_tag(
+    *, project: Project, actor: User, chosen: Sequence[int], value: str, dry_run: bool = False
+) -> Effect:
+    """Add a tag to each chosen prompt. Refuses an empty tag, one of more than 40 characters, and a comma."""
+    tag = _tag(value)
+    prompts = _locked(project, actor, chosen)
+    tagged = [prompt for prompt in prompts if tag in prompt.tags]
+    full = [prompt for prompt in prompts if tag not in prompt.tags and len(prompt.tags) >= MOST_TAGS]
+    changed = [prompt for prompt in prompts if tag not in prompt.tags and len(prompt.tags) < MOST_TAGS]
+    if not dry_run:
+        _store(changed, [[*prompt.tags, tag] for prompt in changed])
+        _prompt_note(project, actor, "data.tag", tag, len(changed))
+    skipped = {gettext_lazy("has the tag already"): len(tagged), gettext_lazy("has 20 tags"): len(full)}
+    return Effect(changed=len(changed), skipped={why: number for why, number in skipped.items() if number})
+
+
+@transaction.atomic
+def remove_tag(
+    *, project: Project, actor: User, chosen: Sequence[int], value: str, dry_run: bool = False
+) -> Effect:
+    """Remove a tag from each chosen prompt."""
+    tag = _tag(value)
+    prompts = _locked(project, actor, chosen)
+    changed = [prompt for prompt in prompts if tag in prompt.tags]
+    if not dry_run:
+        _store(
+            changed, [[prompt_tag for prompt_tag in prompt.tags if prompt_tag != tag] for prompt in changed]
+        )
+        _prompt_note(project, actor, "data.untag", tag, len(changed))
+    others = len(prompts) - len(changed)
+    return Effect(changed=len(changed), skipped={gettext_lazy("lacks the tag"): others} if others else {})
+
+
+def _locked(project: Project, actor: User, chosen: Sequence[int]) -> list[Prompt]:
+    check(project=project, actor=actor, rows=len(chosen))
+    rows = Prompt.objects.filter(project=project, pk__in=list(chosen))
+    return list(rows.select_for_update().only("tags").order_by("pk"))
+
+
+def _store(prompts: Sequence[Prompt], tags: Sequence[list[str]]) -> None:
+    values = ((prompt.pk, json_value(new)) for prompt, new in zip(prompts, tags, strict=True))
+    bulk.update(Prompt, "tags", values)
+
+
+def _prompt_note(project: Project, actor: User, action: str, tag: str, number: int) -> None:
+    details = {"tag": tag, "prompts": number}
+    audit.record(action=action, subject=project, actor=actor, project=project, details=details)
+
+
+def _tag(value: str) -> str:
+    tag = value.strip()
+    if not re.fullmatch(TAG, tag):
+        raise Refusal(
+            "invalid_tag",
+            _("Enter a tag of 1 to %(most)s letters, digits, spaces, dots, colons and dashes."),
+            most=LONGEST_TAG,
+        )
+    return tag

@@ -1,1 +1,0 @@
-"""Comments, notifications and the e-mails that tell of them."""
