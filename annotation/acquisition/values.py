@@ -6,15 +6,14 @@ It loads NumPy: import it where a strategy is followed, not at the start of a we
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean
 
 import numpy as np
 from django.db.models import QuerySet
 
 from annotation.acquisition import strategies
 from annotation.acquisition.strategies import Values
-from annotation.choices import AcquisitionArm, AcquisitionStrategy, AssignmentState, Verdict
-from annotation.models import Assignment, Candidate, Comparison, CompletionScore, Project
+from annotation.choices import AcquisitionStrategy
+from annotation.models import Candidate, Comparison, CompletionScore
 
 _READ_AT_ONCE = 400
 
@@ -98,63 +97,3 @@ def rewards_of(comparisons: QuerySet[Comparison], candidates: Mapping[int, Candi
         if members:
             rewards[pk] = np.array([[values[member] for values in scored] for member in members])
     return rewards
-
-
-# Gain of a strategy over chance: results of its arm against the control arm. Reads only.
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ArmReport:
-    """One arm: how much was judged, and how much each judgment could teach."""
-
-    arm: AcquisitionArm
-    judged: int
-    uncertainty: float | None
-    """Mean entropy of what reward models expected, in bits; None where none of it was scored."""
-    decided: float | None
-    """Share of judgments that name a winner; None before there are any."""
-
-    @property
-    def percent_decided(self) -> int | None:
-        """The same in whole per cent."""
-        return None if self.decided is None else round(100 * self.decided)
-
-
-def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
-    """The strategy's arm and the control arm of one round, side by side.
-
-    Both are drawn from the same comparisons, so what differs between them is the strategy's doing.
-    The rewards are those that are stored now, of models that had not seen these judgments.
-    """
-    # NumPy is 25 MB that a web process without a strategy need not hold.
-    from annotation.acquisition import strategies
-
-    judgments = list(
-        Assignment.objects.filter(
-            comparison__project=project,
-            comparison__round_number=round_number,
-            state=AssignmentState.SUBMITTED,
-            judgments__superseded_by__isnull=True,
-        )
-        .exclude(arm="")
-        .values_list("arm", "comparison_id", "judgments__verdict")
-    )
-    comparisons = Comparison.objects.filter(pk__in={comparison for _, comparison, _ in judgments})
-    rewards = rewards_of(comparisons, candidates_of(comparisons))
-    bits = dict(zip(rewards, strategies.uncertainty(list(rewards.values())).tolist(), strict=True))
-    return [
-        ArmReport(
-            arm=arm,
-            judged=len(arm_judgments),
-            uncertainty=_mean([bits[comparison] for comparison, _ in arm_judgments if comparison in bits]),
-            decided=_mean([float(verdict == Verdict.RANKED) for _, verdict in arm_judgments]),
-        )
-        for arm in AcquisitionArm
-        for arm_judgments in [
-            [(comparison, verdict) for name, comparison, verdict in judgments if name == arm]
-        ]
-    ]
-
-
-def _mean(values: list[float]) -> float | None:
-    return fmean(values) if values else None

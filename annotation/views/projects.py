@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import cache_control
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.acquisition.values import gain_of_strategy
+from annotation.acquisition.gain import gain_of_strategy
 from annotation.choices import AcquisitionStrategy, Role
 from annotation.errors import Refusal
 from annotation.exchange.uploads import create_with_upload

@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from annotation.acquisition.values import ArmReport, gain_of_strategy
+from annotation.acquisition.gain import ArmReport, gain_of_strategy
 from annotation.choices import AcquisitionArm, Verdict
 from annotation.models import Assignment, CompletionScore, Project, User
 from tests import factories
