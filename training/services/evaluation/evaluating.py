@@ -27,7 +27,7 @@ from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Prompt
 from annotation.record.base import decode
-from annotation.services.bulk.comparisons import MOST_PRIORITY
+from annotation.services.bulk import MOST_PRIORITY
 from annotation.services.jobs.claims import still_held
 from annotation.services.texts.comparisons import completion_set
 from annotation.services.texts.completions import create_comparison
