@@ -124,8 +124,10 @@ def test_a_worker_is_told_after_every_few_annotations(
 
 
 def test_in_a_project_by_age_nothing_is_chosen_and_the_curve_alone_is_kept(
-    learned: Project, alice: User, sent, django_capture_on_commit_callbacks
+    learned: Project, alice: User, sent, monkeypatch, django_capture_on_commit_callbacks
 ):
+    # The learning curve is drawn after each fiftieth annotation of all: one of these five might be it.
+    monkeypatch.setattr(online, "EVERY_CURVE", 10**9)
     Project.objects.update(acquisition=AcquisitionStrategy.AGE)
     learned.refresh_from_db()
     with django_capture_on_commit_callbacks(execute=True):

@@ -142,7 +142,7 @@ def test_nothing_is_decided_on_fewer_than_ten_prompts_that_differ():
         "not_enough_evidence"
     )
     assert decide_with_model([], [0.5] * 20) == "not_enough_evidence"
-    assert decide_with_model([(place, WIN) for place in range(14)], [1.0] * 200) == "promote"
+    assert decide_with_model([(place, WIN) for place in range(16)], [1.0] * 200) == "promote"
 
 
 @pytest.mark.parametrize(
