@@ -5,8 +5,8 @@
 
 A round draws a pool of held-out prompts at random. People's outcome is a win with the true win rate; the
 evaluator's is the same with the probability `agreement`, else the opposite. People answer prompts of the pool
-in random order, and `decide_with_model` is asked after every answer from the tenth to the fortieth, then
-after every twentieth part of what is there; the first verdict ends the round. Says one line of JSON for each
+in random order, and `decide_with_model` is asked after every answer from the tenth to the eightieth, then
+after every fortieth part of what is there; the first verdict ends the round. Says one line of JSON for each
 setting.
 
 A look is left out while the estimate lies within 1.8 standard errors of one half: no such look decides (the
@@ -108,7 +108,7 @@ def _looks(answers: int) -> Iterator[int]:
     size = LEAST_ANSWERS
     while size < answers:
         yield size
-        size += max(size // 20, 1)
+        size += max(size // 40, 1)
     yield answers
 
 
