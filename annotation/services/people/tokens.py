@@ -128,7 +128,8 @@ def _count(token: ApiToken, moment: datetime) -> None:
     most = settings.RONDO_TOKEN_REQUESTS_PER_MINUTE
     row = ApiToken.objects.filter(pk=token.pk)
     for _attempt in range(2):
-        if row.filter(last_used_at=minute, used_in_minute__lt=most).update(
+        # A request of the minute before that one of this minute has overtaken counts with that one.
+        if row.filter(last_used_at__gte=minute, used_in_minute__lt=most).update(
             used_in_minute=F("used_in_minute") + 1
         ):
             return

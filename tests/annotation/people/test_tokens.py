@@ -90,6 +90,18 @@ def test_what_makes_no_token_is_refused_by_its_field(
     assert ApiToken.objects.count() == 1
 
 
+def test_a_request_that_is_overtaken_at_the_turn_of_a_minute_counts_in_the_next(
+    made: NewToken, settings: Settings
+):
+    settings.RONDO_TOKEN_REQUESTS_PER_MINUTE = 2
+    turn = timezone.now().replace(second=0, microsecond=0)
+    before = turn - timedelta(milliseconds=1)
+    assert use_token(secret=made.secret, scope=TokenScope.GENERATE, now=turn)
+    assert use_token(secret=made.secret, scope=TokenScope.GENERATE, now=before)
+    with pytest.raises(TooManyRequests):
+        use_token(secret=made.secret, scope=TokenScope.GENERATE, now=before)
+
+
 def test_a_token_may_be_used_so_often_a_minute(made: NewToken, settings: Settings):
     settings.RONDO_TOKEN_REQUESTS_PER_MINUTE = 3
     start = datetime(2026, 1, 1, 12, 0, 10, tzinfo=UTC)
