@@ -3,11 +3,11 @@
     python -m tests.benchmarks.decisions [--part wrong,misled,power,pools] [--rounds 2000] [--processes 2]
     python -m tests.benchmarks.decisions --smoke
 
-A round draws a pool of held-out prompts at random. People's outcome is a win with the true win rate; the
-evaluator's is the same with the probability `agreement`, else the opposite. People answer prompts of the pool
-in random order, and `decide_with_model` is asked after every answer from the tenth to the eightieth, then
-after every fortieth part of what is there; the first verdict ends the round. Says one line of JSON for each
-setting.
+A round draws a pool of held-out prompts at random (for a claim about these prompts: one with exactly that
+share of wins). People's outcome is a win with the true win rate; the evaluator's is the same with the
+probability `agreement`, else the opposite. People answer prompts of the pool in random order, and
+`decide_with_model` is asked after every answer from the tenth to the eightieth, then after every fortieth part
+of what is there; the first verdict ends the round. Says one line of JSON for each setting.
 
 A look is left out while the estimate lies within 1.8 standard errors of one half: no such look decides (the
 evidence of ln 40 takes 2.7).
@@ -82,8 +82,12 @@ def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
     """Simulate one round; return its first verdict and the answers that it took."""
     source = random.Random(f"{setting}/{seed}")
     outcomes, scores = [], []
-    for _ in range(setting.pool):
-        won = source.random() < setting.win_rate
+    for place in range(setting.pool):
+        if setting.claim == "these_prompts":
+            # The claim is about this pool: exactly so many of its prompts are won.
+            won = place < round(setting.win_rate * setting.pool)
+        else:
+            won = source.random() < setting.win_rate
         if setting.agreement is None:
             score = source.random() < setting.says
         else:
