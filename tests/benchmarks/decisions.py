@@ -6,7 +6,7 @@
 A round draws a pool of held-out prompts at random (for a claim about these prompts: one with exactly that
 share of wins). People's outcome is a win with the true win rate; the evaluator's is the same with the
 probability `agreement`, else the opposite. People answer prompts of the pool in random order, and
-`decide_with_model` is asked after every answer from the tenth to the eightieth, then after every fortieth part
+`decide_with_model` is asked after every answer from the tenth to the eightieth, then after each fortieth part
 of what is there; the first verdict ends the round. Says one line of JSON for each setting.
 
 A look is left out while the estimate lies within 1.8 standard errors of one half: no such look decides (the
