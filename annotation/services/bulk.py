@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
@@ -80,6 +81,8 @@ def check(*, project: Project, actor: User, rows: int) -> None:
 
 MOST_OVERLAP = 20
 MOST_PRIORITY = 1000
+CLOSED: Mapping[str, Any] = {"overlap": Greatest(F("overlap") - F("open_slots"), 1), "open_slots": 0}
+"""Values of a comparison that is asked of nobody else. Where nobody has answered the overlap stays 1."""
 
 _WORK = Q(purpose=Purpose.WORK)
 _FREE = Q(withholding__isnull=True) | Q(withholding__state=WithholdingState.RELEASED)
@@ -167,8 +170,7 @@ def close(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool
     closable = Q(~_leased(), open_slots__gt=0), gettext_lazy("closed, or being labelled")
     keys, effect = _choose(project, actor, chosen, _WORK & _FREE, closable)
     if not dry_run:
-        # Where nobody has answered the overlap stays: it is at least 1.
-        _update(keys, overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
+        _update(keys, **CLOSED)
         _note(project, actor, "data.close", effect)
     return effect
 

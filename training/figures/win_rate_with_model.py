@@ -199,7 +199,7 @@ class _Draws:
         own_squares = _before(outcomes**2) - 2 * centre * won + before * centre**2
         largest = float(np.abs(pool - mean).max(initial=0.0))
         steepest = 1 / largest if largest else 0.0
-        first = min(_FIRST_SLOPE, 1.0, 0.3 * steepest) if largest else 0.0
+        first = min(_FIRST_SLOPE, 0.3 * steepest)
         weight = _SLOPE_WEIGHT * spread
         slope = np.clip((weight * first + products) / np.maximum(weight + squares, 1e-12), 0.0, steepest)
         left = own_squares - 2 * slope * products + slope**2 * squares
@@ -306,9 +306,10 @@ class _Fit:
         deviations = answers.controls - answers.controls.mean()
         spread = float(pool.var())
         products = float(((answers.outcomes - mean) * deviations).sum())
-        first = min(_FIRST_SLOPE, 1.0)
         weight = _SLOPE_WEIGHT * spread
-        slope = max((weight * first + products) / max(weight + float((deviations**2).sum()), 1e-12), 0.0)
+        slope = max(
+            (weight * _FIRST_SLOPE + products) / max(weight + float((deviations**2).sum()), 1e-12), 0.0
+        )
         value = mean - slope * float(answers.controls.mean() - pool.mean())
         prior = _VARIANCE_WEIGHT
         own = float(((answers.outcomes - mean) ** 2).sum())

@@ -19,15 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.db.models import F, QuerySet
-from django.db.models.functions import Greatest, Now
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from annotation.choices import Purpose, Split
 from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Prompt
 from annotation.record.base import decode
-from annotation.services.bulk import MOST_PRIORITY
+from annotation.services.bulk import CLOSED, MOST_PRIORITY
 from annotation.services.jobs.claims import still_held
 from annotation.services.texts.comparisons import completion_set
 from annotation.services.texts.completions import create_comparison
@@ -495,9 +495,10 @@ def ask_people(evaluation: Evaluation, *, round_number: int, most: int | None = 
     """
     rows = evaluation.rows.select_related("prompt__project", "old", "new")
     differing = sorted((row for row in rows if not measurements_of(row).same), key=_drawn_by)
+    asked = set(asked_of(evaluation).values_list("completion_set", flat=True))
     for place, row in enumerate(differing[:most]):
         completions = [row.old, row.new]
-        if not _asked_already(completions):
+        if completion_set([row.old_id, row.new_id]) not in asked:
             # Each before the next, whatever the project's strategy prefers.
             priority = min(PRIORITY + len(differing) - place, MOST_PRIORITY)
             create_comparison(
@@ -518,22 +519,9 @@ def asked_of(evaluation: Evaluation) -> QuerySet[Comparison]:
 
 def stop_asking(evaluation: Evaluation) -> int:
     """Close the pairs of an evaluation that nobody has begun; return how many. Annotations stay."""
-    # Where nobody has answered the overlap stays: it is at least 1.
-    return (
-        asked_of(evaluation)
-        .filter(open_slots__gt=0)
-        .update(overlap=Greatest(F("overlap") - F("open_slots"), 1), open_slots=0)
-    )
+    return asked_of(evaluation).filter(open_slots__gt=0).update(**CLOSED)
 
 
 def _drawn_by(row: EvaluatedPrompt) -> str:
     """Return the key of a row in the random order of its evaluation."""
     return hashlib.sha256(f"{row.evaluation_id}/{row.prompt.content_hash}".encode()).hexdigest()
-
-
-def _asked_already(completions: Sequence[Completion]) -> bool:
-    """Return whether a comparison of exactly these completions exists, in any round."""
-    key = completion_set([completion.pk for completion in completions])
-    return Comparison.objects.filter(
-        project=completions[0].prompt.project_id, completion_set=key, purpose=Purpose.WORK
-    ).exists()

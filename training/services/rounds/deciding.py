@@ -356,7 +356,7 @@ def settle_decision(round_: Round) -> None:
                 reject_round(round_=round_, actor=None)
             case _ if round_.state == RoundState.DECIDING:
                 _end_without_evidence(round_)
-            case _:
+            case _ if round_.parsed_recipe.promotion.judged_by == "people_and_model":
                 _ask_on(round_, decision)
     except Refusal:
         # Somebody was faster: their verdict stands.
