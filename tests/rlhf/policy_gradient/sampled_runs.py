@@ -21,6 +21,11 @@ GRPO: dict[str, Any] = {
     "kl": {"place": "loss", "kind": "k3", "beta": 0.02},
     "update": {"inner_epochs": 1, "aggregate": "sequence"},
 }
+BEST_OF_K: dict[str, Any] = {
+    "advantage": {"kind": "best_and_worst"},
+    "kl": {"place": "loss", "kind": "k3", "beta": 0.1},
+    "update": {"loss": "dpo"},
+}
 REINFORCE: dict[str, Any] = {
     "advantage": {"kind": "running_mean"},
     "kl": {"place": "none"},

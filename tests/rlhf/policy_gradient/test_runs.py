@@ -12,7 +12,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.rlhf.loop.test_interruptions import same_run
-from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, REINFORCE, SHORT, make_sampled_run
+from tests.rlhf.policy_gradient.sampled_runs import (
+    BEST_OF_K,
+    GRPO,
+    PPO,
+    REINFORCE,
+    SHORT,
+    make_sampled_run,
+)
 from tests.rlhf.runs import StopAfter, files_of, make_run, status_of, train
 from training.contract import (
     EXIT_FAILED,
@@ -55,6 +62,47 @@ def test_the_reward_rises(base: Path, tmp_path: Path, method: dict[str, Any]) ->
     # 40 answers a step; 160 and 320 in the means, whose standard errors are at most 0.04 and 0.03.
     assert sum(rewards[:4]) / 4 < 0.3
     assert sum(rewards[-8:]) / 8 > 0.36
+
+
+def test_answers_that_no_pair_has_cost_no_pass_and_change_nothing(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Best of eight: of the eight answers to a prompt the reference sees three at most, the policy before the
+    update one. The weights and the rewards are those of a run in which both see all."""
+    settings = {"rewards": [LETTER], "rollout": {"samples": 8, "max_tokens": 6}}
+    seen: dict[str, list[int]] = {"reference": [], "policy": []}
+    reference, policy = (
+        LanguageActor.reference_log_probabilities,
+        LanguageActor.unfiltered_log_probabilities,
+    )
+
+    def counted(name: str, ask: Any) -> Any:
+        def asked(actor: LanguageActor, rows: Any = None) -> torch.Tensor:
+            seen[name].append(len(rows))
+            values: torch.Tensor = ask(actor, None if whole else rows)
+            return values
+
+        return asked
+
+    whole = False
+    monkeypatch.setattr(LanguageActor, "reference_log_probabilities", counted("reference", reference))
+    monkeypatch.setattr(LanguageActor, "unfiltered_log_probabilities", counted("policy", policy))
+    runs = []
+    for whole in (False, True):
+        run = make_sampled_run(
+            tmp_path / f"run-{whole}", base, BEST_OF_K, settings=settings, optimiser={"batch_size": 5} | FEW
+        )
+        assert train(run) == EXIT_FINISHED
+        runs.append(run)
+    assert all(count <= 15 for count in seen["reference"])
+    assert any(count > 5 for count in seen["reference"])
+    assert set(seen["policy"]) == {5}
+    few, every = (read_metrics(run) for run in runs)
+    for ours, theirs in zip(few, every, strict=True):
+        for name in ("reward", "policy_loss", "pair_accuracy", "gradient_norm", "kl"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-6)
+    assert few[0]["gradient_norm"] > 0
+    assert few[-1]["kl"] != 0
 
 
 @pytest.mark.parametrize("steps", [3, pytest.param(2, marks=pytest.mark.long)])

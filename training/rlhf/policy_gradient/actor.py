@@ -226,23 +226,25 @@ class LanguageActor:
         """(B, T) log π of all drawn tokens under the sampler's temperature and filters."""
         return self._all(lambda batch: self._figures(batch).logp)
 
-    @torch.no_grad()
-    def reference_log_probabilities(self) -> Tensor:
-        """(B, T) log π_ref of all drawn tokens, under the temperature and no filter."""
-        return self._unfiltered(self._models.reference)
+    def reference_log_probabilities(self, rows: Sequence[int] | None = None) -> Tensor:
+        """(B, T) log π_ref of all drawn tokens, under the temperature and no filter.
 
-    def base_log_probabilities(self) -> Tensor:
+        rows: the answers to ask about; the others are 0. None is all.
+        """
+        return self._unfiltered(self._models.reference, rows)
+
+    def base_log_probabilities(self, rows: Sequence[int] | None = None) -> Tensor:
         """(B, T) the same of the base."""
-        return self._unfiltered(None)
+        return self._unfiltered(None, rows)
 
-    def unfiltered_log_probabilities(self) -> Tensor:
+    def unfiltered_log_probabilities(self, rows: Sequence[int] | None = None) -> Tensor:
         """(B, T) the same of the policy."""
-        return self._unfiltered(self._models.policy)
+        return self._unfiltered(self._models.policy, rows)
 
     @torch.no_grad()
-    def _unfiltered(self, adapter: str | None) -> Tensor:
+    def _unfiltered(self, adapter: str | None, rows: Sequence[int] | None) -> Tensor:
         parameters = SamplingParameters(temperature=self._parameters.temperature)
-        return self._all(lambda batch: self._token_figures(batch, adapter, parameters).logp)
+        return self._all(lambda batch: self._token_figures(batch, adapter, parameters).logp, rows)
 
     @torch.no_grad()
     def full_divergence(self) -> Tensor:
@@ -313,8 +315,8 @@ class LanguageActor:
         """(A,) read from the token before, which is all that was known when the token was drawn."""
         return self._backbone.score(name, self._states(batch, name)[batch.predictors], head=VALUE)
 
-    def _all(self, compute: Callable[[PackedRow], Tensor]) -> Tensor:
-        rows = self._share.rows(self._group)
+    def _all(self, compute: Callable[[PackedRow], Tensor], asked: Sequence[int] | None = None) -> Tensor:
+        rows = self._share.rows(self._group, asked)
 
         def all_passes() -> Tensor:
             values = torch.zeros(len(self._answers), self._width, device=self._backbone.device)

@@ -60,11 +60,13 @@ class Episodes:
     """(B, T) log-probabilities of the base, by the same passes."""
     old_values: Tensor | None = None
     """(B, T) what the value head expected before each action."""
+    compared: Tensor | None = None
+    """(B,) bool: answers that divergences are estimated from. None is all."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             tensor: Tensor | None = getattr(self, field.name)
-            shape = self.mask.shape[:1] if field.name in ("scored", "group") else self.mask.shape
+            shape = self.mask.shape[:1] if field.name in ("scored", "group", "compared") else self.mask.shape
             if tensor is not None and tensor.shape != shape:
                 raise ValueError(
                     f"{field.name} {tuple(tensor.shape)} must be {tuple(shape)}, as the mask demands"
@@ -257,7 +259,8 @@ def _divergence_of_answers(episodes: Episodes, reference: Tensor | None) -> Tens
     if logp is None or reference is None:
         return None
     sums = sequence_sums(estimate(logp.detach().double(), reference.detach().double(), "k1"), episodes.mask)
-    return sums[episodes.mask.any(-1)]
+    compared = episodes.mask.any(-1)
+    return sums[compared if episodes.compared is None else compared & episodes.compared]
 
 
 def _places(group: Tensor) -> tuple[Tensor, Tensor]:

@@ -344,6 +344,16 @@ class _Learned(NamedTuple):
     finite: bool
 
 
+def compared_by_first(episodes: Episodes) -> Episodes:
+    """Return the episodes with divergences to be estimated from the first answer to each prompt alone.
+
+    The best and the worst would be a biased sample of the policy's answers.
+    """
+    first = torch.zeros_like(episodes.scored, dtype=torch.bool)
+    first[[rows[0] for rows in episodes.groups]] = True
+    return dataclasses.replace(episodes, compared=first)
+
+
 class SamplingLoop(SteppingLoop):
     """Learns from samples: a step is a batch of prompts, each answered several times."""
 
@@ -545,14 +555,19 @@ class SamplingLoop(SteppingLoop):
         policy, credit_of = self._own, self._method.credit
         self._backbone.checkpoint_activations(self._settings.gradient_checkpointing)
         actor = self._actor(sampled)
-        episodes = self._compared(actor, episodes)
+        credit: Credit | None = None
+        if policy.update.loss == "dpo" and not self._looks_before:
+            # The other answers were drawn to find the best and the worst, and cost no pass.
+            credit = credit_of.assign(episodes)
+            episodes = compared_by_first(episodes)
+        episodes = self._compared(actor, episodes, credit)
         if self._looks_before:
             episodes = self._evaluated_once(actor, episodes)
             if actor.is_plain:
                 # The same passes: no need of another one.
                 episodes = dataclasses.replace(episodes, trainer_logp=episodes.old_logp)
         self._check_all()
-        credit = credit_of.assign(episodes)
+        credit = credit or credit_of.assign(episodes)
         figures = credit_figures(episodes, credit) | {"beta": credit_of.beta}
         steps = OptimizerSteps(
             self._trained_parameters,
@@ -597,19 +612,28 @@ class SamplingLoop(SteppingLoop):
         logp = self._share.filled(nothing if mine.old_logp is None else mine.old_logp)
         return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
-    def _compared(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
+    def _compared(self, actor: LanguageActor, episodes: Episodes, credit: Credit | None) -> Episodes:
         """The episodes with what reference, base and the policy itself make of them, all by the same passes
-        and without filters: where nothing was learned yet, the divergence is exactly 0."""
+        and without filters: where nothing was learned yet, the divergence is exactly 0.
+
+        credit: where it is known already, of the answers that are neither compared nor learned from nothing
+        is asked.
+        """
+        seen = of_reference = None
+        if credit is not None and episodes.compared is not None:
+            learned = (credit.advantages != 0).any(-1)
+            seen = torch.nonzero(episodes.compared).flatten().tolist()
+            of_reference = torch.nonzero(episodes.compared | learned).flatten().tolist()
         reference: Tensor | None = None
         if self._method.asks_reference:
-            reference = actor.reference_log_probabilities()
+            reference = actor.reference_log_probabilities(of_reference)
         base = reference
         if self._method.models.reference is not None or reference is None:
-            base = actor.base_log_probabilities() if self._method.reports_base else None
+            base = actor.base_log_probabilities(seen) if self._method.reports_base else None
         trainer: Tensor | None = None
         compares = base is not None or reference is not None
         if compares and not (self._looks_before and actor.is_plain):
-            trainer = actor.unfiltered_log_probabilities()
+            trainer = actor.unfiltered_log_probabilities(seen)
         return dataclasses.replace(episodes, ref_logp=reference, base_logp=base, trainer_logp=trainer)
 
     def _actor(self, sampled: Sampled) -> LanguageActor:
