@@ -1,8 +1,9 @@
 """What simulated newcomers like, as rewards of a response's text, and how they judge by it.
 
 short         short and complete: an ended text, the fewer words the better
-consistent    no repetition and no contradiction
-structure     the form that the prompt asks for: a list, numbered steps, a table, so many sentences or items
+consistent    no repetition and no contradiction; of texts that are equal in this, an ended one
+structure     the form that the prompt asks for: a list, numbered steps, a table, so many sentences or items,
+              the closer the better; of texts that are equal in this, an ended one
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _ITEM = re.compile(r"^[ \t]*(?:[-*•+]|\d{1,3}[.)])[ \t]+\S", re.MULTILINE)
 _NUMBERED = re.compile(r"^[ \t]*\d{1,3}[.)][ \t]+\S", re.MULTILINE)
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?]")
 _NOT = re.compile(r"\b(?:not|never|no)\b|n['’]t\b")
+_BRIEF = re.compile(r"\b(?:brief|briefly|short|one line|in a line)\b")
 _COUNTS: Mapping[str, int] = {
     **{"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8},
 }
@@ -51,13 +53,22 @@ def short_and_complete(prompt: str, text: str) -> float:
 
 
 def consistent(prompt: str, text: str) -> float:
-    """Return 0 for a text that says nothing twice and nothing against itself, less for each share of it."""
+    """Return 0 for a text that says nothing twice and nothing against itself, less for each share of it.
+
+    What is said again counts by runs of four words, and half as much by pairs of words; breaking off counts
+    least.
+    """
     words = words_in(text)
     if not words:
         return -4.0
-    runs = [tuple(words[place : place + 4]) for place in range(len(words) - 3)]
-    repeated = 1 - len(set(runs)) / len(runs) if runs else 0.0
-    return -4.0 * repeated - _contradictions(text)
+    repeated = _repeated(words, 4) + _repeated(words, 2) / 2
+    return -4.0 * repeated - _contradictions(text) - 0.1 * (not is_complete(text))
+
+
+def _repeated(words: Sequence[str], length: int) -> float:
+    """Return the share of runs of so many words that were there before."""
+    runs = [tuple(words[place : place + length]) for place in range(len(words) - length + 1)]
+    return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
 def _contradictions(text: str) -> int:
@@ -70,23 +81,35 @@ def _contradictions(text: str) -> int:
 
 
 def structure(prompt: str, text: str) -> float:
-    """Return a point for each part of the form that was asked for, and half a point for a complete text."""
+    """Return how close a text comes to the form that was asked for, and a little for an ended one.
+
+    A form that is there or not is worth a point; so many sentences or items a point less what is missing or
+    too much of them. Where no number is asked for, a
+    brief text has two sentences and another one four.
+    """
     asked = prompt.lower()
     items, sentences = len(_ITEM.findall(text)), len(_SENTENCE.findall(text))
-    points = 0.5 * is_complete(text)
+    points = 0.25 * is_complete(text)
     if "numbered" in asked or "steps" in asked:
-        points += bool(_NUMBERED.search(text)) and len(_NUMBERED.findall(text)) >= 2
+        points += len(_NUMBERED.findall(text)) >= 2
     elif "list" in asked or "bullet" in asked:
         points += items >= 2
     if "table" in asked:
         points += text.count("|") >= 4
     if wanted := _count(_SENTENCES, asked):
-        points += 0 < sentences <= wanted
-    elif (wanted := _count(_ITEMS, asked)) and items:
-        points += items == wanted
+        points += _closeness(sentences, wanted)
+    elif wanted := _count(_ITEMS, asked):
+        points += _closeness(max(items, 1), wanted)
+    else:
+        points += _closeness(max(sentences, 1), 2 if _BRIEF.search(asked) else 4)
     if "one word" in asked:
         points += len(words_in(text)) == 1
     return points
+
+
+def _closeness(count: int, wanted: int) -> float:
+    """Return 1 for as many as were asked for, down to −1 the further it lies from that, as a share of both."""
+    return 1 - 2 * abs(count - wanted) / max(count, wanted)
 
 
 def _count(pattern: re.Pattern[str], asked: str) -> int:
