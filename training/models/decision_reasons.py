@@ -84,6 +84,9 @@ _SENTENCES = {
 _RATES = {
     "people": gettext_lazy("Win rate against %(parent)s by people"),
     "people_and_model": gettext_lazy("Win rate against %(parent)s by people and the reward model"),
+    "people_and_model these_prompts": gettext_lazy(
+        "Win rate against %(parent)s on the held-out prompts, by people and the reward model"
+    ),
     "reward_model": gettext_lazy("Win rate against %(parent)s by the reward model"),
     "accuracy": gettext_lazy("Accuracy on held-out annotations"),
 }
@@ -108,7 +111,8 @@ def reason_text(reason: Reason) -> str:
         return reason
     values = {name: value for name, value in reason.items() if name != "code"}
     if "by" in values:
-        values["rate"] = str(_RATES[values["by"]]) % values
+        rate = " ".join(values[name] for name in ("by", "claim") if name in values)
+        values["rate"] = str(_RATES[rate]) % values
         values |= {name: _share(values[name]) for name in ("value", "bound") if name in values}
     elif "measure" in values:
         values["measure"] = str(_MEASURES[values["measure"]]) % values

@@ -199,6 +199,10 @@ class PromotionSettings:
     judged_by: Literal["people_and_model", "reward_model", "people"] = "people_and_model"
     """Source of the preferences behind the win rate: people's annotations, which the round's reward model
     makes go further; the reward model alone, where it is validated; or people alone."""
+    claim: Literal["new_prompts", "these_prompts"] = "new_prompts"
+    """What people and the reward model decide about. new_prompts: prompts like the held-out ones, for which a
+    small sample of prompts is never enough. these_prompts: the held-out prompts of the round alone, which
+    takes fewer answers and fewer prompts, and says nothing of others."""
     worth_having: Annotated[float, Field(gt=0.5, lt=1)] = 0.6
     """A difference below this win rate is none worth having: once people and the reward model show that it
     lies below, the parent stays and nobody is asked further."""

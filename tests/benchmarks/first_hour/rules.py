@@ -108,7 +108,7 @@ def structure(prompt: str, text: str) -> float:
 
 
 def _closeness(count: int, wanted: int) -> float:
-    """Return 1 for as many as were asked for, down to −1 the further it lies from that, as a share of both."""
+    """Return 1 for as many as were asked for, and down to −1 the further the count lies from that."""
     return 1 - 2 * abs(count - wanted) / max(count, wanted)
 
 

@@ -11,9 +11,11 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.choices import RoundState, Verdict
 from training.models import Round
+from training.models.decision_reasons import reason_text
 from training.services.evaluation.evaluating import ask_people, asked_of
 from training.services.rounds import reject_round
 from training.services.rounds.deciding import decision_of, settle_decision
+from training.services.rounds.dry_run import dry_run
 
 pytestmark = pytest.mark.django_db
 
@@ -220,3 +222,23 @@ def test_without_scores_people_alone_decide(project: Project, server: FakeServer
     answer(round_, alice, [True])
     assert codes(round_)[0] == "win_rate_better"
     assert reasons(round_)[0]["by"] == "people"
+
+
+@pytest.mark.usefixtures("held_out")
+@pytest.mark.parametrize(
+    ("claim", "verdict", "needed"),
+    [("new_prompts", Verdict.NOT_ENOUGH_EVIDENCE, 94), ("these_prompts", Verdict.PROMOTE, 10)],
+)
+def test_a_decision_about_the_held_out_prompts_alone_takes_fewer_answers_and_says_so(
+    project: Project, server: FakeServer, alice: User, claim: str, verdict: Verdict, needed: int
+):
+    round_ = evaluated(project, server, claim=claim)
+    end_without_evidence(round_)
+    # Seventeen of twenty.
+    answer(round_, alice, [True] * 5 + [False, True, True, True, True] * 3)
+    assert decision_of(round_=round_).verdict == verdict
+    [together, alone, *_] = reasons(round_)
+    assert together.get("claim", "new_prompts") == claim
+    assert ("held-out prompts" in reason_text(together)) == (claim == "these_prompts")
+    assert "held-out prompts" not in reason_text(alone)
+    assert dry_run(round_=round_).prompts_for_decision == needed

@@ -209,9 +209,13 @@ def _by_people_and_model(
     known = held_out_answers(evaluation, people)
     if not known.are_scored or not known.answers or people.held_out is None:
         return _shown("people", people.outcomes, evaluation, promotion)
-    outlook = look_ahead(known.answers, known.scores, worth_having=promotion.worth_having)
+    outlook = look_ahead(
+        known.answers, known.scores, worth_having=promotion.worth_having, claim=promotion.claim
+    )
     parent = str(evaluation.parent)
     details = {"by": "people_and_model", "parent": parent, "value": _interval(outlook.rate)}
+    if promotion.claim == "these_prompts":
+        details["claim"] = promotion.claim
     alone = reason("win_rate_alone", by="people", parent=parent, value=_interval(people.held_out))
     if outlook.below_worth and outlook.verdict != Shown.REJECT:
         below = reason("not_worth_having", bound=promotion.worth_having, **details)

@@ -36,11 +36,12 @@ from training.figures.win_rate_interval import prompts_needed, win_rate_shown
 from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL
-from training.recipe.recipe import ComputeSettings
+from training.recipe.recipe import ComputeSettings, PromotionSettings
 from training.selectors.dashboard import chosen_for, pace_of, steps_of
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import decided_judgments, recipe_to_train
 from training.services.chat_templates import untrainable_template
+from training.services.evaluation.decision import LEAST_ANSWERS
 from training.services.evaluation.evaluating import trains_evaluator
 from training.services.rounds.base_choice import base_of_run, unknown_reward_base
 from training.services.rounds.recipes import served_groups, unknown_reference, unknown_rubric
@@ -385,9 +386,7 @@ def dry_run(*, round_: Round) -> DryRun:
         material=material,
         runs=runs,
         evaluated_prompts=min(round_.parsed_recipe.evaluation.prompts, prompts[Split.HELD_OUT]),
-        prompts_for_decision=(
-            prompts_needed(_USUAL_EFFECT) if round_.parsed_recipe.promotion.not_worse else None
-        ),
+        prompts_for_decision=_prompts_for_decision(round_.parsed_recipe.promotion),
         machine=machine,
         launch=launch,
         problems=problems,
@@ -400,6 +399,15 @@ def dry_run(*, round_: Round) -> DryRun:
             *_more_held_out(round_, prompts[Split.HELD_OUT]),
         ],
     )
+
+
+def _prompts_for_decision(promotion: PromotionSettings) -> int | None:
+    if not promotion.not_worse:
+        return None
+    if promotion.judged_by == "people_and_model" and promotion.claim == "these_prompts":
+        # Once all of them are answered, nothing about them is left to chance.
+        return LEAST_ANSWERS
+    return prompts_needed(_USUAL_EFFECT)
 
 
 def refuse_unless_fits(round_: Round, *, despite_memory: bool = False) -> list[str]:
@@ -617,8 +625,9 @@ def _more_held_out(round_: Round, held_out: int) -> Iterator[str]:
     """Say how large an effect must be to be shown by the evaluation, where that is larger than usual."""
     recipe = round_.parsed_recipe
     evaluated = min(recipe.evaluation.prompts, held_out)
-    least = win_rate_shown(evaluated) if recipe.promotion.not_worse else None
-    if least is not None and evaluated < prompts_needed(_USUAL_EFFECT):
+    needed = _prompts_for_decision(recipe.promotion)
+    least = None if needed is None else win_rate_shown(evaluated)
+    if needed is not None and least is not None and evaluated < needed:
         yield _(
             "%(count)s held-out prompts show a win rate of %(least)s %% or more in four rounds of five. "
             "For %(usual)s %% it takes %(needed)s: import more prompts, or raise the prompts of the "
@@ -627,7 +636,7 @@ def _more_held_out(round_: Round, held_out: int) -> Iterator[str]:
             "count": evaluated,
             "least": math.ceil(100 * least),
             "usual": round(100 * _USUAL_EFFECT),
-            "needed": prompts_needed(_USUAL_EFFECT),
+            "needed": needed,
         }
 
 
