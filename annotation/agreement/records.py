@@ -45,7 +45,7 @@ K = TypeVar("K", int, str)
 """A completion's id, or its name in a record."""
 
 
-def outcome_between(ranks: Mapping[int, int], left: int, right: int) -> int | None:
+def outcome_between(ranks: Mapping[int, float], left: int, right: int) -> int | None:
     """Return 1 where `left` is better, −1 where `right` is, 0 for a tie; None where ranks say nothing.
 
     left, right: of the judged completions. One without a rank is below all that have one; two say nothing.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from django.db.models import Count
+from django.db.models import Count, Q
 
 from annotation.agreement.alternative_annotator import AlternativeAnnotator, Item, alternative_annotator
 from annotation.agreement.coefficients import (
@@ -21,10 +21,19 @@ from annotation.agreement.coefficients import (
 from annotation.agreement.estimate import Estimate, PositionBias
 from annotation.agreement.records import outcome_between
 from annotation.agreement.shares import share_of_independent
-from annotation.choices import AssignmentState, Verdict
-from annotation.models import Assignment, Judgment, RankedCompletion, Rating, RubricCriterion, RubricScore
+from annotation.choices import AssignmentState, Split, Verdict
+from annotation.models import (
+    Assignment,
+    CompletionScore,
+    Judgment,
+    Project,
+    RankedCompletion,
+    Rating,
+    RubricCriterion,
+    RubricScore,
+)
 from annotation.selectors.access import judgments_current
-from training.models import Judge, JudgeVerdict
+from training.models import Checkpoint, EvaluatedPrompt, Judge, JudgeVerdict
 
 # ── Agreement with people by criterion ──
 
@@ -122,7 +131,8 @@ NEWEST = 5000
 """Number of a judge's newest judgments that are analysed."""
 
 _JUDGE, _PERSON = "judge", "person"
-Ranks = Mapping[int, int]
+Ranks = Mapping[int, float]
+"""Places by response; the lower one is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +171,7 @@ def report_of(judge: Judge) -> JudgeReport:
     )
     rankings = _ranks([pk for pk, _ in newest])
     by_comparison = {comparison: rankings.get(pk, {}) for pk, comparison in newest}
-    people = _rankings_by_people(judge, list(by_comparison))
+    people = _rankings_by_people(judge.project, list(by_comparison))
     items = [_units(by_comparison[comparison], [*others.values()]) for comparison, others in people.items()]
     verdicts = list(
         JudgeVerdict.objects.filter(judgment__in=[pk for pk, _ in newest]).values_list(
@@ -205,10 +215,60 @@ def _ranks(judgments: Sequence[int]) -> dict[int, dict[int, int]]:
     return ranks
 
 
-def _rankings_by_people(judge: Judge, comparisons: Sequence[int]) -> dict[int, dict[int, Ranks]]:
+def stand_in_by_scores(reward_model: Checkpoint) -> AlternativeAnnotator:
+    """Return whether a reward model may stand in for a person, by the comparisons that it did not learn from
+    and whose responses it has scored: those of held-out prompts, and those of later rounds."""
+    if reward_model.project is None:
+        return alternative_annotator([])
+    unseen = Q(comparison__prompt__split=Split.HELD_OUT)
+    if (run := reward_model.run) is not None:
+        unseen |= Q(comparison__round_number__gt=max(run.snapshot.rounds))
+    several = (
+        judgments_current(reward_model.project)
+        .filter(unseen)
+        .select_related(None)
+        .prefetch_related(None)
+        .order_by()
+        .values("comparison_id")
+        .annotate(people=Count("annotator_id", distinct=True))
+        .filter(people__gt=1)
+        .order_by("-comparison_id")
+        .values_list("comparison_id", flat=True)[:NEWEST]
+    )
+    people = _rankings_by_people(reward_model.project, list(several))
+    scores = _scores_by(reward_model, [pk for by_person in people.values() for pk in _ranked(by_person)])
+    return alternative_annotator(
+        [
+            item
+            for by_person in people.values()
+            for item in _items_for_stand_in(
+                # The greater score has the lower rank.
+                {pk: -scores[pk] for pk in _ranked(by_person) if pk in scores},
+                by_person,
+            )
+        ]
+    )
+
+
+def _ranked(by_person: Mapping[int, Ranks]) -> set[int]:
+    return {pk for ranks in by_person.values() for pk in ranks}
+
+
+def _scores_by(reward_model: Checkpoint, completions: Sequence[int]) -> dict[int, float]:
+    """Return the reward model's scores of responses, those of evaluations among them."""
+    scorings = CompletionScore.objects.filter(scorer=reward_model.name, completion__in=completions)
+    scores = dict(scorings.values_list("completion_id", "value"))
+    evaluated = EvaluatedPrompt.objects.filter(evaluation__reward_model=reward_model)
+    for old, new, figures in evaluated.values_list("old_id", "new_id", "figures"):
+        if (pair := figures.get("reward")) is not None:
+            scores |= zip((old, new), pair, strict=True)
+    return scores
+
+
+def _rankings_by_people(project: Project, comparisons: Sequence[int]) -> dict[int, dict[int, Ranks]]:
     """Return people's rankings of these comparisons, by comparison and person."""
     current = (
-        judgments_current(judge.project)
+        judgments_current(project)
         .filter(comparison__in=comparisons)
         .select_related(None)
         .prefetch_related(None)

@@ -39,6 +39,7 @@ from training.selectors.checkpoints import (
 )
 from training.selectors.drift import drift_page, items_behind, items_of
 from training.selectors.evaluations import Report, report_file, report_of
+from training.selectors.judges import stand_in_by_scores
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
@@ -247,6 +248,7 @@ def _page(request: Request, checkpoint: Checkpoint, *, status: int = 200, **more
         "warnings": checkpoint.manifest.get("warnings", []),
         "evaluation": latest_evaluation(checkpoint),
         "yardsticks": checkpoint.yardsticks.all(),
+        "stand_in": stand_in_by_scores(checkpoint) if checkpoint.kind == CheckpointKind.REWARD else None,
         "answers": checkpoint.source.completions.count() if checkpoint.source else 0,
         "notes": render_markdown(checkpoint.notes),
         "card": render_markdown(_without_metadata(model_card(card_of(checkpoint)))),

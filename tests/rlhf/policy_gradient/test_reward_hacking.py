@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from training.contract import RewardPart, WatchSettings
-from training.rlhf.policy_gradient.reward_hacking import LENGTH, REWARD, Watch, held_out_figure, part_figure
+from training.rlhf.policy_gradient.reward_hacking import (
+    KL,
+    LENGTH,
+    REWARD,
+    Watch,
+    held_out_figure,
+    part_figure,
+)
 
 HUMAN = RewardPart(name="human", kind="length", options={"most": 9})
 KEPT_APART = held_out_figure("human")
@@ -160,6 +167,19 @@ def test_a_watch_goes_on_from_its_state_as_if_it_had_never_been_away() -> None:
         assert warnings == expected
         assert after.state_dict() == through.state_dict()
         assert after.stop
+
+
+def test_a_run_ends_once_its_divergence_is_spent_and_stays_ended_after_a_resume() -> None:
+    for budget, ends in ((None, False), (5.0, True)):
+        watch = Watch(settings(), kl_budget=budget)
+        stops = []
+        for step, kl in enumerate((0.0, 4.9, math.nan, 5.1, 4.0), start=1):
+            assert watch.observe(step, {REWARD: 0.0, LENGTH: 20.0, KEPT_APART: 0.0, KL: kl}) == []
+            stops.append(watch.stop)
+        assert stops == [False, False, False, ends, ends]
+        again = Watch(settings(), kl_budget=budget)
+        again.load_state_dict(json.loads(json.dumps(watch.state_dict())))
+        assert again.stop == ends
 
 
 def test_the_state_of_another_watch_is_refused() -> None:

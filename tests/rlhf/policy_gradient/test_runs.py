@@ -105,6 +105,25 @@ def test_answers_that_no_pair_has_cost_no_pass_and_change_nothing(
     assert few[-1]["kl"] != 0
 
 
+def test_a_run_ends_with_the_step_that_spends_its_divergence(base: Path, tmp_path: Path) -> None:
+    run = make_sampled_run(
+        tmp_path / "run",
+        base,
+        BEST_OF_K,
+        settings={
+            "rewards": [LETTER],
+            "rollout": {"samples": 8, "max_tokens": 4},
+            "kl": {**BEST_OF_K["kl"], "budget": 1e-3},
+        },
+        optimiser={"batch_size": 5, "epochs": 20, "learning_rate": 0.02},
+    )
+    assert train(run) == EXIT_FINISHED
+    lines = list(read_metrics(run))
+    assert [line["kl"] > 1e-3 for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert 1 < len(lines) < 20
+    assert read_manifest(run / "checkpoint").steps == len(lines)
+
+
 @pytest.mark.parametrize("steps", [3, pytest.param(2, marks=pytest.mark.long)])
 def test_a_stopped_run_goes_on_to_the_same_bytes(
     base: Path, tmp_path: Path, method: dict[str, Any], steps: int

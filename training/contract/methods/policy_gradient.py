@@ -225,8 +225,17 @@ class KlSettings:
     fixed."""
     horizon: Positive = 1000.0
     """Responses over which an adaptive β may change by a fifth."""
+    budget: Positive | None = None
+    """KL divergence from the reference, in nats per response and as a mean over a step, beyond which the run
+    ends with the state that it has; null sets no end. A reward model is trusted near the responses that
+    people judged alone (Gao et al. 2023)."""
 
     def __post_init__(self) -> None:
+        require(
+            self.budget is None or self.place != "none",
+            "budget",
+            "place none measures no divergence; set place to 'loss' or 'reward', or budget to null",
+        )
         require(
             self.place != "loss" or self.kind != "k1",
             "kind",

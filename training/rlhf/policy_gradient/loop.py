@@ -57,7 +57,14 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.credit import figures as credit_figures
-from training.rlhf.policy_gradient.reward_hacking import LENGTH, REWARD, Watch, held_out_figure, part_figure
+from training.rlhf.policy_gradient.reward_hacking import (
+    KL,
+    LENGTH,
+    REWARD,
+    Watch,
+    held_out_figure,
+    part_figure,
+)
 from training.rlhf.policy_gradient.rollout_servers import BatchRequest, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.sampling import (
     Prompt,
@@ -133,7 +140,11 @@ class PolicyGradient:
                 cancelled=cancelled,
             )
         self.credit = CreditAssignment(settings.advantage, settings.kl)
-        self.watch = Watch(settings.watch, weights={part.name: part.weight for part in settings.rewards})
+        self.watch = Watch(
+            settings.watch,
+            weights={part.name: part.weight for part in settings.rewards},
+            kl_budget=settings.kl.budget,
+        )
 
     @property
     def asks_reference(self) -> bool:
@@ -445,6 +456,10 @@ class SamplingLoop(SteppingLoop):
             self._served.check(figures.get("sampler_gap", 0.0))
         for warning in self._method.watch.observe(step + 1, figures):
             log.warning("%s%s", WATCH_MARK, warning)
+        if (budget := self._own.kl.budget) is not None and figures.get(KL, 0.0) > budget:
+            log.info(
+                "Step %d: %.1f nats from the reference, and %g may be spent", step + 1, figures[KL], budget
+            )
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
         summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return StepResult(figures, summary, learned.finite)

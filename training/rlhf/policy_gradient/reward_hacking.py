@@ -21,6 +21,8 @@ REWARD = "reward"
 """Figure of a step: the mean reward that is trained for."""
 LENGTH = "length"
 """Figure of a step: mean tokens of an answer."""
+KL = "kl"
+"""Figure of a step: mean divergence of an answer from the reference, in nats."""
 
 _CERTAIN = 4.0
 """Standard errors of a change that counts as one, for windows so long that their deviations are known. A run
@@ -114,10 +116,18 @@ class Watch:
     standard deviations, each by more than chance explains too. So it says nothing before 2 · window steps.
     """
 
-    def __init__(self, settings: WatchSettings, *, weights: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        settings: WatchSettings,
+        *,
+        weights: Mapping[str, float] | None = None,
+        kl_budget: float | None = None,
+    ) -> None:
         """weights: of the reward's parts. With them what is trained for is the weighted sum of the figures
-        of its parts: the figure of the whole cannot rise where a part is normalised by its running mean."""
+        of its parts: the figure of the whole cannot rise where a part is normalised by its running mean.
+        kl_budget: the divergence beyond which the run ends; None sets no end."""
         self._settings = settings
+        self._kl_budget = kl_budget
         self._weights = dict(weights or {})
         held_out = [held_out_figure(part.name) for part in settings.held_out]
         self._series = {name: _Series(settings.window) for name in (REWARD, LENGTH, *held_out)}
@@ -125,8 +135,9 @@ class Watch:
 
     @property
     def stop(self) -> bool:
-        """Return whether to end the run: the settings stop on a warning, and one occurred."""
-        return self._settings.action == "stop" and bool(self._warned)
+        """Return whether to end the run: its divergence is spent, or the settings stop on a warning, and one
+        occurred."""
+        return KL in self._warned or (self._settings.action == "stop" and bool(self._warned))
 
     def observe(self, step: int, figures: Mapping[str, float]) -> list[str]:
         """Take in a step's figures (see `REWARD` and those after it); warnings in words, mostly none.
@@ -135,6 +146,8 @@ class Watch:
         """
         for name, series in self._series.items():
             series.add(self._reward(figures) if name == REWARD else figures.get(name))
+        if self._kl_budget is not None and figures.get(KL, 0.0) > self._kl_budget and not self.stop:
+            self._warned.append(KL)
         reward = self._series[REWARD].change()
         if reward is None or not reward.rose:
             return []
