@@ -30,8 +30,8 @@ from annotation.models import (
 )
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.quality.gold import create_gold_item
-from annotation.services.texts.completions import create_comparison, write_steps
+from annotation.services.quality import create_gold_item
+from annotation.services.texts import create_comparison, write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
 from annotation.text.traces import Step, written
 from tests.records import judgment_record

@@ -9,7 +9,7 @@ from celery.signals import worker_ready, worker_shutting_down
 
 from annotation.api import idempotency
 from annotation.services import webhooks
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from training.choices import JobKind, TaskName
 from training.services import (
     arenas,

@@ -46,7 +46,7 @@ from annotation.errors import (
 from annotation.models import Membership, Project, User
 from annotation.selectors import access
 from annotation.services.judgments.drafts import DraftConflict
-from annotation.services.quality.reviews import AlreadyDecided
+from annotation.services.quality import AlreadyDecided
 
 # Errors of a request as problem details (RFC 9457).
 

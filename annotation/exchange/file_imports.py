@@ -31,7 +31,7 @@ from annotation.exchange.item_imports import BATCH, ImportScene, ItemCounts, Ite
 from annotation.exchange.occurrences import Occurrences
 from annotation.models import Category, Criterion, FileImport, Project, User, bulk
 from annotation.services.assignments.acquisition import score_open_comparisons
-from annotation.services.jobs.claims import release, worker_name, write
+from annotation.services.jobs import release, worker_name, write
 
 # The categories and criteria that a file names: found in the project, or made with it.
 

@@ -43,8 +43,8 @@ from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
-from annotation.services.quality.agreement import record_agreement
-from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
+from annotation.services.quality import record_agreement
+from annotation.services.texts import NewComparison, completion_set, write_comparisons
 
 BATCH = 2_000
 _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")

@@ -28,8 +28,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors import access
-from annotation.services import audit
-from annotation.services.jobs import messages
+from annotation.services import audit, jobs
 
 _BATCH = 500
 """Rows deleted in one transaction: nobody who labels waits for longer than a moment."""
@@ -51,7 +50,7 @@ def request_undo(*, record: FileImport, user: User) -> None:
             project=record.project,
             details={"name": record.name, "counts": record.counts},
         )
-        messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
+        jobs.send_after_commit(TaskName.DO_IMPORT, record.pk)
 
 
 def require_undoable(record: FileImport) -> None:

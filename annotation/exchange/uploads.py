@@ -33,10 +33,9 @@ from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.undo import undo
 from annotation.models import AuditEntry, FileImport, Project, User
 from annotation.selectors import access
-from annotation.services import audit
-from annotation.services.jobs import messages
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.running import refuse_without_room, run_job
+from annotation.services import audit, jobs
+from annotation.services.job_runs import refuse_without_room, run_job
+from annotation.services.jobs import Heartbeat
 from annotation.services.projects.templates import create_from_template
 
 # An uploaded file before its import: its first rows, their faults, and the account of its columns.
@@ -278,7 +277,7 @@ def start_import(*, record: FileImport, skip_bad: bool, user: User) -> None:
             project=record.project,
             details={"format": record.format, "mapping": record.mapping, "bytes": record.size},
         )
-        messages.send_after_commit(TaskName.DO_IMPORT, record.pk)
+        jobs.send_after_commit(TaskName.DO_IMPORT, record.pk)
     record.refresh_from_db()
 
 
@@ -315,7 +314,7 @@ def _import(record: FileImport, heartbeat: Heartbeat) -> str:
 
 def sweep_imports() -> None:
     """Send a message for every file that waits, and for those whose worker has been silent."""
-    messages.sweep(FileImport.objects.all(), TaskName.DO_IMPORT)
+    jobs.sweep(FileImport.objects.all(), TaskName.DO_IMPORT)
 
 
 def path_of(record: FileImport) -> Path:

@@ -16,7 +16,7 @@ class Claimable(models.Model):
     """A row that one worker at a time works on.
 
     `worker` is the claim and `heartbeat_at` keeps it alive. Both are written by
-    `annotation.services.jobs.claims` alone; only the holder of the claim writes progress and the end.
+    `annotation.services.jobs` alone; only the holder of the claim writes progress and the end.
     """
 
     UNFINISHED: ClassVar[Q]

@@ -172,7 +172,7 @@ class Invitation(models.Model):
 class ApiToken(models.Model):
     """A named secret of one person for programs. Only its SHA-256 is kept: it is shown once, when made.
 
-    Written by `annotation.services.people.tokens` alone. What is revoked or expired stays in the list.
+    Written by `annotation.services.people.accounts` alone. What is revoked or expired stays in the list.
     """
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="api_tokens")

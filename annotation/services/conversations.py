@@ -27,11 +27,9 @@ from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
 from annotation.selectors.conversations import Chat, Continuation, assignment_of, continuation_of
 from annotation.services import audit
-from annotation.services.assignments.leases import lease
-from annotation.services.assignments.slots import close, give_back, take_slot
-from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.completions import create_comparison, find_or_add_prompt
-from annotation.services.texts.quarantine import finding_in
+from annotation.services.assignments.leases import close, give_back, lease, take_slot
+from annotation.services.judgments.submission import voted_comparison
+from annotation.services.texts import create_comparison, find_or_add_prompt, finding_in
 
 TAG = "conversation"
 """Of the prompts that conversations add to a project."""

@@ -46,8 +46,16 @@ from annotation.models.webhooks import LONGEST_DESCRIPTION, LONGEST_URL, MOST_TR
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.addresses import AddressRefusedError, AsyncGuardedTransport, Policy
-from annotation.services.jobs.claims import ClaimLostError, claim, claimable, release, still_held, write
-from annotation.services.jobs.messages import send, send_after_commit
+from annotation.services.jobs import (
+    ClaimLostError,
+    claim,
+    claimable,
+    release,
+    send,
+    send_after_commit,
+    still_held,
+    write,
+)
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────
 

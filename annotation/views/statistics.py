@@ -27,7 +27,7 @@ from annotation.selectors.annotator_work import (
 )
 from annotation.selectors.eligibility import daily_limit_of
 from annotation.selectors.own_work import pace_of
-from annotation.services.quality.agreement import request_report
+from annotation.services.quality import request_report
 from annotation.statistics.annotators import AnnotatorsPage
 from annotation.statistics.cached import (
     is_large,

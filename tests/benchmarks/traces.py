@@ -40,7 +40,7 @@ def _measure(options: argparse.Namespace) -> None:
     call_command("migrate", verbosity=0)
     from annotation.services.assignments.display_order import candidate_token
     from annotation.services.assignments.next import assign_next
-    from annotation.services.texts.completions import create_comparison
+    from annotation.services.texts import create_comparison
     from tests import factories
 
     alice, carol = factories.make_user("alice"), factories.make_user("carol")

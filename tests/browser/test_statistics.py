@@ -196,7 +196,7 @@ def test_the_figures_of_a_large_project_come_after_the_page(
     path: str, busy: Project, carol: User, open_as: Open, axe: Axe, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
-    monkeypatch.setattr("annotation.services.quality.agreement.send", compute_elsewhere)
+    monkeypatch.setattr("annotation.services.quality.send", compute_elsewhere)
     page = open_as(carol, f"/projects/{busy.slug}/{path}/")
     # The page that waits has put the figures in its place, and the address is the same.
     expect(page.get_by_role("region", name="Annotators", exact=True)).to_be_visible()

@@ -5,7 +5,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import StepKind
 from annotation.models import Judgment, Project, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from annotation.text.traces import Step
 from tests import factories
 from tests.browser.conftest import Axe, Open

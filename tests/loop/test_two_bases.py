@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Project, Prompt, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.chat_templates import template
 from tests.loop.recipe import TINY, tiny_recipe

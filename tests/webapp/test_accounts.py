@@ -23,7 +23,7 @@ from annotation.models import ApiToken, AuditEntry, Draft, Judgment, Membership,
 from annotation.services.assignments.next import assign_next
 from annotation.services.audit import record
 from annotation.services.judgments.drafts import save_draft
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from tests import factories
 from tests.factories import PASSWORD

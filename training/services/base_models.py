@@ -22,9 +22,8 @@ from annotation.choices import JobState, SourceKind
 from annotation.errors import NotAllowed, Refusal, Unavailable
 from annotation.models import CompletionSource, User
 from annotation.services import audit
-from annotation.services.jobs.claims import Heartbeat, still_held, write
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import run_job
+from annotation.services.job_runs import run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep, write
 from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
 from training.contract import SOURCE_FILE, RewardSettings, Settings
 from training.engine import OPENAI, Engine, EngineError, GuardedTransport, base_of, check_url, key_of

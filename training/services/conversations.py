@@ -38,10 +38,9 @@ from annotation.selectors.jobs import has_enough_long_jobs
 from annotation.services import audit
 from annotation.services.assignments.display_order import balanced_order
 from annotation.services.conversations import add_turn, begin_conversation, put_to_judgment, take_up
-from annotation.services.jobs.claims import alone
-from annotation.services.jobs.messages import send, send_after_commit
-from annotation.services.judgments.votes import record_vote
-from annotation.services.texts.completions import storable
+from annotation.services.jobs import alone, send, send_after_commit
+from annotation.services.judgments.submission import record_vote
+from annotation.services.texts import storable
 from training.choices import TaskName
 from training.engine import Answer, Delta, EngineError, engine_for
 from training.models import (

@@ -13,9 +13,8 @@ from annotation.agreement.records import outcome_between, unordered_among
 from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.models import Completion, CompletionScore, Project, Prompt, RankedCompletion, User
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import run_job
+from annotation.services.job_runs import run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from training.choices import JobKind, TaskName
 from training.engine import EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, DriftFigure, DriftMeasurement

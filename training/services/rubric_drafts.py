@@ -15,9 +15,8 @@ from annotation.errors import Refusal
 from annotation.models import Completion, Project, Prompt, RankedCompletion, RubricVersion, User
 from annotation.selectors import access
 from annotation.services.audit import record
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from training.choices import WRITES_TEXT, JobKind, TaskName
 from training.engine import Engine, EngineError, engine_for

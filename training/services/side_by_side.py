@@ -17,8 +17,8 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.completions import find_or_add_prompt
+from annotation.services.judgments.submission import voted_comparison
+from annotation.services.texts import find_or_add_prompt
 from training.engine import Answer, EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
 from training.selectors.projects import chat_with, system_of, with_system

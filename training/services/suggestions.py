@@ -21,9 +21,8 @@ from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.display_order import drawn_below, drawn_within
 from annotation.services.assignments.next import QUEUE_ORDER
-from annotation.services.jobs.claims import Heartbeat, still_held
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep
 from annotation.services.suggestions import SuggestionInput, set_help, store_suggestions
 from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.contract.segmentation import segment

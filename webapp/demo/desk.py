@@ -34,14 +34,13 @@ from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import display_order as randomness
 from annotation.services.assignments.display_order import display_order, draw_number
+from annotation.services.assignments.leases import lease_time
 from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
-from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox import post_comment
 from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
-from annotation.services.quality.agreement import record_agreement
-from annotation.services.quality.reviews import review_after_judgment
+from annotation.services.quality import record_agreement, review_after_judgment
 
 # A clock that the demo project sets, so that its weeks of work can be written within a minute.
 

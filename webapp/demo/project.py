@@ -25,10 +25,10 @@ from annotation.errors import Refusal
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Comment, Completion, Project, User
 from annotation.services.inbox import post_comment
-from annotation.services.jobs.messages import no_messages
+from annotation.services.jobs import no_messages
 from annotation.services.projects.projects import add_member
 from annotation.services.projects.templates import create_from_template
-from annotation.services.quality.gold import create_gold_item
+from annotation.services.quality import create_gold_item
 from training.choices import CAN_DECIDE, IS_DECIDED, RoundState, StepKind
 from training.models import Checkpoint, Evaluation, Round, Run
 from training.recipe import Recipe

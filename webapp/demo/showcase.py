@@ -40,7 +40,7 @@ from annotation.services.suggestions import (
     set_help,
     store_suggestions,
 )
-from annotation.services.texts.completions import create_comparison, write_steps
+from annotation.services.texts import create_comparison, write_steps
 from annotation.text.identity import content_hash, text_hash
 from annotation.text.traces import Step, written
 from training.choices import FeedbackKind

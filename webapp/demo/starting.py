@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Project
-from annotation.services.jobs.messages import send
+from annotation.services.jobs import send
 from training.contract.files import write_atomically
 from webapp.demo.project import SLUG, STEPS
 

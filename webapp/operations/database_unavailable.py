@@ -15,7 +15,7 @@ from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views.defaults import server_error as failed
 
-from annotation.services.jobs.running import free_bytes
+from annotation.services.job_runs import free_bytes
 from webapp.api.problems import for_programs
 
 RETRY_AFTER_SECONDS = 2

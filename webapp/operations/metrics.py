@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from annotation.services.jobs import running
+from annotation.services import job_runs
 from training.choices import RunState
 from training.models import Run
 from training.selectors.runs import machine_of
@@ -95,7 +95,7 @@ class _Now(Collector):
             is_up = _collected(collect_part, into=rows)
             up.add_metric([part], float(is_up))
             yield from rows
-        disk = running.free_bytes()
+        disk = job_runs.free_bytes()
         if disk is not None:
             yield _gauge("rondo_disk_free_bytes", "Room left where Rondo keeps its files.", disk)
         yield up

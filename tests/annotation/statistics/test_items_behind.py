@@ -12,7 +12,7 @@ from annotation.choices import Shown
 from annotation.models import Assignment, Project, User
 from annotation.selectors.comparisons import items_behind
 from annotation.selectors.judged import judged_in, who_judged
-from annotation.services.quality.agreement import record_agreement
+from annotation.services.quality import record_agreement
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project, item, say
 

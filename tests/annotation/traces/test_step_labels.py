@@ -22,7 +22,7 @@ from annotation.models import (
 )
 from annotation.record.judgment import JudgmentRecord, StepLabelPart
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from annotation.text.traces import Step, written
 from tests import factories
 from tests.annotation.judgments.answers import submit

@@ -12,8 +12,8 @@ from annotation.choices import ReviewReason, StepKind
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, User
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality.reviews import open_review
-from annotation.services.texts.completions import create_comparison
+from annotation.services.quality import open_review
+from annotation.services.texts import create_comparison
 from annotation.text.traces import Step
 from tests import factories
 from tests.annotation.traces.test_step_labels import label_steps

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from annotation.choices import Purpose, Verdict
 from annotation.models import Project, User
-from annotation.services.judgments.votes import record_vote, voted_comparison
+from annotation.services.judgments.submission import record_vote, voted_comparison
 from tests import factories
 from tests.api.scene import Asker
 from tests.records import judgment_record

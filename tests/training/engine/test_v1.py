@@ -15,7 +15,7 @@ from pytest_django import Settings
 
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Project, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from training.engine import AsyncGuardedTransport, ClientGoneError, Relay
 from training.models import Checkpoint
 from training.services.checkpoints import register_starter

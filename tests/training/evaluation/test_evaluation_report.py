@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils.html import strip_tags
 
 from annotation.models import Project, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round

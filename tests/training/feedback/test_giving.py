@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from annotation.models import Judgment, Project, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.training.feedback.conftest import ORIGIN, Application
 from training.models import Feedback, FeedbackKey, FeedbackSettings

@@ -11,7 +11,7 @@ import pytest
 
 from annotation.models import Project, User
 from annotation.services.assignments.next import assign_next
-from annotation.services.jobs.claims import claim
+from annotation.services.jobs import claim
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.loop.recipe import tiny_recipe

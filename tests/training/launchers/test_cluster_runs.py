@@ -10,7 +10,7 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import User
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from tests.training.launchers.cluster_scene import AtStep, do_step, pause_at_step
 from tests.training.launchers.conftest import Scheduler, run_of
 from tests.training.rounds.round_scenes import behave

@@ -17,7 +17,7 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import User
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from tests.guide_blocks import block
 from tests.training.launchers.cluster_scene import AtStep, do_step
 from tests.training.launchers.conftest import run_of

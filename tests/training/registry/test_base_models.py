@@ -230,7 +230,7 @@ def test_a_base_model_of_before_is_inspected_once_its_files_are_there(
 ):
     base = register_starter(name="old").base
     assert base is not None
-    monkeypatch.setattr("annotation.services.jobs.messages.send", lambda *args, **_: None)
+    monkeypatch.setattr("annotation.services.jobs.send", lambda *args, **_: None)
     sweep_additions()
     assert not BaseModelAddition.objects.exists()
     shutil.copytree(llama, base.path)

@@ -18,15 +18,9 @@ from annotation.choices import FinishReason, JobState
 from annotation.errors import Unavailable
 from annotation.models import Completion, Prompt
 from annotation.selectors import access
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import sweep
-from annotation.services.jobs.running import EXPECTED, call_with_heartbeat, run_job
-from annotation.services.texts.completions import (
-    NewCompletion,
-    create_comparison,
-    find_or_add_prompt,
-    record_completions,
-)
+from annotation.services.job_runs import EXPECTED, call_with_heartbeat, run_job
+from annotation.services.jobs import Heartbeat, sweep
+from annotation.services.texts import NewCompletion, create_comparison, find_or_add_prompt, record_completions
 from training.choices import SelectionReason, TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import (

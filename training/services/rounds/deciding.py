@@ -14,7 +14,7 @@ from annotation.choices import NotificationKind, Purpose
 from annotation.errors import Refusal
 from annotation.models import Comparison, User
 from annotation.services import audit
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs import send_after_commit
 from training.choices import (
     CAN_DECIDE,
     CAN_ROLL_BACK,

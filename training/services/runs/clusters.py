@@ -20,8 +20,8 @@ from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
-from annotation.services.jobs.claims import still_held
-from annotation.services.jobs.running import call_with_heartbeat
+from annotation.services.job_runs import call_with_heartbeat
+from annotation.services.jobs import still_held
 from training.choices import LIVE_LAUNCH, LaunchState, RoundState, StepState
 from training.contract import (
     CANCEL_FILE,

@@ -18,14 +18,7 @@ from annotation.choices import JobState, NotificationKind
 from annotation.errors import Refusal, Unavailable
 from annotation.models.jobs import Claimable
 from annotation.services.inbox import Event, notify_managers
-from annotation.services.jobs.claims import (
-    ClaimLostError,
-    Heartbeat,
-    WorkerStoppingError,
-    claim,
-    name_of,
-    release,
-)
+from annotation.services.jobs import ClaimLostError, Heartbeat, WorkerStoppingError, claim, name_of, release
 
 # Free space where Rondo keeps its files. Below the setting, what writes much waits; labelling goes on.
 
