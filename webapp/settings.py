@@ -141,12 +141,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": [
-                "webapp.templatetags.constant",
-                "webapp.templatetags.guide",
-                "webapp.templatetags.icons",
-                "webapp.templatetags.navigation",
-            ],
+            "builtins": ["webapp.templatetags.rondo"],
         },
     },
 ]

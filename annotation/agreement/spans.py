@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from annotation.agreement.bootstrap import RESAMPLES, SEED, Floats, draws, estimate_of, interval_of, ratio
 from annotation.agreement.coefficients import krippendorff_alpha
 from annotation.agreement.estimate import Estimate, Missing, absent
+from annotation.agreement.intervals import RESAMPLES, SEED, Floats, draws, estimate_of, interval_of, ratio
 from annotation.agreement.records import Span
 
 

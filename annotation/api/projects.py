@@ -12,7 +12,7 @@ from annotation.api.base import ApiView, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale, Role, TokenScope
 from annotation.models import Category, Criterion, Guideline, Project, User
-from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
+from annotation.models.people import ALL, LONGEST_SKILL, LONGEST_TAG
 from annotation.selectors import access
 from annotation.services.projects.projects import (
     acknowledge_guideline,

@@ -6,10 +6,12 @@ it is cut off: what is there already is found by its key and stays as it is.
 
 import hashlib
 import json
+import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import TracebackType
 from typing import Any
 
 from django.contrib.auth.hashers import make_password
@@ -26,7 +28,6 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     ImportedTurn,
 )
-from annotation.exchange.occurrences import Occurrences
 from annotation.exchange.prompts import Placed, add_prompts, create_tasks, store_completions
 from annotation.models import (
     Assignment,
@@ -45,6 +46,41 @@ from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
 from annotation.services.quality import record_agreement
 from annotation.services.texts import NewComparison, completion_set, write_comparisons
+
+# Counting more things than fit into memory: in a private file of SQLite's, gone when it is closed.
+
+
+class Occurrences:
+    """Counts of the occurrences of many digests. Memory stays the same however many they are."""
+
+    def __init__(self) -> None:
+        # An empty name is a temporary database on disk, with a few megabytes of it in memory.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+
+    def __enter__(self) -> "Occurrences":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def count(self, digest: bytes) -> int:
+        """Return the number of occurrences of this digest, this one included."""
+        return int(
+            self._database.execute(
+                "INSERT INTO seen VALUES (?, 1) ON CONFLICT (digest) DO UPDATE SET times = times + 1 "
+                "RETURNING times",
+                (digest,),
+            ).fetchone()[0]
+        )
+
+
+# ── Item imports ──
 
 BATCH = 2_000
 _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
@@ -32,6 +33,7 @@ from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.judgments.checks import Incomplete
+from annotation.services.suggestions import DecisionInput
 from annotation.text.edits import applied, is_faithful, retyped, usual_line_break, with_own_line_breaks
 
 # Rewrites as the script of the labelling page writes them, and as the page gives them back.
@@ -572,3 +574,46 @@ class FlagForm(forms.Form):
 
     reason = forms.CharField(max_length=200, error_messages={"required": gettext_lazy("Choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)
+
+
+# Decisions on suggestions, as a final pass sends them.
+
+PREFIX = "suggestion-"
+TIMES = "suggestion_times"
+"""Field in which the script writes: suggestion → [seconds, time of the decision in milliseconds]."""
+
+
+def decisions_in(sent: QueryDict) -> list[DecisionInput]:
+    """Return the decisions of a page. Their times are missing without JavaScript."""
+    times = _times(sent.get(TIMES, ""))
+    decisions = []
+    for name, value in sent.items():
+        pk = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and pk.isdecimal() and len(pk) < 19:
+            seconds, at = times.get(pk, (None, None))
+            decisions.append(
+                DecisionInput(suggestion_id=int(pk), decision=str(value), seconds=seconds, decided_at=at)
+            )
+    return decisions
+
+
+def decided_in(fields: Mapping[str, Any]) -> dict[int, str]:
+    """Return the decisions of a draft or a form that was refused, by suggestion."""
+    decisions = {}
+    for name, value in fields.items():
+        pk = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and pk.isdecimal():
+            decisions[int(pk)] = value[-1] if isinstance(value, list) and value else str(value)
+    return decisions
+
+
+def _times(text: str) -> dict[str, tuple[float, datetime]]:
+    """Read the times of a script. What is none is left out: it must not cost an annotation."""
+    try:
+        times = json.loads(text or "{}")
+        return {
+            str(pk): (float(seconds), datetime.fromtimestamp(float(at) / 1000, tz=UTC))
+            for pk, (seconds, at) in times.items()
+        }
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+        return {}

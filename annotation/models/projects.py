@@ -19,7 +19,7 @@ from annotation.choices import (
     Polarity,
     RatingScale,
 )
-from annotation.models.allocation import check_allocation
+from annotation.models.people import check_allocation
 from annotation.models.written_once import WrittenOnce
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from annotation.agreement.readings import Units, by_comparison, pair_units
-from annotation.agreement.records import decides_a_pair, unordered_among
+from annotation.agreement.records import Units, by_comparison, decides_a_pair, pair_units, unordered_among
 from annotation.choices import SCALE_VALUES, FinishReason, Purpose, RatingScale, StepLabel, Verdict
 from annotation.models import (
     Assignment,
@@ -37,7 +36,7 @@ from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.text.edits import Piece, pieces
-from annotation.text.orders import in_order, with_rest
+from annotation.text.identity import in_order, with_rest
 from annotation.text.rendering import Mark, render_answer, render_markdown, with_marks
 from annotation.text.step_markup import ShownStep
 

@@ -12,8 +12,8 @@ from django.db.models import Exists, OuterRef
 from annotation.agreement.records import outcome_between
 from annotation.choices import AssignmentState, Purpose, Verdict
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project
-from annotation.selectors.membership import groups_of_annotators
-from annotation.text.orders import with_rest
+from annotation.selectors.allocation import groups_of_annotators
+from annotation.text.identity import with_rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

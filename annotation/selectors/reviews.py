@@ -39,7 +39,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.comparison import Traces, completion_ids_by_name
-from annotation.text.orders import with_rest
+from annotation.text.identity import with_rest
 from annotation.text.rendering import render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 

@@ -11,8 +11,13 @@ from django.utils import timezone
 from django.utils.crypto import salted_hmac
 from django.utils.translation import gettext as _
 
-from annotation.agreement.readings import agreeing_share, by_comparison
-from annotation.agreement.records import Selection, decides_a_pair, outcome_between
+from annotation.agreement.records import (
+    Selection,
+    agreeing_share,
+    by_comparison,
+    decides_a_pair,
+    outcome_between,
+)
 from annotation.choices import (
     AssignmentState,
     NotificationKind,

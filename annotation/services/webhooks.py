@@ -41,8 +41,14 @@ from annotation.models import (
     WebhookEndpoint,
     WebhookMessage,
 )
-from annotation.models.encryption import SealBrokenError, seal
-from annotation.models.webhooks import LONGEST_DESCRIPTION, LONGEST_URL, MOST_TRIES, SEALED_FOR
+from annotation.models.webhooks import (
+    LONGEST_DESCRIPTION,
+    LONGEST_URL,
+    MOST_TRIES,
+    SEALED_FOR,
+    SealBrokenError,
+    seal,
+)
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.addresses import AddressRefusedError, AsyncGuardedTransport, Policy

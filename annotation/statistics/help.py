@@ -15,10 +15,9 @@ from django.db.models import QuerySet
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from annotation.agreement.bootstrap import RESAMPLES, Floats, estimate_of, ratio
 from annotation.agreement.estimate import Estimate, Missing, absent
+from annotation.agreement.intervals import RESAMPLES, Floats, estimate_of, ratio, share_of
 from annotation.agreement.records import outcome_between
-from annotation.agreement.shares import share_of
 from annotation.choices import HelpArm
 from annotation.models import (
     DecidedSuggestion,

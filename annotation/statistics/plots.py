@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from django.utils.safestring import SafeString
 
-from annotation.text.attributes import attributes
+from annotation.text.rendering import attributes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

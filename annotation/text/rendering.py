@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import Literal
 
 import nh3
@@ -27,6 +28,28 @@ from markdown_it.utils import EnvType, OptionsDict
 
 from annotation.text import formulas
 from annotation.text.formulas import CountedBlocks, TooMuchWorkError, Work, count_work, spend_on_inline_token
+
+# Attributes of an HTML element, computed in Python.
+
+
+def attributes(**values: object) -> SafeString:
+    """Return HTML attributes: `data_key` is `data-key`; True has no value, False and None are left out."""
+    parts = []
+    for name, value in values.items():
+        if value is True:
+            parts.append(name.replace("_", "-"))
+        elif value is not None and value is not False:
+            parts.append(f'{name.replace("_", "-")}="{escaped(value)}"')
+    return mark_safe(" ".join(parts))  # noqa: S308 - names of ours, values escaped
+
+
+def escaped(value: object) -> str:
+    """Return text for HTML, escaped unless it is safe already; faster than `conditional_escape`."""
+    safe = getattr(value, "__html__", None)
+    return safe() if safe is not None else escape(str(value))
+
+
+# ── Rendering ──
 
 # Positions of the pieces of rendered text in their Markdown source.
 #

@@ -18,8 +18,8 @@ from annotation.forms.projects import NewProjectForm
 from annotation.models import Project
 from annotation.selectors import access
 from annotation.selectors import access as selectors
+from annotation.selectors.annotator_work import announced_guideline, progress_and_pace
 from annotation.selectors.configuration import configuration_of
-from annotation.selectors.own_work import announced_guideline, progress_and_pace
 from annotation.services.projects.projects import acknowledge_guideline
 from annotation.services.projects.templates import TEMPLATES
 from annotation.statistics.home import home_rows

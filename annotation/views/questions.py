@@ -17,7 +17,7 @@ from annotation.errors import Refusal
 from annotation.forms import Entered
 from annotation.forms.projects import QUESTIONS
 from annotation.models import Category, Criterion, Project
-from annotation.selectors.example import MOST_RESPONSES, example_of_work
+from annotation.selectors.configuration import MOST_RESPONSES, example_of_work
 from annotation.services.projects.projects import change_settings
 from annotation.services.projects.questions import (
     add_question,

@@ -22,11 +22,11 @@ from annotation.selectors.annotator_work import (
     gold_feedback_of,
     history_page,
     own_submitted_by,
+    pace_of,
     skips_of,
     submitted_by,
 )
 from annotation.selectors.eligibility import daily_limit_of
-from annotation.selectors.own_work import pace_of
 from annotation.services.quality import request_report
 from annotation.statistics.annotators import AnnotatorsPage
 from annotation.statistics.cached import (

@@ -20,7 +20,7 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.models.encryption import seal
+from annotation.models.webhooks import seal
 from annotation.selectors.comparison import step_token
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.inbox import post_comment

@@ -14,8 +14,7 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
-from annotation.api.base import ApiView, Filters, ProjectView
-from annotation.api.downloads import attachment
+from annotation.api.base import ApiView, Filters, ProjectView, attachment
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Cap, JobState
 from annotation.models.jobs import Claimable
-from annotation.text.orders import shortened
+from annotation.text.identity import shortened
 from training.models.checkpoints import Checkpoint
 
 _SLUG_BYTES = 18

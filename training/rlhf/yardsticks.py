@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import ContractError, Message, manifest_digest
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import learned_reward, reward_settings

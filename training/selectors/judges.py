@@ -19,8 +19,8 @@ from annotation.agreement.coefficients import (
     position_bias,
 )
 from annotation.agreement.estimate import Estimate, PositionBias
+from annotation.agreement.intervals import share_of_independent
 from annotation.agreement.records import outcome_between
-from annotation.agreement.shares import share_of_independent
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, RankedCompletion, Rating, RubricCriterion, RubricScore
 from annotation.selectors.access import judgments_current

@@ -57,7 +57,7 @@ class CheckedCriterion:
 def checked_criteria(draft: RubricDraft) -> list[CheckedCriterion]:
     """Return the criteria of a draft in their order, the most frequently proposed first."""
     # Imported late: the web process has no use for NumPy.
-    from annotation.agreement.shares import share_of_independent
+    from annotation.agreement.intervals import share_of_independent
 
     return [
         CheckedCriterion(

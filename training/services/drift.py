@@ -162,7 +162,7 @@ def agreement_interval(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float 
     trials as there are prompts; else percentiles of resampled prompts, whose pairs hang together.
     """
     # Imported late: the web process has no use for NumPy.
-    from annotation.agreement.shares import share_of, wilson_interval
+    from annotation.agreement.intervals import share_of, wilson_interval
 
     counted = [(hits, pairs) for hits, pairs in by_prompt.values() if pairs]
     if not counted:

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy
 from annotation.choices import Verdict
 from annotation.models import Completion, Judgment
 from annotation.text.edits import Piece, sides
-from annotation.text.orders import with_rest
+from annotation.text.identity import with_rest
 from annotation.text.rendering import render_markdown
 from training.models import ArenaBallot, SideBySide, SideBySideAnswer
 from training.selectors.base_models import same_tokenizer

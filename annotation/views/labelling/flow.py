@@ -23,9 +23,9 @@ from annotation.models import (
     Suggestion,
 )
 from annotation.selectors import access as selectors
+from annotation.selectors.annotator_work import announced_guideline
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
 from annotation.selectors.known_answers import Feedback, feedback_for
-from annotation.selectors.own_work import announced_guideline
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next

@@ -35,8 +35,7 @@ from annotation.choices import (
     Verdict,
 )
 from annotation.forms import Entered, JudgmentForm, MissingRow, rating_field
-from annotation.forms.final_pass import decided_in
-from annotation.forms.judgment import step_field
+from annotation.forms.judgment import decided_in, step_field
 from annotation.models import (
     Assignment,
     Category,
@@ -52,19 +51,18 @@ from annotation.models import (
     User,
 )
 from annotation.selectors import access
+from annotation.selectors.annotator_work import progress_and_pace
 from annotation.selectors.configuration import configuration_of
-from annotation.selectors.own_work import progress_and_pace
 from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.judgments.confirmations import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.services.suggestions import SUGGESTED_STRENGTH, ranks_of
-from annotation.text.attributes import attributes, escaped
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
-from annotation.text.orders import with_rest
+from annotation.text.identity import with_rest
 from annotation.text.references import refers_to_context
-from annotation.text.rendering import render_answer, render_markdown
+from annotation.text.rendering import attributes, escaped, render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import Place
 

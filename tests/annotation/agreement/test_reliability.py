@@ -9,7 +9,7 @@ from scipy.optimize import check_grad
 
 from annotation.agreement.reliability import Preference, _Votes, annotator_reliability
 from annotation.models import Project, User
-from annotation.selectors.reliability import reliability_weights
+from annotation.selectors.judged import reliability_weights
 from tests import factories
 
 TRUTH = {"ann": 0.95, "ben": 0.9, "cat": 0.8, "dan": 0.7, "spammer": 0.5, "adversary": 0.2}

@@ -11,8 +11,17 @@ from django.urls import reverse
 
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
 from annotation.agreement.coefficients import kendall_tau_b
-from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
-from annotation.agreement.records import Judged, Selection, decides_a_pair, outcome_between, unordered_among
+from annotation.agreement.records import (
+    Judged,
+    Selection,
+    decides_a_pair,
+    outcome_between,
+    position_outcomes,
+    rank_units,
+    rankings,
+    retest_matches,
+    unordered_among,
+)
 from annotation.choices import ReviewReason, Shown, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.forms.judgment import Entered

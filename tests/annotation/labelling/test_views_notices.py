@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, Membership, Project, User
-from annotation.selectors.own_work import Pace
+from annotation.selectors.annotator_work import Pace
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import publish_guideline

@@ -3,7 +3,7 @@
 from django.utils.safestring import mark_safe
 
 from annotation.statistics.plots import Bar
-from annotation.text.attributes import attributes
+from annotation.text.rendering import attributes
 from annotation.views.labelling.screen import Choice
 
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import Outcome, TrainingMethod

@@ -19,8 +19,8 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.access import judgments_current
-from annotation.selectors.membership import groups_of_annotators
-from annotation.selectors.reliability import reliability_weights
+from annotation.selectors.allocation import groups_of_annotators
+from annotation.selectors.judged import reliability_weights
 from training.contract import (
     SnapshotRow,
     write_snapshot,

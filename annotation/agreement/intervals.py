@@ -1,15 +1,17 @@
-"""Percentile intervals by resampling items (Efron & Tibshirani 1993, chapter 13).
+"""Intervals: Wilson's for shares, percentile intervals of the bootstrap over items."""
 
-Every statistic here is a function of sums over items. So an item is one row of numbers, a resample is
-a weighted sum of rows, and a thousand resamples are one matrix product.
-"""
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from annotation.agreement.estimate import Estimate, Missing, absent
+
+# Percentile intervals by resampling items (Efron & Tibshirani 1993, chapter 13).
+#
+# Every statistic here is a function of sums over items. So an item is one row of numbers, a resample is a
+# weighted sum of rows, and a thousand resamples are one matrix product.
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -81,3 +83,51 @@ def ratio(sums: Floats) -> Floats:
     """The first column over the second."""
     result: Floats = sums[:, 0] / sums[:, 1]
     return result
+
+
+# Shares with intervals: of items, of pairs, of triples.
+
+_NORMAL_97_5 = 1.959963984540054
+"""Quantile of the standard normal distribution."""
+
+
+def wilson_interval(hits: float, total: float) -> tuple[float, float]:
+    """Return the 95 % score interval of a share of independent trials (Wilson 1927).
+
+    hits: in [0, total], not necessarily whole: a tie is half a hit.
+    """
+    square = _NORMAL_97_5**2
+    centre = hits + square / 2
+    width = _NORMAL_97_5 * sqrt(hits * (total - hits) / total + square / 4)
+    low = 0.0 if hits == 0 else (centre - width) / (total + square)
+    high = 1.0 if hits == total else (centre + width) / (total + square)
+    return low, high
+
+
+def binomial_test(hits: int, total: int) -> float:
+    """Return the two-sided exact p of `hits` of `total` fair coins."""
+    # Imported late, and not scipy.stats: that takes a web process more than twice as long.
+    from scipy.special import bdtr
+
+    return min(1.0, 2 * float(bdtr(min(hits, total - hits), total, 0.5)))
+
+
+def share_of(
+    hits_and_totals: Sequence[tuple[float, float]],
+    *,
+    missing: Missing = Missing.NO_DATA,
+    resamples: int = RESAMPLES,
+) -> Estimate:
+    """Σ hits / Σ totals over items, with an interval over items: what hangs together in an item stays so."""
+    rows = [(hits, total) for hits, total in hits_and_totals if total]
+    if not rows:
+        return absent(missing)
+    return estimate_of(np.array(rows, dtype=np.float64), ratio, resamples=resamples)
+
+
+def share_of_independent(results: Sequence[bool]) -> Estimate:
+    """The share of items that are right, with Wilson's interval: one answer for each item."""
+    if not results:
+        return absent(Missing.NO_DATA)
+    low, high = wilson_interval(sum(results), len(results))
+    return Estimate(value=sum(results) / len(results), low=low, high=high, items=len(results))
