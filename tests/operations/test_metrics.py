@@ -18,7 +18,7 @@ from tests.operations.conftest import MakeWorker
 from training.contract import MachineUse
 from training.models import Run, Snapshot
 from webapp.operations import metrics as metrics_page
-from webapp.operations import queues, reach, requests
+from webapp.operations import reach, requests, work
 from webapp.operations.health import wrong
 from webapp.operations.requests import SharedCounts, key_of
 
@@ -46,7 +46,7 @@ def scrape(client: Client) -> Figures:
 
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3})
+    monkeypatch.setattr(work, "depths", lambda names, seconds: {"celery": 3})
     monkeypatch.setattr(reach, "model_server", lambda: wrong("model_server", "away", "start it"))
 
 

@@ -87,7 +87,7 @@ def test_use_is_noted_once_in_five_minutes(alice: User, monkeypatch: pytest.Monk
     client = signed_in("alice")
     client.get(reverse("account"), REMOTE_ADDR="203.0.113.77")
     assert UserSession.objects.get().ip == "198.51.100.1"
-    monkeypatch.setattr("webapp.security.activity.EVERY_SECONDS", 0)
+    monkeypatch.setattr("webapp.security.middleware.EVERY_SECONDS", 0)
     client.get(reverse("account"), REMOTE_ADDR="203.0.113.77")
     assert UserSession.objects.get().ip == "203.0.113.77"
 

@@ -34,8 +34,7 @@ from training.recipe.recipe import PRESETS
 from training.services.checkpoints import register_starter
 from webapp.guide.generated import documents
 from webapp.guide.help_links import EXPLAINED_FORMS, PAGE_OF, field_address, help_address
-from webapp.guide.library import FOLDER, KINDS, pages, shelves
-from webapp.guide.rendering import anchor_of, render
+from webapp.guide.library import FOLDER, KINDS, anchor_of, pages, render, shelves
 from webapp.guide.views import search
 
 FILES = sorted(path for path in FOLDER.rglob("*.md"))

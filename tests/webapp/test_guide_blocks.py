@@ -24,8 +24,8 @@ from tests.architecture import test_commands
 from tests.architecture.test_house import ROOT
 from tests.guide_blocks import Block, blocks
 from tests.webapp.test_guide import options_of
+from training.api.applications import NewFeedbackSerializer
 from training.api.base_models import NewBaseModelSerializer
-from training.api.feedback import NewFeedbackSerializer
 from training.recipe import Recipe
 from webapp.environment import read_environment
 from webapp.environment.table import TABLE

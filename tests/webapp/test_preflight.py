@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 from tests.webapp.running import free_port
 from webapp.environment.places import required_packages
 from webapp.supervision import preflight
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family, only_one
+from webapp.supervision.family import Family, UpError, only_one
 from webapp.supervision.screen import Screen
 
 Usage = namedtuple("Usage", "total used free")
@@ -95,7 +94,7 @@ def test_two_cannot_hold_one_folder(tmp_path: Path):
 _TAKE_THE_FOLDER = """
 import sys
 from pathlib import Path
-from webapp.supervision.errors import UpError
+from webapp.supervision.family import UpError
 from webapp.supervision.family import only_one
 try:
     with only_one(Path(sys.argv[1])):

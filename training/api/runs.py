@@ -22,7 +22,7 @@ from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
 from training.figures.curves import standing_rows
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
 from training.selectors.evaluations import run_baselines, run_people

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from training.figures.win_rate_interval import win_rate_interval
+from training.figures.win_rates import win_rate_interval
 
 # NumPy is imported on use.
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from training.models.comparing import (
     ArenaLink,
     ArenaPair,
     EloPoints,
+    PromptSet,
     SideBySide,
     SideBySideAnswer,
     Slice,
@@ -35,13 +36,10 @@ from training.models.feedback import (
     FeedbackSettings,
     RequestOptIn,
 )
-from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
-from training.models.judges import Judge, JudgeVerdict, RubricDraft
+from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement, Worker
+from training.models.judges import Judge, JudgeVerdict, RubricDraft, SuggestionSource
 from training.models.launches import GpuLease, Launch
-from training.models.prompt_sets import PromptSet
 from training.models.rounds import Round, RoundStep, validate_recipe
-from training.models.suggestions import SuggestionSource
-from training.models.workers import Worker
 
 __all__ = [
     "FIGURES_FORMAT",

@@ -35,7 +35,7 @@ from training.choices import (
     StepKind,
 )
 from training.contract import ADAPTER_FROM, PolicyGradientSettings, RewardSettings, Settings, read_machine_use
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
 from training.selectors.round_help import RoundHelp, help_of

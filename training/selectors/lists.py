@@ -14,7 +14,7 @@ from annotation.statistics.report import Report
 from training.choices import StepKind
 from training.contract import ContractError, EvaluationReport, read_evaluation
 from training.figures.held_out import HeldOutFigure, figures_of
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Evaluation, Round, RoundStep, Run
 
 # ── Lists ──

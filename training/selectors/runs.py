@@ -33,7 +33,7 @@ from training.contract.log_lines import search_lines, tail
 from training.figures.curves import MOST_LINES, Folded, Metric, folded_metrics, metric_of, points_since
 from training.figures.held_out import BASELINE_FIGURES, HeldOutFigure
 from training.figures.samples import Measure, Samples, shaded
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import BaseModel, Checkpoint, Launch, Run
 from training.selectors.base_models import same_tokenizer
 from training.selectors.checkpoints import rewarding_names

@@ -23,15 +23,15 @@ from training.serving.app import Server, build_application
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
 from training.serving.metrics import Metrics
-from training.serving.options import (
+from training.serving.startup import (
     KEY_VARIABLE,
     Limits,
+    Startup,
     build_parser,
     keys_of_environment,
     listen,
     socket_url,
 )
-from training.serving.startup import Startup
 from training.serving.worker import Worker
 from training.store import Store, StoreError
 

@@ -46,7 +46,6 @@ from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
 from training.serving.http import RequestError
-from training.serving.options import Limits
 from training.serving.requests import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
@@ -57,6 +56,7 @@ from training.serving.requests import (
     SamplingRequest,
     ScoreRequest,
 )
+from training.serving.startup import Limits
 from training.serving.structures import Structures, ToolPrompts
 from training.serving.worker import Emit, NotNowError
 

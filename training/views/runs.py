@@ -1,8 +1,11 @@
 """Pages of runs: the table, one run, its downloads."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import messages
 from django.http import (
     HttpResponse,
@@ -14,6 +17,7 @@ from django.http import (
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
@@ -21,18 +25,19 @@ from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
+from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_evaluation
 from training.figures.curves import MOST_LINES
 from training.figures.held_out import held_out_of
 from training.figures.samples import MEASURES
-from training.files.run_folders import folder_of
-from training.forms.runs import RunFilterForm
+from training.files.shared import folder_of
 from training.models import Run
 from training.selectors.evaluations import run_baselines, run_choice, run_people, run_validation
 from training.selectors.projects import require_manager
 from training.selectors.run_table import (
     MOST_COLUMNS,
     RunColumn,
+    RunFilters,
     RunTable,
     rounds_of_runs,
     run_table,
@@ -60,6 +65,70 @@ from training.selectors.runs import (
 )
 from training.services.checkpoints import describe_run
 from training.services.runs.files import archive_of, events_of
+
+# Form of the filters of a project's runs.
+
+
+class RunFilterForm(forms.Form):
+    """Filters of runs. Unreadable values count as left out."""
+
+    text = forms.CharField(
+        required=False,
+        max_length=200,
+        label=gettext_lazy("Name or notes"),
+        widget=forms.TextInput(attrs={"type": "search"}),
+    )
+    kind = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Kind"),
+        choices=[
+            ("", gettext_lazy("All kinds")),
+            (CheckpointKind.REWARD, CheckpointKind.REWARD.label),
+            (CheckpointKind.POLICY, CheckpointKind.POLICY.label),
+        ],
+    )
+    method = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Method"),
+        choices=[("", gettext_lazy("All methods")), *Method.choices],
+    )
+    state = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("State"),
+        choices=[("", gettext_lazy("All states")), *RunState.choices],
+    )
+    round = forms.TypedChoiceField(required=False, label=gettext_lazy("Round"), coerce=int, empty_value=None)
+    tag = forms.ChoiceField(required=False, label=gettext_lazy("Tag"))
+
+    def __init__(self, data: Mapping[str, Any], *, rounds: Sequence[int], tags: Sequence[str]) -> None:
+        super().__init__(data)
+        self._offer(
+            "round", [("", gettext_lazy("All rounds")), *((str(number), str(number)) for number in rounds)]
+        )
+        self._offer("tag", [("", gettext_lazy("All tags")), *((tag, tag) for tag in tags)])
+        if not rounds:
+            del self.fields["round"]
+        if not tags:
+            del self.fields["tag"]
+        self.is_valid()
+
+    def _offer(self, name: str, choices: Sequence[tuple[str, Any]]) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
+        field.choices = choices
+
+    @property
+    def filters(self) -> RunFilters:
+        """The filters that are meant."""
+        return RunFilters(**{name: value for name, value in self.cleaned_data.items() if value})
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The filters as a part of an address."""
+        return {name: str(value) for name, value in self.cleaned_data.items() if value}
+
+
+# ── Runs ──
 
 # ── Run ──
 

@@ -7,8 +7,7 @@ from django.forms import BoundField
 from django.urls import reverse
 from django.utils.translation import override
 
-from webapp.guide.library import pages
-from webapp.guide.rendering import setting_anchor
+from webapp.guide.library import pages, setting_anchor
 
 _PAGES: dict[str, tuple[str, ...]] = {
     "tutorials/first-round": ("projects", "project", "dashboard"),
@@ -102,20 +101,20 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "annotation.views.invitations.InvitationForm": (_PROJECT, "invitations"),
     "annotation.views.webhooks.WebhookForm": (_PROJECT, "webhooks"),
     "annotation.views.webhooks.WebhookSettingsForm": (_PROJECT, "webhooks"),
-    "training.forms.conversations.ConversationSettingsForm": (_PROJECT, "conversations"),
-    "training.forms.conversations.ConversationTaskForm": (_PROJECT, "opening-tasks"),
-    "training.forms.feedback.FeedbackSettingsForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.feedback.PatternTestForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
-    "training.forms.judges.RubricDraftForm": (_PROJECT, "rubrics"),
+    "training.views.conversations.ConversationSettingsForm": (_PROJECT, "conversations"),
+    "training.views.conversations.ConversationTaskForm": (_PROJECT, "opening-tasks"),
+    "training.views.feedback.FeedbackSettingsForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.feedback.PatternTestForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.judges.RubricDraftForm": (_PROJECT, "rubrics"),
     "training.forms.suggestions.SuggestionsForm": (_PROJECT, "suggestions"),
-    "training.forms.judges.JudgeForm": (_PROJECT, "ai-annotators"),
-    "training.forms.judges.ServedModelForm": (_BASES, "models-of-other-servers"),
-    "training.forms.base_models.HubForm": (_BASES, "forms"),
-    "training.forms.base_models.FolderForm": (_BASES, "forms"),
-    "training.forms.base_models.ServerForm": (_BASES, "models-of-other-servers"),
+    "training.views.judges.JudgeForm": (_PROJECT, "ai-annotators"),
+    "training.views.judges.ServedModelForm": (_BASES, "models-of-other-servers"),
+    "training.views.base_models.HubForm": (_BASES, "forms"),
+    "training.views.base_models.FolderForm": (_BASES, "forms"),
+    "training.views.base_models.ServerForm": (_BASES, "models-of-other-servers"),
     "annotation.views.tokens.TokenForm": ("how-to/use-the-api", "tokens"),
     "training.forms.comparing.CompareForm": ("how-to/compare-checkpoints", "playground"),
     "training.forms.comparing.AgainForm": ("how-to/compare-checkpoints", "playground"),

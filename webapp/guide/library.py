@@ -3,13 +3,216 @@
 `index.md` orders them: one heading per kind, and below it a list with a link to each page.
 """
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from webapp.guide.rendering import Rendered, render
+import nh3
+from django.templatetags.static import static
+from django.urls import reverse
+from django.utils.safestring import SafeString, mark_safe
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+
+from annotation.text import formulas
+from annotation.text.formulas import Work
+
+# Markdown of the guide to HTML, with anchors on headings, links of the app, and pictures by theme.
+#
+# The pages are our own, and the HTML is cleaned all the same. A picture is named `…-light.webp`; the one
+# for the dark theme lies beside it.
+
+_TAGS = {
+    "p", "br", "hr", "strong", "em", "code", "pre", "blockquote", "ul", "ol", "li", "a", "span", "img", "div",
+    "h1", "h2", "h3", "h4", "table", "thead", "tbody", "tr", "th", "td",
+} | formulas.ELEMENTS  # fmt: skip
+_ATTRIBUTES = {
+    "a": {"href", "class", "aria-hidden", "tabindex"},
+    "ol": {"start"},
+    "span": {"class", "tabindex"},
+    "div": {"class", "tabindex", "role"},
+    "pre": {"tabindex"},
+    "table": {"class"},
+    "tr": {"id"},
+    "img": {"src", "alt", "class", "width", "height", "loading"},
+    **{heading: {"id"} for heading in ("h1", "h2", "h3", "h4")},
+    **formulas.ATTRIBUTES,
+}
+_STATIC = "static/"
+_ROWS_OF = ("field", "setting")
+"""First headings of the tables whose rows have anchors."""
+_WIDTH, _HEIGHT = 1400, 900
+"""Size of a picture, as `make screenshots` takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The part of a page below one heading, as plain text."""
+
+    level: int
+    title: str
+    anchor: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page as HTML, and its sections in order; the first begins with the page's title.
+
+    `rows` are the anchors of the settings in its tables: that of the section, and the setting's own.
+    """
+
+    html: SafeString
+    sections: Sequence[Section]
+    rows: Sequence[str]
+
+
+def anchor_of(title: str) -> str:
+    """Return the anchor that GitHub gives a heading, so that links work in both places."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def setting_anchor(label: str) -> str:
+    """Return the part of a row's anchor that names its setting: its label without unit or “(optional)”."""
+    return anchor_of(label.partition(" (")[0])
+
+
+def render(text: str, *, folder: str) -> Rendered:
+    """Render a page that lies in `folder`."""
+    parser = _parser()
+    tokens = parser.parse(text, Work().as_environment())
+    sections = tuple(_sections(tokens))
+    rows = tuple(_rows(tokens))
+    for token in tokens:
+        if token.type == "inline":
+            for part in token.children or ():
+                _settle_link(part, folder)
+    markup = parser.renderer.render(tokens, parser.options, {})
+    cleaned = nh3.clean(
+        markup,
+        tags=_TAGS,
+        attributes=_ATTRIBUTES,
+        url_schemes={"http", "https"},
+        link_rel="noopener noreferrer",
+    )
+    return Rendered(mark_safe(cleaned), sections, rows)  # noqa: S308 - nh3 has just cleaned it
+
+
+class _Renderer(RendererHTML):
+    """Puts tables and code where they can scroll, and shows the picture of the theme."""
+
+    def table_open(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return '<div class="table-scroll" tabindex="0" role="group"><table class="table">'
+
+    def table_close(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return "</table></div>\n"
+
+    def fence(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return f'<pre tabindex="0"><code>{escape(tokens[idx].content)}</code></pre>\n'
+
+    def code_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        return self.fence(tokens, idx, options, env)
+
+    def image(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        token = tokens[idx]
+        path = str(token.attrs["src"])
+        name = path[path.index(_STATIC) + len(_STATIC) :]
+        return "".join(
+            f'<img class="guide__picture guide__picture--{theme}" '
+            f'src="{escape(static(name.replace("-light.", f"-{theme}.")))}" alt="{escape(token.content)}" '
+            f'width="{_WIDTH}" height="{_HEIGHT}" loading="lazy">'
+            for theme in ("light", "dark")
+        )
+
+    def formula(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
+        token = tokens[idx]
+        size = len(token.markup)
+        converted = formulas.to_mathml(token.content[size:-size], display=bool(token.info))
+        if converted is None:
+            return f"<code>{escape(token.content)}</code>"
+        display = " formula--display" if token.info else ""
+        wide = ' formula--wide" tabindex="0' if converted.is_wide else ""
+        shown = f'<span class="formula{display}{wide}">{converted.markup}</span>'
+        return f"<p>{shown}</p>\n" if token.block else shown
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer)
+    parser.enable("table")
+    formulas.enable_formulas(parser)
+    return parser
+
+
+def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
+    """Yield the sections, and give each heading its anchor."""
+    level, title, anchor, parts = 1, "", "", list[str]()
+    repeats: dict[str, int] = {}
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open":
+            if title:
+                yield Section(level, title, anchor, " ".join(parts))
+            level, title, parts = int(token.tag[1]), _plain(tokens[index + 1]), []
+            anchor = anchor_of(title)
+            repeats[anchor] = repeats.get(anchor, -1) + 1
+            anchor = f"{anchor}-{repeats[anchor]}" if repeats[anchor] else anchor
+            token.attrs["id"] = anchor
+        elif token.type == "inline" and tokens[index - 1].type != "heading_open":
+            parts.append(_plain(token))
+        elif token.type in ("fence", "code_block"):
+            parts.append(token.content)
+    if title:
+        yield Section(level, title, anchor, " ".join(parts))
+
+
+def _rows(tokens: Sequence[Token]) -> Iterator[str]:
+    """Yield the anchors of settings in tables, and give each row its anchor."""
+    section, head = "", ""
+    for index, token in enumerate(tokens):
+        if token.type == "heading_open":
+            section = str(token.attrs["id"])
+        elif token.type == "thead_open":
+            head = _plain(tokens[index + 3])
+        elif token.type == "tr_open" and tokens[index - 1].type != "thead_open" and head in _ROWS_OF:
+            token.attrs["id"] = f"{section}-{setting_anchor(_plain(tokens[index + 2]))}"
+            yield str(token.attrs["id"])
+
+
+def _plain(token: Token) -> str:
+    """Return the text of an inline token without its markup."""
+    parts = []
+    for part in token.children or ():
+        parts.append(" " if part.type in ("softbreak", "hardbreak") else part.content)
+    return "".join(parts)
+
+
+def _settle_link(token: Token, folder: str) -> None:
+    """Turn a link between files into one between pages of the app; one out of the guide into code."""
+    href = str(token.attrs.get("href", "")) if token.type == "link_open" else ""
+    parts = urlsplit(href)
+    if not href or parts.scheme or not parts.path:
+        return
+    path = posixpath.normpath(posixpath.join(folder, parts.path))
+    fragment = f"#{parts.fragment}" if parts.fragment else ""
+    token.attrs["href"] = address_of(path) + fragment
+
+
+def address_of(path: str) -> str:
+    """Return the address of a guide page from its path below the guide's folder: `how-to/deploy.md`."""
+    if path == "index.md":
+        return reverse("guide")
+    kind, _, name = path.removesuffix(".md").partition("/")
+    return reverse("guide-page", args=[kind, name])
+
+
+# ── Library ──
 
 FOLDER = Path(__file__).resolve().parent
 KINDS = ("tutorials", "how-to", "reference", "explanation")

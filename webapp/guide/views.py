@@ -9,8 +9,7 @@ from django.shortcuts import render
 from django.utils.translation import get_language
 from django.views.decorators.http import require_safe
 
-from webapp.guide.library import Page, neighbours, pages, shelves
-from webapp.guide.rendering import Section
+from webapp.guide.library import Page, Section, neighbours, pages, shelves
 
 # Search over titles and text of the guide: sections that hold every word.
 

@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 from training.services.runs.runs import version_of_rondo
 from training.services.workers import clock_ahead
 from webapp import __version__
-from webapp.operations import queues, work
+from webapp.operations import work
 from webapp.operations.deadlines import OverdueError, within
 
 _QUEUE_SECONDS = 2.0
@@ -139,9 +139,9 @@ def workers() -> list[Finding]:
 def waiting_messages() -> list[Finding]:
     """Report the messages in each queue, and queues that no worker serves."""
     served = work.served_queues()
-    names = queues.known_queues() | served
+    names = work.known_queues() | served
     try:
-        depths = within(_QUEUE_SECONDS + 1, "queues", lambda: queues.depths(names, seconds=_QUEUE_SECONDS))
+        depths = within(_QUEUE_SECONDS + 1, "queues", lambda: work.depths(names, seconds=_QUEUE_SECONDS))
     except Exception as error:  # every transport has its own exceptions
         why = _("no response") if isinstance(error, OverdueError) else type(error).__name__
         return [

@@ -24,7 +24,7 @@ from annotation.services import job_runs
 from training.choices import RunState
 from training.models import Run
 from training.selectors.runs import machine_of
-from webapp.operations import queues, reach, requests, work
+from webapp.operations import reach, requests, work
 from webapp.operations.deadlines import OverdueError, within
 
 PATH = "/metrics"
@@ -117,8 +117,8 @@ def _of_database() -> list[Metric]:
 
 
 def _of_broker() -> list[Metric]:
-    names = queues.known_queues() | work.served_queues()
-    depths = within(_BROKER_SECONDS + 1, "queues", lambda: queues.depths(names, seconds=_BROKER_SECONDS))
+    names = work.known_queues() | work.served_queues()
+    depths = within(_BROKER_SECONDS + 1, "queues", lambda: work.depths(names, seconds=_BROKER_SECONDS))
     depth = GaugeMetricFamily("rondo_queue_messages", "Messages that no worker took yet.", labels=["queue"])
     for name, count in depths.items():
         depth.add_metric([name], count)

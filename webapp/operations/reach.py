@@ -21,7 +21,7 @@ from training.contract import log_lines
 from training.engine import BaseState, Engine, EngineError, Health
 from webapp.operations.deadlines import OverdueError, within
 from webapp.operations.health import Finding, attention, fine, wrong
-from webapp.operations.queues import open_broker
+from webapp.operations.work import open_broker
 
 SECONDS = 2.0
 """Timeout of each check, in seconds."""

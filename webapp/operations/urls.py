@@ -2,11 +2,11 @@
 
 from django.urls import path
 
-from webapp.operations import metrics, pages, probes
+from webapp.operations import metrics, pages
 
 urlpatterns = [
-    path("health/live", probes.live, name="health-live"),
-    path("health/ready", probes.ready, name="health-ready"),
+    path("health/live", pages.live, name="health-live"),
+    path("health/ready", pages.ready, name="health-ready"),
     path("metrics", metrics.metrics, name="metrics"),
     path("status/", pages.status, name="status"),
 ]

@@ -23,8 +23,7 @@ from typing import IO, Any, cast
 import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family
+from webapp.supervision.family import Family, UpError
 from webapp.supervision.programs import Program, environment, working_folder
 from webapp.supervision.screen import Screen
 

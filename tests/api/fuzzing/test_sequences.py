@@ -17,7 +17,7 @@ from annotation.models import ApiToken, User
 from annotation.services.people.accounts import use_token
 from tests.api.fuzzing.running import configuration, labels
 from tests.api.scene import Scene
-from webapp.api.views import document
+from webapp.api.urls import document
 
 PROJECTS = "/api/v1/projects/"
 

@@ -198,7 +198,7 @@ def test_one_user_one_address_and_one_source_are_bounded(
 def test_requests_with_keys_are_bounded_per_address_whatever_they_ask(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("training.api.feedback.REQUESTS_PER_MINUTE", 3)
+    monkeypatch.setattr("training.api.applications.REQUESTS_PER_MINUTE", 3)
     statuses = [application.give("nothing", by_key=True, thumb="up", user="x").status_code for _ in range(4)]
     assert statuses == [404, 404, 404, 429]
 

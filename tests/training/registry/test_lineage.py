@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.figures.lineage import BOX_WIDTH, Node, picture_of
+from training.selectors.checkpoints import BOX_WIDTH, Node, picture_of
 
 WIDEST_CHARACTER = 7.8
 """Pixels of a character of 12 pixels, weight 600, in DejaVu Sans on average: the widest font in use."""

@@ -20,10 +20,9 @@ from annotation.models import AuditEntry, Project, User
 from tests.refusals import refused
 from tests.training.registry.registry_rows import make_starter, make_trained
 from training.choices import CheckpointKind, RoundState
-from training.figures.lineage import BOX_HEIGHT, BOX_WIDTH, Node, picture_of
 from training.figures.model_card import model_card
 from training.models import Checkpoint, CheckpointExport, Evaluation, Round
-from training.selectors.checkpoints import card_of, lineage_picture
+from training.selectors.checkpoints import BOX_HEIGHT, BOX_WIDTH, Node, card_of, lineage_picture, picture_of
 from training.services import checkpoint_exports
 from training.services.checkpoint_exports import do_export, request_export
 

@@ -14,7 +14,7 @@ import time
 import torch
 from torch import nn
 
-from training.contract.methods.policy_gradient import AdvantageSettings, UpdateSettings
+from training.contract.methods.policy import AdvantageSettings, UpdateSettings
 from training.rlhf.examples.games import Method, Played, Player, drawn_curve, learn, play
 
 try:

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.losses import entropy
 from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy

@@ -28,8 +28,7 @@ from training.choices import (
 )
 from training.contract import PolicyGradientSettings
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
-from training.figures.win_rate_interval import prompts_needed
-from training.figures.win_rate_with_model import Estimate, answers_needed
+from training.figures.win_rates import Estimate, answers_needed, prompts_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
 from training.models.decision_reasons import Reason, reason, reason_text
 from training.recipe import PromotionSettings, Recipe

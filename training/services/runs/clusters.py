@@ -36,7 +36,7 @@ from training.contract import (
     write_spec,
 )
 from training.files import shared as shared_files
-from training.files.run_folders import OWN_FILES, bring_run
+from training.files.shared import OWN_FILES, bring_run
 from training.launchers import (
     Job,
     JobReport,

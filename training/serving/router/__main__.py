@@ -27,9 +27,9 @@ from training.contract import write_atomically
 from training.contract.log_lines import log_to_stderr
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
-from training.serving.options import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
 from training.serving.router.app import Router, build_application
 from training.serving.router.supervisor import Bases, Policy, Supervisor, needed_bytes, rooms
+from training.serving.startup import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
 from training.store import Store, StoreError
 
 _PASSED = (

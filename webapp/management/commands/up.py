@@ -20,8 +20,7 @@ from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family, only_one, say_where
+from webapp.supervision.family import Family, UpError, only_one, say_where
 from webapp.supervision.preflight import (
     NewAccount,
     PreflightError,
