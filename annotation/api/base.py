@@ -16,7 +16,6 @@ from urllib.parse import parse_qs
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
@@ -433,19 +432,6 @@ class ListView(GenericAPIView[Any]):
 
     pagination_class = Cursor
     filters: ClassVar[type[Filters]] = NoFilters
-
-    def query(self) -> Mapping[str, Any]:
-        """Return the filters of this request. Refuse unknown filters and invalid values."""
-        return read_filters(self.filters, self.request)
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """Return the rows to list, given the filters of the request."""
-        raise NotImplementedError
-
-    def listed(self) -> Response:
-        """Return the requested page."""
-        page = self.paginate_queryset(self.rows(self.query()))
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
 
 def etag_of(content: bytes) -> str:

@@ -29,7 +29,7 @@ from training.api.base_models import NewBaseModelSerializer
 from training.recipe import Recipe
 from webapp.environment import read_environment
 from webapp.environment.table import TABLE
-from webapp.operations.requests import _LATENCY
+from webapp.operations.requests import LATENCY
 
 RUN_BY = {
     **test_commands.RUN_BY,
@@ -186,7 +186,7 @@ def read_proxy(block: Block) -> None:
 
 def read_query(block: Block) -> None:
     names = set(re.findall(r"rondo_[a-z_]+", block.text))
-    assert names == {f"{_LATENCY}_bucket"}
+    assert names == {f"{LATENCY}_bucket"}
 
 
 def read_messages(block: Block) -> None:

@@ -82,7 +82,7 @@ class _Now(Collector):
     """Metrics collected at the time of a scrape."""
 
     def collect(self) -> Iterator[Metric]:
-        yield from requests.collect(requests.figures_folder())
+        yield from requests.collect()
         up = GaugeMetricFamily(
             "rondo_up", "Whether a part answers: database, broker, model_server.", labels=["part"]
         )
