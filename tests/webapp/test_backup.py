@@ -24,9 +24,9 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from webapp import backup
-from webapp.backup import BackupError, Target, databases, make_backup, restore_backup
+from webapp.backup import databases, make_backup, restore_backup
 from webapp.backup import target as target_module
-from webapp.backup.target import Manifest
+from webapp.backup.target import BackupError, Manifest, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("checkpoints", "snapshots", "runs", "imports", "models")

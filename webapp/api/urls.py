@@ -15,10 +15,34 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from annotation.api import (
+    account,
+    audit,
+    inbox,
+    labelling,
+    members,
+    projects,
+    quality,
+    rubrics,
+    texts,
+    transfers,
+    webhooks,
+)
 from annotation.api.base import ApiView
 from annotation.api.operations import urls_of
-from annotation.api.urls import urlpatterns as annotation
-from training.api.urls import urlpatterns as training
+from training.api import (
+    applications,
+    arenas,
+    base_models,
+    checkpoints,
+    conversations,
+    judges,
+    leaderboard,
+    prompt_sets,
+    rounds,
+    runs,
+    side_by_side,
+)
 from webapp.operations import api as operations
 from webapp.security import api as security
 
@@ -150,9 +174,32 @@ def _kind(schema: dict[str, Any]) -> str:
 # ── Urls ──
 
 urlpatterns: list[URLPattern] = [
-    *annotation,
-    *training,
-    *urls_of(operations, security),
+    *urls_of(
+        account,
+        audit,
+        texts,
+        inbox,
+        labelling,
+        members,
+        projects,
+        quality,
+        rubrics,
+        transfers,
+        webhooks,
+        applications,
+        arenas,
+        base_models,
+        checkpoints,
+        conversations,
+        prompt_sets,
+        rounds,
+        judges,
+        runs,
+        side_by_side,
+        leaderboard,
+        operations,
+        security,
+    ),
     path("openapi.json", SchemaView.as_view(), name="api-schema"),
     path("docs/", docs, name="api-docs"),
     # A regular expression, because `path` does not match line ends.

@@ -245,7 +245,7 @@ def test_pages_and_the_api_say_too_few_votes_instead_of_a_rating(project, carol,
     north, south, east = make_checkpoints(project, ("north", "south", "east"))
     ids = [checkpoint.source_id for checkpoint in (north, south, east)]
     few = board([(ids[0], ids[1], 300, 100, 0, 0), (ids[0], ids[2], 2, 0, 0, 0)], both_bad=True, elo={})
-    for module in ("training.views.leaderboard", "training.api.standings"):
+    for module in ("training.views.leaderboard", "training.api.leaderboard"):
         monkeypatch.setattr(f"{module}.board_of", lambda *_: few)
     page = client_of(carol).get(reverse("leaderboard", args=["tea"])).content.decode()
     rows = re.findall(r'<tr>\s*<td class="number">(.*?)</tr>', page, re.S)

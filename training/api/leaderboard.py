@@ -1,4 +1,4 @@
-"""Quality of checkpoints: the leaderboard, drift against people, and AI annotators."""
+"""Quality of checkpoints: the leaderboard, and drift against people."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -15,16 +15,14 @@ from annotation.api import fields
 from annotation.api.base import Filters, OldestFirst, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
-from annotation.selectors.rubrics import published_versions
-from training.api.checkpoints import named_checkpoint
 from training.choices import CheckpointKind
 from training.contract import CHECKPOINT_NAME
-from training.models import DriftFigure, DriftMeasurement, Judge, Slice, Voters
+from training.models import DriftFigure, DriftMeasurement, Slice, Voters
 from training.selectors.drift import Item, items_behind, items_of, matrix_of
 from training.selectors.leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
-from training.selectors.projects import checkpoints_for
 from training.services.drift import request_measurement
-from training.services.judges import create_judge, set_judge
+
+# Quality of checkpoints: the leaderboard, drift against people, and AI annotators.
 
 
 class StandingSerializer(serializers.Serializer[Any]):
@@ -91,50 +89,6 @@ class MeasurementSerializer(serializers.ModelSerializer[DriftMeasurement]):
     """A measurement that a worker does."""
 
 
-@fields.of(
-    Judge,
-    "id name checkpoint rubric is_active state message error template max_tokens most_judgments",
-    "most_tokens questions prompt_tokens completion_tokens created_at",
-)
-class JudgeSerializer(serializers.ModelSerializer[Judge]):
-    """A model that judges beside people."""
-
-    checkpoint = fields.text(source="checkpoint.name")
-    rubric = fields.integer(
-        "Id of the rubric version that it scores by.", source="rubric_id", allow_null=True
-    )
-
-
-class NewJudgeSerializer(serializers.Serializer[Any]):
-    """A judge to be set to work."""
-
-    name = fields.text(most=100)
-    checkpoint = fields.text("What answers for it.", most=100)
-    template = fields.text(
-        "What it is asked; a good one else.", required=False, most=20_000, trim_whitespace=False
-    )
-    rubric = fields.text("Name of a published rubric to score by; else it ranks.", required=False, most=80)
-    max_tokens = fields.integer(required=False, least=1, most=100_000)
-    most_judgments = fields.integer(required=False, least=1, most=fields.LARGEST_INTEGER)
-    most_tokens = fields.integer(required=False, least=1, most=2**62)
-
-
-class CriterionAgreementSerializer(serializers.Serializer[Any]):
-    """A judge's scores by one criterion against people's ratings."""
-
-    criterion = fields.text(source="criterion.key")
-    name = fields.text(source="criterion.name")
-    alpha = fields.number(
-        "Krippendorff's α, ordinal; null without data.", source="alpha.value", allow_null=True
-    )
-    low = fields.number("Of the 95 % interval.", source="alpha.low", allow_null=True)
-    high = fields.number(source="alpha.high", allow_null=True)
-    comparisons = fields.integer("That it rests on.", source="alpha.items")
-    responses = fields.integer("Scored by the judge and by a person.")
-    difference = fields.number("Mean score of the judge less people's.", allow_null=True)
-    among_people = fields.number(source="among_people.value", allow_null=True)
-
-
 class ScoredAnswerSerializer(serializers.Serializer[Any]):
     """An answer with its rank and its score."""
 
@@ -162,27 +116,8 @@ class DriftItemSerializer(serializers.Serializer[Any]):
         ]
 
 
-class ActivitySerializer(serializers.Serializer[Any]):
-    """The state of a judge: active or paused."""
-
-    is_active = fields.flag(required=False)
-
-
 leaderboard = Resource(ProjectView, f"{PROJECT}leaderboard/", tag="checkpoints")
 drift = Resource(ProjectView, f"{PROJECT}drift/", tag="checkpoints")
-judges = Resource(
-    ProjectView,
-    f"{PROJECT}judges/",
-    tag="checkpoints",
-    rows=lambda view: view.project.judges.select_related("checkpoint", "project", "user", "rubric__rubric"),
-)
-judge = judges.item("<int:pk>/")
-
-judges.add_list(
-    "judges_list",
-    JudgeSerializer,
-    "List the judges with what they were asked and what that cost, newest first.",
-)
 
 
 @leaderboard.get(filters=BoardFilters, returns=BoardSerializer)
@@ -233,35 +168,6 @@ def drift_items(view: ProjectView, name: str, number: int) -> tuple[QuerySet[Jud
     rewards = view.project.checkpoints.filter(kind=CheckpointKind.REWARD)
     model = get_object_or_404(rewards.select_related("run__snapshot", "project"), name=name)
     return items_behind(model, number), partial(items_of, model)
-
-
-@judges.post(takes=NewJudgeSerializer, returns=JudgeSerializer, status=201)
-def judges_create(view: ProjectView, values: Values) -> Judge:
-    """Let a checkpoint judge the project's comparisons. It begins once a worker finds it."""
-    values["checkpoint"] = named_checkpoint(checkpoints_for(view.user), values["checkpoint"])
-    if (rubric := values.pop("rubric", None)) is not None:
-        values["rubric"] = published_versions(view.project).filter(rubric__name=rubric).first()
-        if values["rubric"] is None:
-            raise serializers.ValidationError({"rubric": [_("There is no such published rubric.")]})
-    return create_judge(project=view.project, created_by=view.user, **values)
-
-
-@judge.patch(takes=ActivitySerializer, returns=JudgeSerializer)
-def judges_set(view: ProjectView, judge: Judge, values: Values) -> Judge:
-    """Pause a judge, or let it go on, also after a failure."""
-    if values:
-        set_judge(judge=judge, active=values["is_active"], by=view.user)
-    judge.refresh_from_db()
-    return judge
-
-
-@judge.get("criteria/", returns=[CriterionAgreementSerializer])
-def judges_criteria(view: ProjectView, judge: Judge) -> Any:
-    """Read the agreement of a judge's scores with people's ratings, for each criterion of its rubric."""
-    # NumPy is loaded when somebody asks for this, not with the web server.
-    from training.selectors.judges import report_of
-
-    return report_of(judge).criteria
 
 
 def _choice(query: Mapping[str, Any]) -> Choice:
