@@ -17,7 +17,7 @@ from webapp.operations import metrics
 from webapp.operations import pages as operations
 from webapp.security import pages as security
 
-handler500 = "webapp.operations.database_unavailable.server_error"
+handler500 = "webapp.operations.errors.server_error"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     # Patterns are compared in order, so the most frequent ones come first.

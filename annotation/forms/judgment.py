@@ -1,4 +1,8 @@
-"""A labelling page, read into the answer that the service takes."""
+"""A labelling page, read into the judgment that the service takes.
+
+A page knows candidates by token, categories and criteria by key. `Entered` is what stands in the
+form's fields, right or wrong, so that a refused form comes back as it was sent.
+"""
 
 import json
 from collections.abc import Collection, Mapping, Sequence

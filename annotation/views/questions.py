@@ -14,7 +14,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.errors import Refusal
-from annotation.forms import Entered
+from annotation.forms.judgment import Entered
 from annotation.forms.projects import QUESTIONS
 from annotation.models import Category, Criterion, Project
 from annotation.selectors.configuration import MOST_RESPONSES, example_of_work

@@ -28,7 +28,6 @@ from annotation.selectors.annotator_work import (
 )
 from annotation.selectors.eligibility import daily_limit_of
 from annotation.services.quality import request_report
-from annotation.statistics.annotators import AnnotatorsPage
 from annotation.statistics.cached import (
     is_large,
     items_are_cached,
@@ -36,7 +35,7 @@ from annotation.statistics.cached import (
     report_of,
     report_without_waiting,
 )
-from annotation.statistics.page import ReportPage, pace_by_day, progress_by_round
+from annotation.statistics.page import AnnotatorsPage, ReportPage, pace_by_day, progress_by_round
 from annotation.statistics.report import Report
 from annotation.views.access import Request, project_page
 

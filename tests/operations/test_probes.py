@@ -8,9 +8,8 @@ from django.db import DatabaseError, connection
 from django.test import Client
 from pytest_django import Settings
 
-from webapp.operations import deadlines, pages, reach
-from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.health import Finding, fine, wrong
+from webapp.operations import health, pages, reach
+from webapp.operations.health import Finding, OverdueError, fine, within, wrong
 
 READY = "/health/ready"
 
@@ -178,7 +177,7 @@ def test_what_never_answers_is_waited_for_so_long_and_costs_one_thread():
         assert active_count() == before + 1
     finally:
         answers.set()
-        deadlines._threads["never"].join()
+        health._threads["never"].join()
     assert within(30, "never", lambda: "again") == "again"
 
 

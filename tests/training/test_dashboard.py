@@ -16,7 +16,8 @@ from annotation.agreement.estimate import Estimate
 from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Verdict
 from annotation.models import Comparison, Project, User
-from annotation.selectors.tables import TABLES, View
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View
 from annotation.services.judgments.submission import (
     create_machine,
     judge_as_machine,

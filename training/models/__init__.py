@@ -1,7 +1,7 @@
 """Models of training: checkpoints, rounds, evaluations and comparisons, one module per subject."""
 
 from training.models.base_models import BaseModel, BaseModelAddition, ProjectBase
-from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
+from training.models.checkpoints import Checkpoint, GpuLease, Launch, Run, Snapshot, validate_checkpoint_name
 from training.models.comparing import (
     ArenaBallot,
     ArenaLink,
@@ -38,7 +38,6 @@ from training.models.feedback import (
 )
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement, Worker
 from training.models.judges import Judge, JudgeVerdict, RubricDraft, SuggestionSource
-from training.models.launches import GpuLease, Launch
 from training.models.rounds import Round, RoundStep, validate_recipe
 
 __all__ = [

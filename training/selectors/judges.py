@@ -10,7 +10,6 @@ from statistics import fmean
 
 from django.db.models import Count
 
-from annotation.agreement.alternative_annotator import AlternativeAnnotator, Item, alternative_annotator
 from annotation.agreement.coefficients import (
     Outcomes,
     cohen_kappa,
@@ -21,6 +20,7 @@ from annotation.agreement.coefficients import (
 from annotation.agreement.estimate import Estimate, PositionBias
 from annotation.agreement.intervals import share_of_independent
 from annotation.agreement.records import outcome_between
+from annotation.agreement.reliability import AlternativeAnnotator, Item, alternative_annotator
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, RankedCompletion, Rating, RubricCriterion, RubricScore
 from annotation.selectors.access import judgments_current

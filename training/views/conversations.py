@@ -25,13 +25,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import Role, TurnState
 from annotation.errors import Refusal
-from annotation.forms import Entered, JudgmentForm
+from annotation.forms.judgment import Entered, JudgmentForm
 from annotation.models import Assignment, Conversation, ConversationTask, ConversationTurn, Project
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
 from annotation.selectors.conversations import conversations_of, last_turn, why_not
 from annotation.services.conversations import archive_task, end_conversation, save_task
-from annotation.services.judgments.confirmations import Doubt
+from annotation.services.judgments.submission import Doubt
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from annotation.views.labelling.flow import doubts_left

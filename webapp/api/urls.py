@@ -15,19 +15,7 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api import (
-    account,
-    audit,
-    inbox,
-    labelling,
-    members,
-    projects,
-    quality,
-    rubrics,
-    texts,
-    transfers,
-    webhooks,
-)
+from annotation.api import account, inbox, labelling, members, projects, quality, texts, transfers, webhooks
 from annotation.api.base import ApiView
 from annotation.api.operations import urls_of
 from training.api import (
@@ -176,14 +164,12 @@ def _kind(schema: dict[str, Any]) -> str:
 urlpatterns: list[URLPattern] = [
     *urls_of(
         account,
-        audit,
+        projects,
         texts,
         inbox,
         labelling,
         members,
-        projects,
         quality,
-        rubrics,
         transfers,
         webhooks,
         applications,

@@ -2,13 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from threading import Lock, Thread
+from typing import TypeVar
 
 import django
 from django.conf import settings
@@ -26,7 +28,50 @@ from training.services.runs.runs import version_of_rondo
 from training.services.workers import clock_ahead
 from webapp import __version__
 from webapp.operations import work
-from webapp.operations.deadlines import OverdueError, within
+
+# Calls with a deadline, for resources that may never answer.
+
+Answer = TypeVar("Answer")
+
+_threads: dict[str, Thread] = {}
+_guard = Lock()
+
+
+class OverdueError(Exception):
+    """The call did not return in time."""
+
+
+def within(seconds: float, name: str, ask: Callable[[], Answer]) -> Answer:
+    """Return or raise the outcome of `ask`, called in a thread; raise `OverdueError` after `seconds`.
+
+    Raise it at once while an earlier call of the same name is still running: a database that hangs for an
+    hour costs one thread, not one per check.
+    """
+    outcome: list[Answer] = []
+    problem: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(ask())
+        except Exception as error:
+            problem.append(error)
+
+    with _guard:
+        earlier = _threads.get(name)
+        if earlier is not None and earlier.is_alive():
+            raise OverdueError
+        thread = Thread(target=work, name=f"within-{name}", daemon=True)
+        _threads[name] = thread
+        thread.start()
+    thread.join(seconds)
+    if problem:
+        raise problem[0]
+    if not outcome:
+        raise OverdueError
+    return outcome[0]
+
+
+# ── Health ──
 
 _QUEUE_SECONDS = 2.0
 _WAITS_LONG = timedelta(minutes=10)

@@ -25,7 +25,7 @@ from training.choices import RunState
 from training.models import Run
 from training.selectors.runs import machine_of
 from webapp.operations import reach, requests, work
-from webapp.operations.deadlines import OverdueError, within
+from webapp.operations.health import OverdueError, within
 
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -19,8 +19,7 @@ from django.utils.translation import ngettext
 from annotation.services import job_runs
 from training.contract import log_lines
 from training.engine import BaseState, Engine, EngineError, Health
-from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.health import Finding, attention, fine, wrong
+from webapp.operations.health import Finding, OverdueError, attention, fine, within, wrong
 from webapp.operations.work import open_broker
 
 SECONDS = 2.0

@@ -14,7 +14,7 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 
 from annotation.api.authentication import client_address
-from webapp.api.problems import for_programs
+from webapp.operations.errors import for_programs
 
 # Last use and address of each open session, with one UPDATE every few minutes.
 

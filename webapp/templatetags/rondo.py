@@ -29,7 +29,7 @@ from training.selectors.checkpoints import uses_of_comparison
 from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
 from webapp.environment.places import ASSETS
-from webapp.guide.help_links import field_address, help_address, row_address
+from webapp.guide.library import field_address, help_address, row_address
 from webapp.navigation.sections import FULL_WIDTH, Entry, entries
 
 # Icons of static/vendor/lucide: `{% icon "book-open" %}`, available in every template.

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_htmx.http import replace_url
 
 from annotation.choices import Purpose
-from annotation.forms import Entered, JudgmentForm
+from annotation.forms.judgment import Entered, JudgmentForm
 from annotation.models import (
     Assignment,
     Comparison,
@@ -29,7 +29,7 @@ from annotation.selectors.known_answers import Feedback, feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.confirmations import Doubt, doubts_of
+from annotation.services.judgments.submission import Doubt, doubts_of
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.screen import Screen, draft_of

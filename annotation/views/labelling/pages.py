@@ -13,8 +13,7 @@ from django_htmx.http import retarget
 
 from annotation.choices import AssignmentState, Role
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, Refusal
-from annotation.forms import Entered, FlagForm, JudgmentForm, SkipForm
-from annotation.forms.judgment import decisions_in
+from annotation.forms.judgment import Entered, FlagForm, JudgmentForm, SkipForm, decisions_in
 from annotation.models import Assignment, Continuation, Draft, HelpReveal, Project
 from annotation.selectors import access as selectors
 from annotation.selectors.suggestions import oldest_open_reveal, open_reveal_of

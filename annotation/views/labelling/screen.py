@@ -34,8 +34,7 @@ from annotation.choices import (
     SuggestionKind,
     Verdict,
 )
-from annotation.forms import Entered, JudgmentForm, MissingRow, rating_field
-from annotation.forms.judgment import decided_in, step_field
+from annotation.forms.judgment import Entered, JudgmentForm, MissingRow, decided_in, rating_field, step_field
 from annotation.models import (
     Assignment,
     Category,
@@ -56,13 +55,12 @@ from annotation.selectors.configuration import configuration_of
 from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments.display_order import tokens_of
-from annotation.services.judgments.confirmations import Doubt
+from annotation.services.judgments.submission import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.services.suggestions import SUGGESTED_STRENGTH, ranks_of
 from annotation.text.edits import Piece, pieces, with_own_line_breaks
 from annotation.text.identity import with_rest
-from annotation.text.references import refers_to_context
-from annotation.text.rendering import attributes, escaped, render_answer, render_markdown
+from annotation.text.rendering import attributes, escaped, refers_to_context, render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import Place
 

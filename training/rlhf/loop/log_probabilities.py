@@ -29,8 +29,7 @@ from training.contract import (
 )
 from training.rlhf.loop.method import start_adapter
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.config import library_versions
-from training.rlhf.runtime.run_folder import log
+from training.rlhf.runtime.run_folder import library_versions, log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack, passes
 

@@ -45,9 +45,8 @@ from training.rlhf.loop.state import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
-from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import Machine, RunFolder, log
+from training.rlhf.runtime.run_folder import Machine, RunFolder, log, seed_step
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes

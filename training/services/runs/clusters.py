@@ -38,16 +38,20 @@ from training.contract import (
 from training.files import shared as shared_files
 from training.files.shared import OWN_FILES, bring_run
 from training.launchers import (
+    CANCELS,
+    Beat,
     Job,
+    JobFile,
     JobReport,
     Launcher,
     LauncherError,
     LauncherUnreachableError,
     Place,
     Resources,
+    read_beat,
+    write_job_file,
 )
 from training.launchers.command import CommandTemplate
-from training.launchers.job_files import CANCELS, Beat, JobFile, read_beat, write_job_file
 from training.launchers.ray import Ray
 from training.models import Launch, Run
 from training.recipe.recipe import ComputeSettings

@@ -1,8 +1,4 @@
-"""Responses while the database is unavailable: retry in a moment.
-
-The failure may come from anywhere, including the session's query, so it is handled in Django's view for
-server errors. A submitted form is not lost: the page contains it and sends it again.
-"""
+"""Errors outside of any view: a database that is away, as a page or as problem details."""
 
 import sqlite3
 import sys
@@ -10,13 +6,41 @@ from http import HTTPStatus
 
 from django.core.exceptions import RequestDataTooBig, SuspiciousOperation
 from django.db import InterfaceError, OperationalError
-from django.http import HttpRequest, HttpResponse, UnreadablePostError
+from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from django.template.loader import render_to_string
 from django.utils.translation import gettext as _
 from django.views.defaults import server_error as failed
 
 from annotation.services.job_runs import free_bytes
-from webapp.api.problems import for_programs
+
+# Errors that are answered outside of views, in the form of the interface that was asked.
+
+
+def for_programs(request: HttpRequest, *, status: HTTPStatus, detail: str, code: str) -> JsonResponse | None:
+    """Return problem details below /api/, OpenAI's error object below /v1/, and None for pages.
+
+    code: the error's name for programs.
+    """
+    if request.path_info.startswith("/api/"):
+        body = {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": int(status),
+            "detail": detail,
+            "code": code,
+        }
+        return JsonResponse(body, status=status, content_type="application/problem+json")
+    if request.path_info.startswith("/v1/"):
+        kind = "server_error" if status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+        error = {"message": detail, "type": kind, "param": None, "code": code}
+        return JsonResponse({"error": error}, status=status)
+    return None
+
+
+# Responses while the database is unavailable: retry in a moment.
+#
+# The failure may come from anywhere, including the session's query, so it is handled in Django's view for
+# server errors. A submitted form is not lost: the page contains it and sends it again.
 
 RETRY_AFTER_SECONDS = 2
 _REPEATED_BELOW = "/projects/"
