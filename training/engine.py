@@ -97,7 +97,7 @@ class Dialect:
             return None
         for name in _CAN_BE_LEFT_OUT:
             named = error.param == name or re.search(rf"\b{name}\b", str(error))
-            if named and name in body and name not in refused and _is_unknown(str(error)):
+            if named and name in body and name not in refused and _UNKNOWN.search(str(error)):
                 return name
         return None
 
@@ -107,11 +107,6 @@ _UNKNOWN = re.compile(
     r"|does not support|use 'max_completion_tokens'",
     re.IGNORECASE,
 )
-
-
-def _is_unknown(message: str) -> bool:
-    """Return whether a message means an unknown field, not a wrong value."""
-    return _UNKNOWN.search(message) is not None
 
 
 RONDO = Dialect(extensions=True)

@@ -249,7 +249,7 @@ def _page(request: Request, checkpoint: Checkpoint, *, status: int = 200, **more
         "yardsticks": checkpoint.yardsticks.all(),
         "answers": checkpoint.source.completions.count() if checkpoint.source else 0,
         "notes": render_markdown(checkpoint.notes),
-        "card": render_markdown(_without_metadata(model_card(card_of(checkpoint)))),
+        "card": render_markdown(model_card(card_of(checkpoint)).split("\n---\n", 1)[-1]),
         "may_change": checkpoint.project is not None or request.user.is_superuser,
         "has_files": not checkpoint.files_deleted_at and not checkpoint.server_url,
         "entered": {"tags": ", ".join(checkpoint.tags), "notes": checkpoint.notes},
@@ -268,11 +268,6 @@ def _exports(checkpoint: Checkpoint) -> dict[str, object]:
         "hub_is_set": hub_is_set(),
         "hub_variable": "RONDO_HUB_TOKEN",
     }
-
-
-def _without_metadata(card: str) -> str:
-    """The card as people read it: what stands between the first two lines of dashes is for programs."""
-    return card.split("\n---\n", 1)[-1]
 
 
 # ── Evaluations ──

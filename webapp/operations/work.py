@@ -72,16 +72,12 @@ def depths(names: set[str], *, seconds: float) -> dict[str, int]:
             channel: Any = connection.channel()
             try:
                 counts[name] = int(channel.queue_declare(name, passive=True).message_count)
-            except _errors_of_channel(connection):
+            except cast(tuple[type[Exception], ...], connection.channel_errors):
                 # AMQP has closed the channel.
                 counts[name] = 0
             else:
                 channel.close()
     return counts
-
-
-def _errors_of_channel(connection: Connection) -> tuple[type[Exception], ...]:
-    return cast(tuple[type[Exception], ...], connection.channel_errors)
 
 
 # ── Work ──

@@ -293,10 +293,6 @@ def words_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", parted.lower()).strip()
 
 
-def _snake(name: str) -> str:
-    return words_of(name).replace(" ", "_")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
     """The roles of a file's columns, and what the values of its verdicts mean."""
@@ -338,7 +334,7 @@ class _Guess:
     ) -> None:
         self._profile = profile
         self._meanings = meanings
-        self._snakes = {name: _snake(name) for name in profile}
+        self._snakes = {name: words_of(name).replace(" ", "_") for name in profile}
         self._columns = {name: RATING if role == "label" else role for name, role in stated.items()}
         self._stated = set(stated)
         self._answers: list[str] = []

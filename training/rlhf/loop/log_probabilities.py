@@ -94,17 +94,13 @@ class _Chosen(torch.autograd.Function):
         return slope.scatter_add_(1, targets[:, None], gradients[0][:, None]), None
 
 
-def _chosen(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
-    return -F.cross_entropy(head(states).float(), targets, reduction="none")
-
-
 def _under_a_frozen_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
     """Gradients reach `states` only. A token's value depends on its own row of `states` alone, so value and
     derivative are both taken while a chunk's logits are there, and the logits are let go."""
     values, slopes = [], []
     for rows, chunk_targets in zip(torch.split(states, _CHUNK), torch.split(targets, _CHUNK), strict=True):
         leaf = rows.detach().requires_grad_(states.requires_grad)
-        value = _chosen(leaf, chunk_targets, head)
+        value = -F.cross_entropy(head(leaf).float(), chunk_targets, reduction="none")
         if states.requires_grad:
             slopes.append(torch.autograd.grad(value.sum(), leaf)[0])
         values.append(value.detach())
