@@ -23,7 +23,7 @@ from annotation.views import (
 from annotation.views.labelling import pages
 
 
-def question_patterns(folder: str, kind: questions.Kind) -> list[URLPattern]:
+def question_patterns(folder: str, kind: questions.QuestionKind) -> list[URLPattern]:
     """Return the addresses at which a manager adds, edits, moves and deletes categories or criteria."""
     below = f"projects/<slug:slug>/settings/{folder}/"
     named = {"kind": kind}

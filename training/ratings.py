@@ -246,7 +246,7 @@ def share_of_step(reach: float) -> float:
     return 1.0 if reach <= _LONGEST_FULL_STEP else float(np.log1p(reach) / reach)
 
 
-class Matrix:
+class DavidsonModel:
     """Davidson's model (1970) on counts, one parameter for each item and, with ties, log ν after them.
 
     P(i beats j) ∝ exp(d/2), P(j beats i) ∝ exp(−d/2), P(tie) ∝ ν with d = s_i − s_j; without ties
@@ -686,7 +686,7 @@ def bradley_terry_ratings(
     with_tie = bool(tied.any())
     if not prior:
         refuse_unbounded((won + tied) > 0 if with_tie else won > 0)
-    matrix = Matrix(won, tied, with_tie=with_tie, prior=prior)
+    matrix = DavidsonModel(won, tied, with_tie=with_tie, prior=prior)
     fitted = matrix.fit()
     samples = None
     if bootstrap:
@@ -744,7 +744,7 @@ def _of_grouped(
     grouped: Grouped, wins: Floats, ties: Floats, *, bootstrap: int, seed: int, prior: float
 ) -> Ratings:
     rows = Rows(grouped, items=len(wins), with_tie=bool(ties.any()), prior=prior)
-    fitted = rows.fit(Matrix(wins, ties, with_tie=rows.with_tie, prior=prior).fit())
+    fitted = rows.fit(DavidsonModel(wins, ties, with_tie=rows.with_tie, prior=prior).fit())
     samples = resampled(rows, fitted, resamples=bootstrap, seed=seed) if bootstrap else None
     return Ratings(
         parameters=fitted,

@@ -58,7 +58,7 @@ else:
     _CreationForm, _ChangeForm, _UserAdmin = AdminUserCreationForm, UserChangeForm, DjangoUserAdmin
 
 
-class CategoryForm(ModelForm):
+class CategoryAdminForm(ModelForm):
     """Key and scope are what flags and exports go by: they are chosen once."""
 
     class Meta:
@@ -81,11 +81,11 @@ class CategoryForm(ModelForm):
 
 class CategoryInline(TabularInline):
     model = Category
-    form = CategoryForm
+    form = CategoryAdminForm
     extra = 0
 
 
-class CriterionForm(ModelForm):
+class CriterionAdminForm(ModelForm):
     """Key and scale are what ratings go by: they are chosen once."""
 
     class Meta:
@@ -102,7 +102,7 @@ class CriterionForm(ModelForm):
 
 class CriterionInline(TabularInline):
     model = Criterion
-    form = CriterionForm
+    form = CriterionAdminForm
     extra = 0
 
 
@@ -192,7 +192,7 @@ class ProjectAdmin(BoundedAdmin):
 
 @admin.register(Category)
 class CategoryAdmin(BoundedAdmin):
-    form = CategoryForm
+    form = CategoryAdminForm
     list_display = ["label", "project", "key", "scope", "granularity", "shortcut", "position"]
     list_filter = ["scope", "granularity", "project"]
     list_select_related = ["project"]
@@ -202,7 +202,7 @@ class CategoryAdmin(BoundedAdmin):
 
 @admin.register(Criterion)
 class CriterionAdmin(BoundedAdmin):
-    form = CriterionForm
+    form = CriterionAdminForm
     list_display = ["label", "project", "key", "scale", "position"]
     list_filter = ["scale", "project"]
     list_select_related = ["project"]

@@ -122,7 +122,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class JudgedSpan:
     """A marked stretch, half open, with its category."""
 
     start: int

@@ -87,7 +87,7 @@ def annotator_reliability(preferences: Sequence[Preference]) -> dict[Hashable, R
     """
     if not preferences:
         return {}
-    votes = _Votes(preferences)
+    votes = _PreferenceMatrix(preferences)
     fitted = minimize(
         votes.loss_and_gradient,
         np.append(np.full(votes.people, math.log(PRIOR_HITS / PRIOR_MISSES)), math.log(PRIOR_SPREAD)),
@@ -126,7 +126,7 @@ def reliability_in_groups(
     return reliabilities
 
 
-class _Votes:
+class _PreferenceMatrix:
     """The preferences as one sparse matrix, and the penalised likelihood of η and spread on it.
 
     `counts[p, 2 k + s]` is how often annotator k preferred the first (s = 0) or the second (s = 1)

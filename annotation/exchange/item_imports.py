@@ -43,7 +43,7 @@ from annotation.models import (
 from annotation.record.judgment import JudgmentRecord
 from annotation.selectors import access
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
+from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.quality import record_agreement
 from annotation.services.texts import NewComparison, completion_set, write_comparisons
 
@@ -505,7 +505,7 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
             )
             for pk, assignment, row in zip(judgments, assignments, accepted, strict=True)
         ],
-        Keys(categories=scene.categories, criteria=scene.criteria),
+        PartKeys(categories=scene.categories, criteria=scene.criteria),
     )
 
 

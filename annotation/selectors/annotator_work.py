@@ -43,7 +43,7 @@ _TOTAL_KEPT_SECONDS = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class PersonPace:
     """Pace of one person in one project."""
 
     today: int
@@ -68,7 +68,7 @@ class Pace:
 
 def progress_and_pace(
     project: Project, annotator: User, round_number: int, counted: RoundTally | None = None
-) -> tuple[Progress, Pace]:
+) -> tuple[Progress, PersonPace]:
     """Return the progress of `annotator` in a round, and their pace.
 
     The median active time may be a minute old. The total never falls while there is work left: others who
@@ -88,9 +88,11 @@ def progress_and_pace(
     return progress, pace_of(project, annotator, counted)
 
 
-def pace_of(project: Project, annotator: User, counted: RoundTally | None = None) -> Pace:
+def pace_of(project: Project, annotator: User, counted: RoundTally | None = None) -> PersonPace:
     """Return today's count and the median active time of `annotator`, which may be a minute old."""
-    return Pace(today=_today(project, annotator, counted), median_seconds=_median_seconds(project, annotator))
+    return PersonPace(
+        today=_today(project, annotator, counted), median_seconds=_median_seconds(project, annotator)
+    )
 
 
 def _today(project: Project, annotator: User, counted: RoundTally | None) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Length
 
-from annotation.agreement.records import GoldAnswered, Judged, Rated, Span
+from annotation.agreement.records import GoldAnswered, Judged, JudgedSpan, Rated
 from annotation.choices import Purpose
 from annotation.models import (
     Completion,
@@ -128,15 +128,15 @@ def _undecided(shown: Sequence[int], imported: dict[str, Any] | None) -> frozens
 
 def spans_in(
     project: Project, rounds: Sequence[int] | None = None, *, category_id: int | None = None
-) -> dict[tuple[int, int], list[Span]]:
+) -> dict[tuple[int, int], list[JudgedSpan]]:
     """Return the spans of current judgments by judgment and completion. One query."""
     rows = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
     if category_id is not None:
         rows = rows.filter(category_id=category_id)
     fields = ("judgment_id", "completion_id", "start", "end", "category_id")
-    spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    spans: dict[tuple[int, int], list[JudgedSpan]] = defaultdict(list)
     for judgment, completion, start, end, category in rows.order_by("id").values_list(*fields):
-        spans[judgment, completion].append(Span(start, end, category))
+        spans[judgment, completion].append(JudgedSpan(start, end, category))
     return spans
 
 

@@ -22,7 +22,7 @@ from annotation.agreement.coefficients import (
 )
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.intervals import share_of, share_of_independent
-from annotation.agreement.records import Judged, Selection, Span, circles_among
+from annotation.agreement.records import Judged, JudgedSpan, Selection, circles_among
 from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
 from annotation.models import Project
 from annotation.selectors.judged import (
@@ -190,7 +190,7 @@ def _rewrite_figures(project: Project, judged: Sequence[Judged], selection: Sele
 
 
 def _marked_texts(
-    items: records.Items, spans: Mapping[tuple[int, int], Sequence[Span]], lengths: Mapping[int, int]
+    items: records.Items, spans: Mapping[tuple[int, int], Sequence[JudgedSpan]], lengths: Mapping[int, int]
 ) -> list[MarkedText]:
     """Each completion of each comparison that two or more looked through."""
     return [

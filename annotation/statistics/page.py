@@ -17,7 +17,7 @@ from annotation.agreement.records import Selection
 from annotation.choices import AssignmentState, Purpose, Role, Shown
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.statistics.labels import FIGURES, REASONS, SHARES
-from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, Interval, bars
+from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, PlottedInterval, bars
 from annotation.statistics.report import Figure, Report, SharedAgreement
 
 
@@ -29,7 +29,7 @@ class Number:
     interval: str
     items: int
     reason: str
-    mark: Interval | None
+    mark: PlottedInterval | None
     link: str
 
 
@@ -71,7 +71,7 @@ class RoundProgress:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class PaceChart:
     """Judgments over time, as bars and as numbers."""
 
     bars: tuple[Bar, ...]
@@ -273,18 +273,18 @@ class ReportPage:
         return sorted(rows, key=lambda row: row.name.casefold())
 
     @property
-    def days(self) -> Pace | None:
+    def days(self) -> PaceChart | None:
         """Judgments a day."""
         return pace_by_day(self.report.days)
 
     @property
-    def hours(self) -> Pace | None:
+    def hours(self) -> PaceChart | None:
         """Judgments by hour of the day."""
         counts = self.report.hours
         if not any(counts):
             return None
         busiest = counts.index(max(counts))
-        return Pace(
+        return PaceChart(
             bars=tuple(bars(counts)),
             labels=tuple(f"{hour:02}:00" for hour in range(24)),
             counts=counts,
@@ -361,12 +361,12 @@ def _wages(project: Project, seconds: int | Decimal) -> Decimal | None:
     return (project.hourly_wage * seconds / 3600).quantize(Decimal("0.01"))
 
 
-def pace_by_day(days: Sequence[tuple[date, int]]) -> Pace | None:
+def pace_by_day(days: Sequence[tuple[date, int]]) -> PaceChart | None:
     """Return judgments a day as bars; None without days."""
     if not days:
         return None
     counts = tuple(count for _day, count in days)
-    return Pace(
+    return PaceChart(
         bars=tuple(bars(counts)),
         labels=tuple(date_format(day, "j M Y") for day, _count in days),
         counts=counts,
@@ -432,7 +432,7 @@ class AnnotatorRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cell:
+class AgreementCell:
     """The agreement of two annotators as a cell of the heat map."""
 
     text: str
@@ -449,7 +449,7 @@ class HeatRow:
 
     pk: int
     name: str
-    cells: Sequence[Cell]
+    cells: Sequence[AgreementCell]
 
 
 class AnnotatorsPage:
@@ -520,7 +520,7 @@ class AnnotatorsPage:
         people = self.in_map
         return [self._heat_row(pk, people) for pk in people]
 
-    def heat_of(self, pk: int) -> list[tuple[int, str, Cell]]:
+    def heat_of(self, pk: int) -> list[tuple[int, str, AgreementCell]]:
         """Return one annotator's agreement with each other one of the map who shares a comparison."""
         return [
             (other, self.names.get(other, str(other)), self._cell(pk, other))
@@ -537,18 +537,20 @@ class AnnotatorsPage:
         cells = [self._cell(pk, other) for other in people]
         return HeatRow(pk=pk, name=self.names.get(pk, str(pk)), cells=cells)
 
-    def _cell(self, pk: int, other: int) -> Cell:
+    def _cell(self, pk: int, other: int) -> AgreementCell:
         if pk == other:
-            return Cell(text="–", step=None, title="")
+            return AgreementCell(text="–", step=None, title="")
         shared = self._shared.get((min(pk, other), max(pk, other)))
         if shared is None:
-            return Cell(text="", step=None, title=_("No comparison in common"), other=other)
+            return AgreementCell(text="", step=None, title=_("No comparison in common"), other=other)
         count = ngettext("%(count)s comparison in common", "%(count)s comparisons in common", shared.items)
         title = count % {"count": shared.items}
         if shared.items < FEWEST_SHARED:
-            return Cell(text=_("too few"), step=None, title=title, other=other)
+            return AgreementCell(text=_("too few"), step=None, title=title, other=other)
         percent = round(100 * shared.share)
-        return Cell(text=number_format(percent), step=step_of(shared.share), title=title, other=other)
+        return AgreementCell(
+            text=number_format(percent), step=step_of(shared.share), title=title, other=other
+        )
 
 
 def step_of(share: float) -> int:

@@ -27,7 +27,13 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from annotation.text import formulas
-from annotation.text.formulas import CountedBlocks, TooMuchWorkError, Work, count_work, spend_on_inline_token
+from annotation.text.formulas import (
+    CountedBlocks,
+    FormulaBudget,
+    TooMuchWorkError,
+    count_work,
+    spend_on_inline_token,
+)
 
 # References in a prompt to the context that comes with it.
 
@@ -161,7 +167,7 @@ def _lines_of(source: str) -> list[_Line]:
 class SourceMap:
     """Gives every token that shows text its pieces, in `meta["pieces"]`."""
 
-    def __init__(self, source: str, work: Work) -> None:
+    def __init__(self, source: str, work: FormulaBudget) -> None:
         self._source = source
         self._work = work
         self._lines = _lines_of(source)
@@ -445,7 +451,7 @@ def _parser() -> MarkdownIt:
 def _rendered(text: str, heading_level: int, *, with_positions: bool) -> tuple[str, float]:
     """HTML before cleaning, and the share of its characters that have a position in `text`."""
     parser = _parser()
-    work = Work()
+    work = FormulaBudget()
     tokens = parser.parse(text, work.as_environment())
     SourceMap(text, work).annotate(tokens)
     if not with_positions:

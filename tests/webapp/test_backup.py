@@ -26,7 +26,7 @@ from pytest_django import Settings
 from webapp import backup
 from webapp.backup import databases, make_backup, restore_backup
 from webapp.backup import target as target_module
-from webapp.backup.target import BackupError, Manifest, Target
+from webapp.backup.target import BackupError, BackupManifest, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("checkpoints", "snapshots", "runs", "imports", "models")
@@ -278,7 +278,7 @@ def test_of_a_back_up_that_fills_the_disk_or_is_cancelled_nothing_stays(
     database: FakeDatabase, target: Target, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     put(rondo_home, "runs/one/log.txt", "step 1" * 10_000)
-    writer = target_module.Writer
+    writer = target_module.BackupWriter
     with monkeypatch.context() as patch:
         patch.setattr(target_module, "Writer", lambda _stream, address: writer(FullDisk(), address))
         with pytest.raises(BackupError, match=r"is full, and nothing was kept.*--keep"):
@@ -490,8 +490,8 @@ def test_a_damaged_manifest_and_a_torn_one_are_refused(
     changed["rows"]["annotation_user"] = 7
     for data in (whole[:-9], b"", json.dumps(changed).encode()):
         with pytest.raises(BackupError, match="is damaged"):
-            Manifest.from_bytes(data, where="there")
-    assert Manifest.from_bytes(whole, where="there") == made.manifest
+            BackupManifest.from_bytes(data, where="there")
+    assert BackupManifest.from_bytes(whole, where="there") == made.manifest
 
 
 @pytest.mark.django_db

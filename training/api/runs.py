@@ -120,7 +120,7 @@ class WholeRunSerializer(RunSerializer):
         return dataclasses.asdict(use) if use else None
 
 
-class RunFilters(Filters):
+class RunListFilters(Filters):
     """Filters of runs."""
 
     state = fields.choice(RunState.choices, required=False)
@@ -207,7 +207,7 @@ run.add_read("runs_read", WholeRunSerializer, "Read where a run is and what it w
 snapshots.add_list("snapshots_list", SnapshotSerializer, "List what runs learned from, newest first.")
 
 
-@runs.get_list(RunSerializer, filters=RunFilters)
+@runs.get_list(RunSerializer, filters=RunListFilters)
 def runs_list(view: ProjectView, query: Values) -> QuerySet[Run]:
     """List training jobs, newest first."""
     runs = run_table.runs_of_project(view.project, run_table.RunFilters(**query))

@@ -415,7 +415,7 @@ def _before(values: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class WinRateEstimate:
     """A win rate with the interval that the decision rests on."""
 
     value: float
@@ -425,10 +425,10 @@ class Estimate:
 
 def point_estimate(answers: Answers) -> float:
     """Return people's mean, corrected by how the answered prompts differ from the pool to the evaluator."""
-    return _Fit.of(answers).value
+    return _OutcomeRegression.of(answers).value
 
 
-def estimate(answers: Answers, *, claim: Claim = "new_prompts", level: float = LEVEL) -> Estimate:
+def estimate(answers: Answers, *, claim: Claim = "new_prompts", level: float = LEVEL) -> WinRateEstimate:
     """Return the win rate by people and model; its interval holds at every number of answers at once.
 
     The value is that of `point_estimate`.
@@ -437,7 +437,7 @@ def estimate(answers: Answers, *, claim: Claim = "new_prompts", level: float = L
     value = point_estimate(answers)
     low = _bound(answers, value, claim, threshold)
     high = 1 - _bound(answers.mirrored, 1 - value, claim, threshold)
-    return Estimate(value=value, low=min(low, value), high=max(high, value))
+    return WinRateEstimate(value=value, low=min(low, value), high=max(high, value))
 
 
 def _bound(answers: Answers, value: float, claim: Claim, threshold: float) -> float:
@@ -453,7 +453,7 @@ def _bound(answers: Answers, value: float, claim: Claim, threshold: float) -> fl
 
 
 @dataclass(frozen=True, slots=True)
-class _Fit:
+class _OutcomeRegression:
     """The regression of people's outcomes on the evaluator's."""
 
     value: float
@@ -464,7 +464,7 @@ class _Fit:
     """Of what the evaluator does not explain of them."""
 
     @classmethod
-    def of(cls, answers: Answers) -> _Fit:
+    def of(cls, answers: Answers) -> _OutcomeRegression:
         import numpy as np
 
         size, pool = len(answers.outcomes), answers.pool
@@ -495,7 +495,7 @@ def answers_until_decision(
 
     pool: number of scored prompts, if it were another than now.
     """
-    fit = _Fit.of(answers)
+    fit = _OutcomeRegression.of(answers)
     size = pool or len(answers.pool)
     effect = abs(fit.value - 0.5)
     allowed = effect**2 / (2 * (math.log(2 / (1 - level)) + _OVERHEAD))
@@ -512,7 +512,7 @@ def chance_of_decision(answers: Answers, *, claim: Claim = "new_prompts", level:
     The mean of the whole pool is normal around the estimate, with the variance that is left by the prompts
     without an answer; it decides where it lies far enough from one half.
     """
-    fit = _Fit.of(answers)
+    fit = _OutcomeRegression.of(answers)
     size, answered = len(answers.pool), len(answers.outcomes)
     if claim == "new_prompts":
         needed = math.sqrt(2 * (math.log(2 / (1 - level)) + _OVERHEAD) * fit.variance / size)

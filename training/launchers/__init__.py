@@ -106,7 +106,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ClusterPaths:
     """Paths of Rondo on the nodes of a cluster."""
 
     python: str
@@ -120,7 +120,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class LaunchJob:
     """A run to be started."""
 
     name: str
@@ -151,10 +151,10 @@ class Launcher(Protocol):
     def name(self) -> str:
         """Return the name by which recipes choose it."""
 
-    def script(self, job: Job) -> str:
+    def script(self, job: LaunchJob) -> str:
         """Return what would be submitted, for people to read. Holds no secret."""
 
-    def submit(self, job: Job) -> str:
+    def submit(self, job: LaunchJob) -> str:
         """Submit a job; return the handle by which it is known from then on."""
 
     def find(self, name: str) -> str | None:
@@ -179,12 +179,12 @@ class Launcher(Protocol):
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CONNECTION_STRING")
 
 
-def run_folder(job: Job, place: Place) -> str:
+def run_folder(job: LaunchJob, place: ClusterPaths) -> str:
     """Return the run's folder as the nodes see it."""
     return str(PurePosixPath(place.home) / "runs" / job.run)
 
 
-def node_command(job: Job, place: Place) -> list[str]:
+def node_command(job: LaunchJob, place: ClusterPaths) -> list[str]:
     """Return the command of every node, without its number and the first node's address."""
     command = [place.python, "-m", "training.launchers.node", run_folder(job, place), "--job", job.name]
     command += ["--nodes", str(job.resources.nodes), "--processes", str(job.resources.processes)]

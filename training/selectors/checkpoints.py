@@ -34,7 +34,7 @@ _LONGEST_NAME = 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Node:
+class LineageNode:
     """A checkpoint to draw."""
 
     name: str
@@ -53,7 +53,7 @@ class Node:
 class Box:
     """A drawn node."""
 
-    node: Node
+    node: LineageNode
     x: int
     y: int
     is_here: bool
@@ -69,7 +69,7 @@ class Box:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
+class LineageEdge:
     """A line between two boxes, as an SVG path."""
 
     path: str
@@ -84,10 +84,10 @@ class Picture:
     width: int
     height: int
     boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LineageEdge, ...]
 
 
-def picture_of(nodes: Sequence[Node], *, here: str = "") -> Picture:
+def picture_of(nodes: Sequence[LineageNode], *, here: str = "") -> Picture:
     """Return a picture with columns from left to right: bases, then each checkpoint by its round and parents.
 
     Within a column the policies stand above the reward models. A parent or reward model that is not among the
@@ -129,7 +129,7 @@ def picture_of(nodes: Sequence[Node], *, here: str = "") -> Picture:
     )
 
 
-def _columns(known: Mapping[str, Node]) -> dict[str, int]:
+def _columns(known: Mapping[str, LineageNode]) -> dict[str, int]:
     """Return the column of each node: right of its parents and rewards, and by its round."""
     columns: dict[str, int] = {}
 
@@ -150,11 +150,11 @@ def _columns(known: Mapping[str, Node]) -> dict[str, int]:
     return columns
 
 
-def _line(origin: Box, target: Box, is_reward: bool) -> Line:
+def _line(origin: Box, target: Box, is_reward: bool) -> LineageEdge:
     x1, y1 = origin.x + BOX_WIDTH, origin.y + BOX_HEIGHT // 2
     x2, y2 = target.x, target.y + BOX_HEIGHT // 2
     bend = max(20, (x2 - x1) // 2)
-    return Line(path=f"M{x1},{y1}C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", is_reward=is_reward)
+    return LineageEdge(path=f"M{x1},{y1}C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", is_reward=is_reward)
 
 
 # ── Checkpoints ──
@@ -305,10 +305,10 @@ def lineage_picture(checkpoints: Sequence[Checkpoint], *, here: str = "") -> Pic
     return picture_of([_node(checkpoint) for checkpoint in checkpoints], here=here)
 
 
-def _node(checkpoint: Checkpoint) -> Node:
+def _node(checkpoint: Checkpoint) -> LineageNode:
     starter = checkpoint.kind == CheckpointKind.STARTER
     step = getattr(checkpoint.run, "round_step", None) if checkpoint.run else None
-    return Node(
+    return LineageNode(
         name=checkpoint.name,
         kind=checkpoint.kind,
         parent=checkpoint.parent.name if checkpoint.parent else None if starter else checkpoint.base_model,

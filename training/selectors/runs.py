@@ -163,7 +163,7 @@ _NOT_SETTINGS = ("name", "cache", "format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RunComparisonLine:
     """A setting or metric of each run; None for a run without it."""
 
     label: str | Promise
@@ -174,14 +174,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Runs beside each other."""
 
     runs: Sequence[Run]
-    settings: Sequence[Line]
+    settings: Sequence[RunComparisonLine]
     same_settings: int
     """Settings that all share."""
-    metrics: Sequence[Line]
+    metrics: Sequence[RunComparisonLine]
 
 
 def runs_to_compare(project: Project, requested_ids: Sequence[str]) -> list[Run]:
@@ -198,10 +198,10 @@ def runs_to_compare(project: Project, requested_ids: Sequence[str]) -> list[Run]
     return [runs[pk] for pk in ids if pk in runs][:MOST_COMPARED]
 
 
-def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> Comparison:
+def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> RunComparison:
     """Return runs beside each other; settings that all share only with `all_settings`."""
     lines = _settings(runs)
-    return Comparison(
+    return RunComparison(
         runs=runs,
         settings=lines if all_settings else [line for line in lines if line.differs],
         same_settings=sum(1 for line in lines if not line.differs),
@@ -209,7 +209,7 @@ def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> Comparison:
     )
 
 
-def _settings(runs: Sequence[Run]) -> list[Line]:
+def _settings(runs: Sequence[Run]) -> list[RunComparisonLine]:
     flat = [{path: value for path, value in leaves(run.spec) if path[0] not in _NOT_SETTINGS} for run in runs]
     labels = {path: label for label, path in SETTINGS.values()}
     paths = list(dict.fromkeys(path for values in flat for path in values))
@@ -221,7 +221,7 @@ def _settings(runs: Sequence[Run]) -> list[Line]:
     return lines
 
 
-def _metrics(runs: Sequence[Run]) -> list[Line]:
+def _metrics(runs: Sequence[Run]) -> list[RunComparisonLine]:
     summaries = [run.summary or {} for run in runs]
     names = sorted({name for summary in summaries for name in summary})
     ordered = [*(name for name in HEADLINES if name in names), *(n for n in names if n not in HEADLINES)]
@@ -248,13 +248,13 @@ def _is_per_token(name: str) -> bool:
     return "kl" in name.split("_") or "log_ratio" in name
 
 
-def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> Line:
+def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> RunComparisonLine:
     differs = any(value != values[0] for value in values[1:])
     numbers = [value for value in values if value is not None]
     best = None
     if differs and len(numbers) > 1 and better != Better.NONE:
         best = max(numbers) if better == Better.HIGHER else min(numbers)
-    return Line(label=label, values=values, differs=differs, best=best)
+    return RunComparisonLine(label=label, values=values, differs=differs, best=best)
 
 
 # ── Runs ──
@@ -325,7 +325,7 @@ class LogLines:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dropped:
+class DroppedExamples:
     """Examples that a run could not learn from."""
 
     total: int
@@ -524,7 +524,7 @@ def machine_of(run: Run) -> MachineUse | None:
     return uses[-1] if uses else None
 
 
-def dropped_of(run: Run) -> Dropped | None:
+def dropped_of(run: Run) -> DroppedExamples | None:
     """Return the examples that the run could not learn from; None before it wrote any. Cached per file."""
     path = folder_of(run) / DROPPED_FILE
     try:
@@ -532,14 +532,14 @@ def dropped_of(run: Run) -> Dropped | None:
     except OSError:
         return None
     key = f"dropped-{run.pk}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}"
-    dropped: Dropped | None = cache.get(key)
+    dropped: DroppedExamples | None = cache.get(key)
     if dropped is None:
         dropped = _count_dropped(path)
         cache.set(key, dropped)
     return dropped
 
 
-def _count_dropped(path: Path) -> Dropped:
+def _count_dropped(path: Path) -> DroppedExamples:
     reasons: Counter[str] = Counter()
     first: list[dict[str, str]] = []
     with path.open(encoding="utf-8") as stream:
@@ -548,7 +548,7 @@ def _count_dropped(path: Path) -> Dropped:
             reasons[str(entry.get("reason", ""))] += 1
             if len(first) < _MOST_DROPPED_SHOWN:
                 first.append({str(name): str(value) for name, value in entry.items() if value})
-    return Dropped(total=reasons.total(), reasons=reasons.most_common(), first=first)
+    return DroppedExamples(total=reasons.total(), reasons=reasons.most_common(), first=first)
 
 
 def state_mark(run: Run) -> str:

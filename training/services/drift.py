@@ -36,7 +36,7 @@ class JudgedPair:
 
 
 @dataclass(slots=True)
-class Tally:
+class AgreementTally:
     """Agreement of one reward model with the pairs of one round."""
 
     by_prompt: dict[int, list[float]]
@@ -130,7 +130,7 @@ def judged_pairs(project: Project, round_number: int) -> Iterator[JudgedPair]:
                     yield JudgedPair(prompt, comparison, split == Split.HELD_OUT, winner, loser)
 
 
-def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
+def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> AgreementTally:
     """Count the pairs that a reward model did not learn from.
 
     It learned from comparisons of training prompts that are in its snapshot; held-out prompts only measure.
@@ -139,7 +139,7 @@ def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
     if model.run:
         learned = set(model.run.snapshot.judgments.values_list("comparison_id", flat=True).distinct())
     scores = _scores_of(model, {pk for pair in pairs for pk in (pair.winner, pair.loser)})
-    tally = Tally(by_prompt=defaultdict(lambda: [0.0, 0.0]))
+    tally = AgreementTally(by_prompt=defaultdict(lambda: [0.0, 0.0]))
     for pair in pairs:
         if not pair.held_out and pair.comparison in learned:
             tally.trained_on += 1
@@ -224,7 +224,7 @@ def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
 
 
-def _write_down(model: Checkpoint, round_number: int, tally: Tally) -> None:
+def _write_down(model: Checkpoint, round_number: int, tally: AgreementTally) -> None:
     low, high = agreement_interval(tally.by_prompt)
     DriftFigure.objects.update_or_create(
         checkpoint=model,

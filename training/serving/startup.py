@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class ServerLimits:
     """Bounds that the command line sets."""
 
     max_adapters: int = 8
@@ -101,7 +101,7 @@ def build_parser(
     add("--status", type=Path, help="file that always says what /health says")
     add("--device", default="auto", choices=["auto", "cpu", "cuda", "mps"])
     add("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
-    limits = Limits()
+    limits = ServerLimits()
     # fmt: off
     add("--max-adapters", type=_count, default=limits.max_adapters,
         help="checkpoints held in memory; those in use and the last used stay")
@@ -189,7 +189,7 @@ class Startup:
         *,
         device: str,
         dtype: str,
-        limits: Limits,
+        limits: ServerLimits,
         url: str,
         status_file: Path | None,
     ) -> None:

@@ -38,7 +38,7 @@ from training.selectors.checkpoints import (
     with_evaluations,
 )
 from training.selectors.drift import drift_page, items_behind, items_of
-from training.selectors.evaluations import Report, report_file, report_of
+from training.selectors.evaluations import EvaluationSummary, report_file, report_of
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
@@ -297,7 +297,7 @@ def evaluation_file(request: Request, name: str) -> HttpResponse:
     return response
 
 
-def _report(request: Request, name: str) -> Report:
+def _report(request: Request, name: str) -> EvaluationSummary:
     checkpoint = get_object_or_404(Checkpoint.objects.select_related("project"), name=name)
     require_manager(request.user, checkpoint.project)
     report = report_of(checkpoint)

@@ -35,13 +35,13 @@ from annotation.services.judgments.submission import Doubt
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from annotation.views.labelling.flow import doubts_left
-from annotation.views.labelling.places import Place, place_of
+from annotation.views.labelling.places import LabellingPlace, place_of
 from annotation.views.labelling.screen import Screen, draft_of
 from training.engine import EngineError
 from training.forms.comparing import LONGEST_PROMPT, SamplingForm
 from training.models import ArenaLink, Checkpoint, ContinuesWith, ConversationSettings
 from training.selectors.conversations import (
-    Standing,
+    ConversationStanding,
     TurnRead,
     completions_shown,
     responses_to,
@@ -244,7 +244,7 @@ class Addresses:
 class Talk:
     """A conversation between two judgments, for its template."""
 
-    standing: Standing
+    standing: ConversationStanding
     addresses: Addresses
     trouble: str = ""
     text: str = ""
@@ -332,7 +332,9 @@ def judging_screen(
         draft = draft_of(assignment)
         entered = entered or (Entered.from_draft(draft) if draft else None)
     else:
-        place = Place(turn=turn, address=talk.addresses.page, submit=talk.addresses.submit, kept=False)
+        place = LabellingPlace(
+            turn=turn, address=talk.addresses.page, submit=talk.addresses.submit, kept=False
+        )
     return Screen(
         project=talk.conversation.project,
         assignment=assignment,
@@ -344,7 +346,7 @@ def judging_screen(
     )
 
 
-def ballot_of(standing: Standing) -> Assignment:
+def ballot_of(standing: ConversationStanding) -> Assignment:
     """Return the newest turn of an arena as an assignment that is no row: a vote leases nothing."""
     turn = standing.turn
     assert turn is not None and turn.comparison is not None  # noqa: S101, PT018 - it waits for its vote

@@ -129,7 +129,7 @@ class PatternTestForm(forms.Form):
     )
 
 
-class RuleForm(forms.Form):
+class SelectionRuleForm(forms.Form):
     """One rule of the selection for annotators."""
 
     reason = forms.ChoiceField(choices=SelectionReason.choices)
@@ -351,7 +351,7 @@ def pattern_test(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def rule(request: Request, project: Project) -> HttpResponse:
     """Switch a rule on or off, and set its share and bound. For managers."""
-    form = RuleForm(request.POST)
+    form = SelectionRuleForm(request.POST)
     try:
         if form.is_valid():
             set_rule(project=project, changed_by=request.user, **form.cleaned_data)

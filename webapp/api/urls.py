@@ -38,7 +38,7 @@ from webapp.security import api as security
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
+class DocumentedOperation:
     """An operation in the documentation."""
 
     method: str
@@ -100,16 +100,16 @@ def document() -> dict[str, Any]:
     return result
 
 
-def _groups(description: dict[str, Any]) -> list[tuple[str, list[Operation]]]:
-    groups: dict[str, list[Operation]] = {tag["name"]: [] for tag in description["tags"]}
+def _groups(description: dict[str, Any]) -> list[tuple[str, list[DocumentedOperation]]]:
+    groups: dict[str, list[DocumentedOperation]] = {tag["name"]: [] for tag in description["tags"]}
     for address, methods in description["paths"].items():
         for method, operation in methods.items():
             groups[operation["tags"][0]].append(_operation(method, address, operation))
     return list(groups.items())
 
 
-def _operation(method: str, path: str, operation: dict[str, Any]) -> Operation:
-    return Operation(
+def _operation(method: str, path: str, operation: dict[str, Any]) -> DocumentedOperation:
+    return DocumentedOperation(
         method=method.upper(),
         path=path,
         name=operation["operationId"],

@@ -47,10 +47,10 @@ from webapp.backup.target import (
     KINDS,
     SECRETS,
     BackupError,
+    BackupManifest,
+    BackupWriter,
     File,
-    Manifest,
     Target,
-    Writer,
     members,
 )
 
@@ -68,7 +68,7 @@ class Made:
     """The result of a back-up."""
 
     name: str
-    manifest: Manifest
+    manifest: BackupManifest
 
 
 class _ChangedError(Exception):
@@ -89,7 +89,7 @@ def make_backup(target: Target, *, models: bool = True, secrets: bool = False) -
                 database.write(data)
         with target.writing(name, ARCHIVE) as archive:
             folders = _archive_files(archive, models=models, secrets=secrets)
-        manifest = Manifest(
+        manifest = BackupManifest(
             time=now.isoformat(),
             commit=version_of_rondo(),
             vendor=connection.vendor,
@@ -104,7 +104,7 @@ def make_backup(target: Target, *, models: bool = True, secrets: bool = False) -
     return Made(name=name, manifest=manifest)
 
 
-def _leave_stamp(target: Target, name: str, manifest: Manifest) -> None:
+def _leave_stamp(target: Target, name: str, manifest: BackupManifest) -> None:
     stamp = {
         "time": manifest.time,
         "name": name,
@@ -119,7 +119,7 @@ def _leave_stamp(target: Target, name: str, manifest: Manifest) -> None:
     path.chmod(FILE_MODE)
 
 
-def _archive_files(writer: Writer, *, models: bool, secrets: bool) -> dict[str, dict[str, File]]:
+def _archive_files(writer: BackupWriter, *, models: bool, secrets: bool) -> dict[str, dict[str, File]]:
     """Write every folder into the archive. Return their files, by path below RONDO_HOME."""
     store = shared()
     folders: dict[str, dict[str, File]] = {}
@@ -268,7 +268,7 @@ def restore_backup(
     *,
     force: bool = False,
     report: Callable[[str], object] = lambda words: None,
-) -> Manifest:
+) -> BackupManifest:
     """Restore a back-up, by default the newest, into this installation. Return its manifest.
 
     The database comes last: after an interruption the installation is still empty, and the same command can
@@ -298,7 +298,7 @@ def restore_backup(
     return manifest
 
 
-def _refuse_unfit(manifest: Manifest) -> None:
+def _refuse_unfit(manifest: BackupManifest) -> None:
     if manifest.vendor != connection.vendor:
         raise BackupError(
             f"The back-up is of {manifest.vendor}, and this Rondo uses {connection.vendor}: "
@@ -316,7 +316,7 @@ def _refuse_unfit(manifest: Manifest) -> None:
         )
 
 
-def _refuse_in_use(manifest: Manifest) -> None:
+def _refuse_in_use(manifest: BackupManifest) -> None:
     """Refuse an installation with accounts, or with files that differ from the back-up's."""
     remedy = "Restore into an empty RONDO_HOME and database, or say --force to have both replaced."
     try:
@@ -348,7 +348,9 @@ def _holds(path: Path, listed: Mapping[str, File] | None) -> bool:
     }
 
 
-def _restore_files(target: Target, name: str, manifest: Manifest, report: Callable[[str], object]) -> None:
+def _restore_files(
+    target: Target, name: str, manifest: BackupManifest, report: Callable[[str], object]
+) -> None:
     """Write each folder beside its place, then move it there; publish it to a shared store."""
     places = {
         f"{key}/{file}" if file else key: (key, file)
@@ -374,7 +376,7 @@ def _members(target: Target, name: str) -> Iterator[tuple[str, IO[bytes]]]:
         yield from members(stream)
 
 
-def _restore_folder(key: str, manifest: Manifest, contents: Iterator[tuple[str, IO[bytes]]]) -> None:
+def _restore_folder(key: str, manifest: BackupManifest, contents: Iterator[tuple[str, IO[bytes]]]) -> None:
     place = Path(settings.RONDO_HOME) / key
     draft = place.with_name(f".{place.name}.restoring")
     _removed(draft)
@@ -402,7 +404,7 @@ def _restore_folder(key: str, manifest: Manifest, contents: Iterator[tuple[str, 
         store.publish(key, place)
 
 
-def _database(target: Target, name: str, manifest: Manifest) -> Iterator[bytes]:
+def _database(target: Target, name: str, manifest: BackupManifest) -> Iterator[bytes]:
     digest = hashlib.sha256()
     with target.reading(name, DATABASE) as stream:
         while data := stream.read(BLOCK_BYTES):

@@ -24,7 +24,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from annotation.text import formulas
-from annotation.text.formulas import Work
+from annotation.text.formulas import FormulaBudget
 
 # Markdown of the guide to HTML, with anchors on headings, links of the app, and pictures by theme.
 #
@@ -55,7 +55,7 @@ _WIDTH, _HEIGHT = 1400, 900
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class GuideSection:
     """The part of a page below one heading, as plain text."""
 
     level: int
@@ -72,7 +72,7 @@ class Rendered:
     """
 
     html: SafeString
-    sections: Sequence[Section]
+    sections: Sequence[GuideSection]
     rows: Sequence[str]
 
 
@@ -89,7 +89,7 @@ def setting_anchor(label: str) -> str:
 def render(text: str, *, folder: str) -> Rendered:
     """Render a page that lies in `folder`."""
     parser = _parser()
-    tokens = parser.parse(text, Work().as_environment())
+    tokens = parser.parse(text, FormulaBudget().as_environment())
     sections = tuple(_sections(tokens))
     rows = tuple(_rows(tokens))
     for token in tokens:
@@ -153,14 +153,14 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
+def _sections(tokens: Sequence[Token]) -> Iterator[GuideSection]:
     """Yield the sections, and give each heading its anchor."""
     level, title, anchor, parts = 1, "", "", list[str]()
     repeats: dict[str, int] = {}
     for index, token in enumerate(tokens):
         if token.type == "heading_open":
             if title:
-                yield Section(level, title, anchor, " ".join(parts))
+                yield GuideSection(level, title, anchor, " ".join(parts))
             level, title, parts = int(token.tag[1]), _plain(tokens[index + 1]), []
             anchor = anchor_of(title)
             repeats[anchor] = repeats.get(anchor, -1) + 1
@@ -171,7 +171,7 @@ def _sections(tokens: Sequence[Token]) -> Iterator[Section]:
         elif token.type in ("fence", "code_block"):
             parts.append(token.content)
     if title:
-        yield Section(level, title, anchor, " ".join(parts))
+        yield GuideSection(level, title, anchor, " ".join(parts))
 
 
 def _rows(tokens: Sequence[Token]) -> Iterator[str]:
@@ -225,7 +225,7 @@ _KIND = re.compile(r"^## (.+)$", re.M)
 
 
 @dataclass(frozen=True)
-class Page:
+class GuidePage:
     """A page of the guide."""
 
     kind: str
@@ -267,38 +267,38 @@ def _rendered(path: Path) -> Rendered:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class GuideShelf:
     """Pages of one kind, in reading order."""
 
     kind: str
     title: str
-    pages: Sequence[Page]
+    pages: Sequence[GuidePage]
 
 
 @cache
-def shelves() -> Sequence[Shelf]:
+def shelves() -> Sequence[GuideShelf]:
     """Return all pages by kind, in the order of `index.md`."""
     return tuple(_shelves((FOLDER / "index.md").read_text(encoding="utf-8")))
 
 
-def _shelves(index: str) -> Iterator[Shelf]:
+def _shelves(index: str) -> Iterator[GuideShelf]:
     _introduction, *parts = _KIND.split(index)
     for title, entries in zip(parts[::2], parts[1::2], strict=True):
         pages = []
         for entry in _ENTRY.finditer(entries):
             kind, _, name = entry["path"].partition("/")
-            pages.append(Page(kind, name, entry["title"], entry["summary"] or ""))
+            pages.append(GuidePage(kind, name, entry["title"], entry["summary"] or ""))
         if pages:
-            yield Shelf(pages[0].kind, title, tuple(pages))
+            yield GuideShelf(pages[0].kind, title, tuple(pages))
 
 
 @cache
-def pages() -> dict[tuple[str, str], Page]:
+def pages() -> dict[tuple[str, str], GuidePage]:
     """Return all pages by folder and name."""
     return {(page.kind, page.name): page for shelf in shelves() for page in shelf.pages}
 
 
-def neighbours(page: Page) -> tuple[Page | None, Page | None]:
+def neighbours(page: GuidePage) -> tuple[GuidePage | None, GuidePage | None]:
     """Return the page before and the page after this one, in reading order."""
     ordered = list(pages().values())
     at = ordered.index(page)

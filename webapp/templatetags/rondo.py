@@ -30,7 +30,7 @@ from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
 from webapp.environment.places import ASSETS
 from webapp.guide.library import field_address, help_address, row_address
-from webapp.navigation.sections import FULL_WIDTH, Entry, entries
+from webapp.navigation.sections import FULL_WIDTH, SectionEntry, entries
 
 # Icons of static/vendor/lucide: `{% icon "book-open" %}`, available in every template.
 #
@@ -220,7 +220,7 @@ def with_next_steps(rows: Sequence[HomeRow]) -> list[ManagedRow]:
 
 
 @register.simple_tag(takes_context=True)
-def project_sections(context: Context) -> Sequence[Entry]:
+def project_sections(context: Context) -> Sequence[SectionEntry]:
     """Return the sections of the page's `project` that its reader may open; empty without a project."""
     project, request = context.get("project"), context.get("request")
     if not isinstance(project, Project) or request is None or not request.user.is_authenticated:

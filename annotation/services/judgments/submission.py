@@ -61,7 +61,7 @@ from annotation.services.assignments.next import QUEUE_ORDER, assign_next_in_tra
 from annotation.services.assignments.online import note_judgment
 from annotation.services.judgments.checks import check_answer, check_rubric_scores, dense_ranks
 from annotation.services.judgments.drafts import discard_draft
-from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
+from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality import open_review, record_agreement_after, review_after_judgment
 from annotation.services.texts import NewComparison, checked_ids, find_or_write_comparison
@@ -321,7 +321,7 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
                 texts={str(pk): text for pk, text in texts},
             )
         ],
-        Keys(
+        PartKeys(
             categories={category.key: category.pk for category in configured.categories},
             criteria={criterion.key: criterion.pk for criterion in configured.criteria},
             rubric={criterion.key: criterion.pk for criterion in rubric},

@@ -37,7 +37,7 @@ _PARTS: tuple[tuple[str, str, str | Promise], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ScreenPart:
     """A part of the labelling screen, for the preview of a template."""
 
     icon: str
@@ -62,16 +62,16 @@ class ProjectTemplate:
     needs_file: bool = False
     """The project is filled from a file at once."""
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ScreenPart]:
         """Yield the parts of the labelling screen that this template asks."""
         for name, icon, label in _PARTS:
             if self.settings.get(name):
-                yield Part(icon=icon, label=label)
+                yield ScreenPart(icon=icon, label=label)
         for category in self.categories:
             is_span = category["scope"] == CategoryScope.SPAN
-            yield Part(icon="tag" if is_span else "circle-dashed", label=category["label"])
+            yield ScreenPart(icon="tag" if is_span else "circle-dashed", label=category["label"])
         for criterion in self.criteria:
-            yield Part(icon="star", label=criterion["label"])
+            yield ScreenPart(icon="star", label=criterion["label"])
 
 
 _HELPFULNESS = ProjectTemplate(

@@ -25,7 +25,7 @@ from annotation.models import (
 from annotation.selectors import access as selectors
 from annotation.selectors.annotator_work import announced_guideline
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
-from annotation.selectors.known_answers import Feedback, feedback_for
+from annotation.selectors.known_answers import GoldFeedback, feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
@@ -39,7 +39,7 @@ from annotation.views.labelling.screen import Screen, draft_of
 class Notice:
     """Notice about the comparison before; false where there is nothing to show."""
 
-    feedback: Feedback | None = None
+    feedback: GoldFeedback | None = None
     planted: Sequence[tuple[Suggestion, str]] = ()
     """Suggestions that were wrong on purpose, with the annotator's decisions."""
 

@@ -36,7 +36,7 @@ from annotation.views.labelling.flow import (
     show_final_pass,
     show_next,
 )
-from annotation.views.labelling.places import Place, place_in
+from annotation.views.labelling.places import LabellingPlace, place_in
 from annotation.views.labelling.screen import Screen, draft_of
 
 
@@ -188,7 +188,7 @@ def revise(request: Request, project: Project, pk: int) -> HttpResponse:
     return show(request, screen)
 
 
-def _back(request: Request, place: Place) -> HttpResponse:
+def _back(request: Request, place: LabellingPlace) -> HttpResponse:
     """Return the way back to the conversation: the script asks for it by itself."""
     return HttpResponse() if request.htmx else redirect(place.address)
 

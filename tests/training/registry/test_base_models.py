@@ -285,10 +285,10 @@ def test_the_administrator_of_an_empty_installation_reaches_base_models(
 
 def test_constants_of_the_web_side_are_those_of_trainer_and_model_server():
     from training.rlhf.starter import STARTER_NAME
-    from training.serving.startup import Limits
+    from training.serving.startup import ServerLimits
 
     assert STARTER_PACKAGE == STARTER_NAME
-    assert Limits().cache_tokens + Limits().kept_tokens == CACHE_TOKENS
+    assert ServerLimits().cache_tokens + ServerLimits().kept_tokens == CACHE_TOKENS
 
 
 @pytest.mark.slow

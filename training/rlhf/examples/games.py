@@ -39,7 +39,7 @@ class Game(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class GameSettings:
     """Settings under which a game is learned."""
 
     name: str
@@ -126,7 +126,7 @@ def play(
 
 
 def learn(
-    player: Player, game: Callable[[], Game], method: Method, *, seed: int
+    player: Player, game: Callable[[], Game], method: GameSettings, *, seed: int
 ) -> Iterator[dict[str, float]]:
     """Learn step by step, and tell of each: the mean return of its games, and the figures of its update."""
     random = torch.Generator().manual_seed(seed)

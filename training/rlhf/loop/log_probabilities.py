@@ -64,7 +64,7 @@ def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tenso
     """
 
     def chosen(states: Tensor, targets: Tensor) -> Tensor:
-        value: Tensor = _Chosen.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]
+        value: Tensor = _ChosenLogProbabilities.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]
         return value
 
     if len(targets) <= _TRAINED_AT_ONCE:
@@ -73,7 +73,7 @@ def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tenso
     return torch.cat([checkpoint(chosen, *chunk, use_reentrant=False) for chunk in chunks])
 
 
-class _Chosen(torch.autograd.Function):
+class _ChosenLogProbabilities(torch.autograd.Function):
     """log softmax(logits)[targets], (N, vocabulary) and (N,) to (N,). The logits' own memory becomes the
     softmax, and in the backward pass their derivative: nobody else may read them."""
 

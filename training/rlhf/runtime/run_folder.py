@@ -273,7 +273,7 @@ class RunFolder:
 _EVERY_SECONDS = 5.0
 
 
-class Machine:
+class MachineWriter:
     """Writes `machine.jsonl`. Learns nothing and changes nothing of what is learned."""
 
     def __init__(self, folder: RunFolder, device: torch.device) -> None:

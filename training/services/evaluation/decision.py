@@ -17,7 +17,7 @@ from training.figures.win_rates import (
     MINIMUM,
     Answers,
     Claim,
-    Estimate,
+    WinRateEstimate,
     answers_until_decision,
     chance_of_decision,
     checked_outcomes,
@@ -126,7 +126,7 @@ class Outlook:
     """A decision by people and a model: its verdict, its estimate, and what it still takes."""
 
     verdict: Decision
-    rate: Estimate
+    rate: WinRateEstimate
     """The win rate by people and model."""
     more_answers: int | None
     """Answers that are expected to decide; None where these prompts are too few for the estimate."""

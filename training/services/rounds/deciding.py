@@ -28,7 +28,7 @@ from training.choices import (
 )
 from training.contract import PolicyGradientSettings
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
-from training.figures.win_rates import Estimate, answers_needed, prompts_needed
+from training.figures.win_rates import WinRateEstimate, answers_needed, prompts_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
 from training.models.decision_reasons import Reason, reason, reason_text
 from training.recipe import PromotionSettings, Recipe
@@ -279,7 +279,7 @@ def _shown(
     return Condition(held=_HELD[shown], reasons=[reason(code, **details)])
 
 
-def _interval(rate: EvaluationFigure | Estimate) -> dict[str, float | None]:
+def _interval(rate: EvaluationFigure | WinRateEstimate) -> dict[str, float | None]:
     return {"value": rate.value, "low": rate.low, "high": rate.high}
 
 

@@ -40,13 +40,13 @@ from training.files.shared import OWN_FILES, bring_run
 from training.launchers import (
     CANCELS,
     Beat,
-    Job,
+    ClusterPaths,
     JobFile,
     JobReport,
     Launcher,
     LauncherError,
     LauncherUnreachableError,
-    Place,
+    LaunchJob,
     Resources,
     read_beat,
     write_job_file,
@@ -191,9 +191,9 @@ def cluster(name: str) -> Launcher:
     )
 
 
-def cluster_place() -> Place:
+def cluster_place() -> ClusterPaths:
     """Return where Rondo is on the nodes."""
-    return Place(
+    return ClusterPaths(
         python=settings.RONDO_CLUSTER_PYTHON,
         code=settings.RONDO_CLUSTER_CODE,
         home=settings.RONDO_CLUSTER_HOME,
@@ -377,9 +377,9 @@ def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def job_of(run_name: str, resources: Resources, *, name: str, base_model: str = "") -> Job:
+def job_of(run_name: str, resources: Resources, *, name: str, base_model: str = "") -> LaunchJob:
     """Return the job of a run. base_model: its folder on the nodes."""
-    return Job(
+    return LaunchJob(
         name=name,
         run=run_name,
         resources=resources,
