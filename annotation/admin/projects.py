@@ -46,6 +46,7 @@ from annotation.models import (
     WebhookEndpoint,
     WebhookMessage,
 )
+from annotation.models.projects import QUESTIONS
 from annotation.services.assignments.acquisition import score_open_comparisons
 from annotation.services.people.accounts import require_one_meaning
 from annotation.services.projects.projects import publish_guideline
@@ -142,14 +143,7 @@ class ProjectAdmin(BoundedAdmin):
         (None, {"fields": ["name", "slug", "description", "created_at"]}),
         (
             "What annotators are asked",
-            {
-                "fields": [
-                    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-                    *("ask_step_labels", "ask_correction"),
-                    *("ask_critique", "ask_comment", "ask_demonstration", "rate_side_by_side"),
-                    "show_context",
-                ]
-            },
+            {"fields": [*QUESTIONS, "rate_side_by_side", "show_context"]},
         ),
         (
             "Work",

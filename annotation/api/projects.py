@@ -26,6 +26,7 @@ from annotation.models import (
     User,
 )
 from annotation.models.people import ALL, LONGEST_SKILL, LONGEST_TAG
+from annotation.models.projects import QUESTIONS
 from annotation.selectors import access
 from annotation.selectors.rubrics import rubrics_of
 from annotation.services.projects.projects import (
@@ -52,13 +53,8 @@ from annotation.services.projects.rubrics import (
 )
 from annotation.services.projects.templates import TEMPLATES, create_from_template
 
-_QUESTIONS = (
-    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-    *("ask_step_labels", "ask_correction"),
-    *("ask_critique", "ask_comment", "ask_demonstration"),
-)
 _SETTINGS = (
-    *("name", "description", *_QUESTIONS, "rate_side_by_side", "show_context"),
+    *("name", "description", *QUESTIONS, "rate_side_by_side", "show_context"),
     *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit", "hourly_wage"),
     *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
@@ -78,7 +74,7 @@ class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
 
-@fields.of(Project, "slug name description role", *_QUESTIONS, "created_at archived_at")
+@fields.of(Project, "slug name description role", *QUESTIONS, "created_at archived_at")
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
 

@@ -40,7 +40,7 @@ from annotation.models import (
     User,
     bulk,
 )
-from annotation.record.judgment import JudgmentRecord
+from annotation.record.judgment import COLUMNS, JudgmentRecord
 from annotation.selectors import access
 from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
@@ -333,7 +333,7 @@ class _Places:
         if row is None or parts:
             return False
         ranks = {ranked.completion_id: ranked.rank for ranked in row.ranks.all()}
-        return bool(said == (row.verdict, row.strength, row.comment, ranks))
+        return bool(said == (*_column_content(row), ranks))
 
     @property
     def judged_by_several(self) -> set[int]:
@@ -378,8 +378,12 @@ def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> tuple[Any, ...]:
         *(tuple(ids), judgment.spans, judgment.missing, judgment.corrections, judgment.ratings),
         *(judgment.critiques, judgment.step_labels, judgment.demonstration),
     )
-    said = (judgment.verdict, judgment.strength, judgment.comment, ranks)
-    return said, parts if judgment.has_details else ()
+    return (*_column_content(judgment), ranks), parts if judgment.has_details else ()
+
+
+def _column_content(judgment: Judgment | ImportedJudgment) -> tuple[Any, ...]:
+    """What the columns of a judgment say, however long it took."""
+    return tuple(getattr(judgment, name) for name in COLUMNS if name != "active_seconds")
 
 
 def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
@@ -389,12 +393,10 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
     """
     ranks = [judgment.ranks.get(str(place), NOT_ORDERED) for place in range(answers)]
     return _filled(
-        verdict=judgment.verdict,
+        **judgment.columns,
         ranks=ranks if judgment.ranks else None,
         annotator=judgment.annotator,
         is_machine=judgment.is_machine,
-        strength=judgment.strength,
-        comment=judgment.comment,
         spans=[
             {
                 **_place(span, category=span.category, start=span.start, end=span.end),
@@ -437,7 +439,6 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
         critiques=[[int(critique.completion), critique.text] for critique in judgment.critiques],
         step_labels=[_place(label, step=label.step, label=label.label) for label in judgment.step_labels],
         demonstration=judgment.demonstration,
-        active_seconds=judgment.active_seconds,
         created_at=judgment.created_at,
         display_order=judgment.display_order,
         more=judgment.more,
@@ -476,14 +477,12 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
     bulk.insert(
         Judgment,
         [
-            *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", "verdict", "strength"),
-            *("comment", "active_seconds", "idempotency_key", "supersedes_id", "imported_from", "created_at"),
-            "blind",
+            *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", *COLUMNS),
+            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind"),
         ],
         (
             (
-                *(pk, assignment, row.comparison, row.annotator, None, str(row.judgment.verdict)),
-                *(row.judgment.strength, row.judgment.comment, row.judgment.active_seconds),
+                *(pk, assignment, row.comparison, row.annotator, None, *row.judgment.columns.values()),
                 *(bulk.uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
                 row.judgment.more.get("blind") is not False,
             )

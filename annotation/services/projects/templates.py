@@ -12,20 +12,12 @@ from django.utils.translation import gettext_lazy as _
 from annotation.choices import CategoryScope, Granularity, RatingScale
 from annotation.errors import Refusal
 from annotation.models import Project, User
+from annotation.models.projects import QUESTIONS
 from annotation.services.projects.projects import FINE_GRAINED_CATEGORIES, create_project
 
 Fields = Mapping[str, Any]
 
-_NOTHING_ASKED: Fields = MappingProxyType(
-    dict.fromkeys(
-        (
-            *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-            *("ask_step_labels", "ask_correction"),
-            *("ask_critique", "ask_comment", "ask_demonstration"),
-        ),
-        False,
-    )
-)
+_NOTHING_ASKED: Fields = MappingProxyType(dict.fromkeys(QUESTIONS, False))
 _PARTS: tuple[tuple[str, str, str | Promise], ...] = (
     ("ask_verdict", "scale", _("Preference")),
     ("ask_strength", "gauge", _("Strength of preference")),
