@@ -5,7 +5,7 @@ form's fields, right or wrong, so that a refused form comes back as it was sent.
 """
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +14,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import BigIntegerField
 from django.http import QueryDict
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -302,19 +303,23 @@ def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
 
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
-# Where a service's refusal is shown on the page.
-_SHOWN_AT = {
-    "verdict": "choice",
-    "ranks": "choice",
-    "strength": "choice",
-    **{
-        name: name
-        for name in (
-            *("span_flags", "missing_info", "step_labels", "ratings", "corrections"),
-            *("critiques", "demonstration", "comment", "suggestions"),
-        )
-    },
+_PARTS: dict[str, tuple[str | Promise, str]] = {
+    "choice": (gettext_lazy("Preference"), "#verdict"),
+    "span_flags": (gettext_lazy("Spans"), ""),
+    "missing_info": (gettext_lazy("Missing info"), ""),
+    "suggestions": (gettext_lazy("Suggestions"), "#help"),
+    "step_labels": (gettext_lazy("Step labels"), ""),
+    "ratings": (gettext_lazy("Ratings"), ""),
+    "corrections": (gettext_lazy("Edited text"), ""),
+    "critiques": (gettext_lazy("Critique"), ""),
+    "demonstration": (gettext_lazy("Your own response"), "#demonstration"),
+    "comment": (gettext_lazy("Comment"), "#comment"),
+    "active_seconds": (gettext_lazy("Active time"), ""),
+    "guideline": (gettext_lazy("Guidelines"), ""),
 }
+"""Title of each part of the page, and its place, for refusals."""
+# Where a service's refusal is shown on the page, if not at its own field.
+_SHOWN_AT = {"verdict": "choice", "ranks": "choice", "strength": "choice"}
 
 
 class JudgmentForm(forms.Form):
@@ -365,7 +370,15 @@ class JudgmentForm(forms.Form):
 
     def add_refusal(self, refusal: Refusal) -> None:
         """Show what a service refused, at the part of the page that it is about."""
-        self.add_error(_SHOWN_AT.get(refusal.field or ""), refusal.message)
+        field = _SHOWN_AT.get(refusal.field or "", refusal.field or "")
+        self.add_error(field if field in _PARTS else None, refusal.message)
+
+    @property
+    def refused_parts(self) -> Iterator[tuple[str | Promise, str, str]]:
+        """Yield title, place and error of each refused part, in the order of the page."""
+        for name, (title, place) in _PARTS.items():
+            for error in self.errors.get(name, ()):
+                yield title, place, error
 
     def clean_choice(self) -> tuple[str, dict[str, int], int | None]:
         """Verdict, ranks by completion id, strength."""
