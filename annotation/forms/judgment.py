@@ -378,7 +378,7 @@ class JudgmentForm(forms.Form):
         """Yield title, place and error of each refused part, in the order of the page."""
         for name, (title, place) in _PARTS.items():
             for error in self.errors.get(name, ()):
-                yield title, place, error
+                yield title, place, str(error)
 
     def clean_choice(self) -> tuple[str, dict[str, int], int | None]:
         """Verdict, ranks by completion id, strength."""
