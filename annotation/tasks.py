@@ -5,11 +5,10 @@ from celery import shared_task
 from annotation.agreement.records import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
-from annotation.services import inbox, webhooks
+from annotation.services import inbox, quality, webhooks
 from annotation.services.assignments import online
 from annotation.services.inbox import forget_notifications
 from annotation.services.people import accounts
-from annotation.services.quality import agreement
 from annotation.statistics.cached import compute_in_worker
 
 
@@ -22,7 +21,7 @@ def do_import(import_id: int) -> None:
 @shared_task(name=TaskName.RECORD_AGREEMENT)
 def record_agreement(comparison_id: int) -> None:
     """Record how far the annotators of a comparison agree."""
-    agreement.record_agreement(comparisons=[comparison_id])
+    quality.record_agreement(comparisons=[comparison_id])
 
 
 @shared_task(name=TaskName.COMPUTE_REPORT)

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from annotation.selectors.tables import TABLES
+from annotation.selectors.tables.data import TABLES
 from annotation.views import (
     allocation,
     audit,
@@ -15,7 +15,6 @@ from annotation.views import (
     queues,
     reviews,
     rubrics,
-    settings,
     statistics,
     tokens,
     transfers,
@@ -24,7 +23,7 @@ from annotation.views import (
 from annotation.views.labelling import pages
 
 
-def question_patterns(folder: str, kind: questions.Kind) -> list[URLPattern]:
+def question_patterns(folder: str, kind: questions.QuestionKind) -> list[URLPattern]:
     """Return the addresses at which a manager adds, edits, moves and deletes categories or criteria."""
     below = f"projects/<slug:slug>/settings/{folder}/"
     named = {"kind": kind}
@@ -70,7 +69,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/new/", projects.project_new, name="project-new"),
     path("projects/<slug:slug>/", projects.project, name="project"),
     path("projects/<slug:slug>/guidelines/", projects.guidelines, name="guidelines"),
-    path("projects/<slug:slug>/guidelines/edit/", settings.guidelines_edit, name="guidelines-edit"),
+    path("projects/<slug:slug>/guidelines/edit/", projects.guidelines_edit, name="guidelines-edit"),
     path("projects/<slug:slug>/guidelines/read/", projects.guidelines_read, name="guidelines-read"),
     path("projects/<slug:slug>/categories.css", projects.category_colours, name="category-colours"),
     path("projects/<slug:slug>/reviews/", reviews.reviews, name="reviews"),
@@ -89,8 +88,8 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/annotators/<int:pk>/", statistics.annotator, name="annotator"),
     path("projects/<slug:slug>/items/<int:pk>/comments/", inbox.comments, name="comments"),
     path("projects/<slug:slug>/comments/<int:pk>/", inbox.comment_edit, name="comment-edit"),
-    path("projects/<slug:slug>/settings/", settings.project_settings, name="project-settings"),
-    path("projects/<slug:slug>/settings/archive/", settings.archive, name="project-archive"),
+    path("projects/<slug:slug>/settings/", projects.project_settings, name="project-settings"),
+    path("projects/<slug:slug>/settings/archive/", projects.archive, name="project-archive"),
     path("projects/<slug:slug>/settings/preview/", questions.project_preview, name="project-preview"),
     path("projects/<slug:slug>/settings/questions/", questions.project_questions, name="project-questions"),
     path(
@@ -106,8 +105,8 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),
     path("projects/<slug:slug>/allocation/rules/", allocation.change_rules, name="allocation-rules"),
     path("projects/<slug:slug>/allocation/<int:pk>/", allocation.change_member, name="allocation-member"),
-    path("projects/<slug:slug>/members/", settings.members, name="members"),
-    path("projects/<slug:slug>/members/<int:pk>/", settings.member, name="member"),
+    path("projects/<slug:slug>/members/", projects.members, name="members"),
+    path("projects/<slug:slug>/members/<int:pk>/", projects.member, name="member"),
     path("projects/<slug:slug>/invitations/", invitations.invitations, name="invitations"),
     path(
         "projects/<slug:slug>/invitations/<int:pk>/revoke/",

@@ -77,7 +77,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[object]]]:
     """Messages to workers, as task and arguments. None leaves the test."""
     tasks: list[tuple[str, list[object]]] = []
     broker = SimpleNamespace(send_task=lambda task, args, **_: tasks.append((task, args)))
-    monkeypatch.setattr("annotation.services.jobs.messages.current_app", broker)
+    monkeypatch.setattr("annotation.services.jobs.current_app", broker)
     return tasks
 
 

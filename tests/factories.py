@@ -30,10 +30,10 @@ from annotation.models import (
 )
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.quality.gold import create_gold_item
-from annotation.services.texts.completions import create_comparison, write_steps
+from annotation.services.quality import create_gold_item
+from annotation.services.texts import create_comparison, write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
-from annotation.text.traces import Step, written
+from annotation.text.traces import UnwrittenStep, written
 from tests.records import judgment_record
 from training.models import ApplicationRequest, Checkpoint
 
@@ -135,7 +135,11 @@ def make_completions(
 
 
 def make_trace(
-    prompt: Prompt, steps: Sequence[Step], *, source: CompletionSource | None = None, seed: int | None = None
+    prompt: Prompt,
+    steps: Sequence[UnwrittenStep],
+    *,
+    source: CompletionSource | None = None,
+    seed: int | None = None,
 ) -> Completion:
     """A completion that is a trace of these steps."""
     text, placed = written(steps)
@@ -153,13 +157,13 @@ def make_trace(
 
 def search_steps(
     answer: str = "Two minutes.", *, tool: str = "search", result: str = "80 °C 🍵"
-) -> list[Step]:
+) -> list[UnwrittenStep]:
     """An agent that thinks, asks a tool once, and answers: a message, a call, its result, a message."""
     return [
-        Step(kind=StepKind.MESSAGE, content="I look it up."),
-        Step(kind=StepKind.TOOL_CALL, tool=tool, call="c1", arguments={"query": "tea"}),
-        Step(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, call="c1", content=result),
-        Step(kind=StepKind.MESSAGE, content=answer),
+        UnwrittenStep(kind=StepKind.MESSAGE, content="I look it up."),
+        UnwrittenStep(kind=StepKind.TOOL_CALL, tool=tool, call="c1", arguments={"query": "tea"}),
+        UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, call="c1", content=result),
+        UnwrittenStep(kind=StepKind.MESSAGE, content=answer),
     ]
 
 

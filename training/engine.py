@@ -23,7 +23,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from annotation.services import addresses
-from annotation.services.addresses import Policy, Resolve
+from annotation.services.addresses import AddressPolicy, Resolve
 from training.model_server import ModelServer, ServerError, authorization
 from training.models import Checkpoint
 
@@ -97,7 +97,7 @@ class Dialect:
             return None
         for name in _CAN_BE_LEFT_OUT:
             named = error.param == name or re.search(rf"\b{name}\b", str(error))
-            if named and name in body and name not in refused and _is_unknown(str(error)):
+            if named and name in body and name not in refused and _UNKNOWN.search(str(error)):
                 return name
         return None
 
@@ -107,11 +107,6 @@ _UNKNOWN = re.compile(
     r"|does not support|use 'max_completion_tokens'",
     re.IGNORECASE,
 )
-
-
-def _is_unknown(message: str) -> bool:
-    """Return whether a message means an unknown field, not a wrong value."""
-    return _UNKNOWN.search(message) is not None
 
 
 RONDO = Dialect(extensions=True)
@@ -163,7 +158,7 @@ class Answer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Delta:
+class StreamDelta:
     """The next piece of a streamed answer. The last has no text but the finish reason."""
 
     text: str = ""
@@ -209,7 +204,7 @@ class TokenKl:
 # ── Streams ──
 
 
-def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[Delta]:
+def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator[StreamDelta]:
     """Yield the pieces of a streamed chat's only choice; the last has the finish reason.
 
     seed: the requested one, used where the server reports none. Some servers count the tokens in the choice's
@@ -223,14 +218,14 @@ def deltas(chunks: Iterable[Mapping[str, Any]], *, seed: int | None) -> Iterator
             if int(choice.get("index", 0)) != 0:
                 continue
             if text := (choice.get("delta") or {}).get("content"):
-                yield Delta(text=str(text))
+                yield StreamDelta(text=str(text))
             reason = choice.get("finish_reason") or reason
             counted = choice.get("token_count", counted)
             seed = choice.get("seed", seed)
         counted = counted if counted is not None else (chunk.get("usage") or {}).get("completion_tokens")
     if reason is None:
         raise EngineUnavailableError(_("The model server broke off in the middle of its answer."))
-    yield Delta(finish_reason=str(reason), token_count=counted, seed=seed)
+    yield StreamDelta(finish_reason=str(reason), token_count=counted, seed=seed)
 
 
 def _message(error: Any) -> str:
@@ -370,7 +365,7 @@ class Engine:
         seed: int,
         seconds: float | None = None,
         **sampling: Unpack[Sampling],
-    ) -> Generator[Delta, None, None]:
+    ) -> Generator[StreamDelta, None, None]:
         """Stream one answer to a chat; closing the iterator cancels it.
 
         seconds: limit for the whole answer, after which it raises `EngineUnavailableError`.
@@ -557,7 +552,7 @@ class AddressError(EngineError):
     """An address that is refused. The message says why and what to do."""
 
 
-_MODEL_SERVERS = Policy(setting="RONDO_MODEL_SERVER_HOSTS", what="server", error=AddressError)
+_MODEL_SERVERS = AddressPolicy(setting="RONDO_MODEL_SERVER_HOSTS", what="server", error=AddressError)
 
 
 def check_url(url: str) -> None:
@@ -565,15 +560,15 @@ def check_url(url: str) -> None:
     _MODEL_SERVERS.check_url(url)
 
 
-class GuardedTransport(addresses.GuardedTransport):
+class ModelServerTransport(addresses.GuardedTransport):
     """Transport that connects only to public internet hosts and those of RONDO_MODEL_SERVER_HOSTS."""
 
     def __init__(self, *, inner: httpx.BaseTransport | None = None, resolve: Resolve | None = None) -> None:
         super().__init__(_MODEL_SERVERS, inner=inner, resolve=resolve)
 
 
-class AsyncGuardedTransport(addresses.AsyncGuardedTransport):
-    """`GuardedTransport` for an event loop."""
+class AsyncModelServerTransport(addresses.AsyncGuardedTransport):
+    """`ModelServerTransport` for an event loop."""
 
     def __init__(
         self, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve | None = None
@@ -656,7 +651,7 @@ def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> En
         url=upstream.url,
         key=upstream.key,
         timeout=timeout,
-        transport=GuardedTransport(),
+        transport=ModelServerTransport(),
         names={checkpoint.name: upstream.model},
         dialect=OPENAI,
     )
@@ -773,7 +768,7 @@ class Relay:
     ) -> None:
         self._loop = asyncio.new_event_loop()
         self._plain = httpx.AsyncClient(transport=plain, trust_env=False)
-        self._guarded = httpx.AsyncClient(transport=guarded or AsyncGuardedTransport(), trust_env=False)
+        self._guarded = httpx.AsyncClient(transport=guarded or AsyncModelServerTransport(), trust_env=False)
         threading.Thread(target=self._loop.run_forever, name="relay", daemon=True).start()
 
     def post(

@@ -121,7 +121,7 @@ If you cannot judge, write the one line: Scores: none"""
 
 
 @record
-class RubricCriterion:
+class JudgingCriterion:
     """One criterion of a rubric."""
 
     key: Text
@@ -144,14 +144,14 @@ class RubricCriterion:
 
 
 @record
-class Rubric:
+class JudgingRubric:
     """One version of a rubric."""
 
     name: Text
     """Its name in the project."""
     version: Count = 1
     """The number of the version."""
-    criteria: tuple[RubricCriterion, ...] = ()
+    criteria: tuple[JudgingCriterion, ...] = ()
     """The criteria, at least one."""
 
     def __post_init__(self) -> None:
@@ -175,14 +175,14 @@ class CriterionScore:
     reason: str
 
 
-def rubric_in_words(rubric: Rubric) -> str:
+def rubric_in_words(rubric: JudgingRubric) -> str:
     """Return the criteria as numbered paragraphs for a judge."""
     return "\n\n".join(
         _in_words(number, criterion) for number, criterion in enumerate(rubric.criteria, start=1)
     )
 
 
-def rubric_form(rubric: Rubric, answers: int) -> str:
+def rubric_form(rubric: JudgingRubric, answers: int) -> str:
     """Return the sentences that say in which form a judge replies, with an example for `answers` answers."""
     lines = [
         f"{letter}{number}: {_example(criterion, place + number)} | Because …"
@@ -192,7 +192,7 @@ def rubric_form(rubric: Rubric, answers: int) -> str:
     return FORM.replace("{example}", "\n".join(lines))
 
 
-def read_scores(text: str, rubric: Rubric, answers: int) -> list[dict[str, CriterionScore]] | None:
+def read_scores(text: str, rubric: JudgingRubric, answers: int) -> list[dict[str, CriterionScore]] | None:
     """Return each answer's scores by criterion key; None for "none".
 
     Lines of another form are ignored: a model may think aloud. Raises `UnreadableError` where a score
@@ -215,21 +215,21 @@ def read_scores(text: str, rubric: Rubric, answers: int) -> list[dict[str, Crite
     return scores
 
 
-def _in_words(number: int, criterion: RubricCriterion) -> str:
+def _in_words(number: int, criterion: JudgingCriterion) -> str:
     low, high = STEPS[criterion.scale]
     scale = "yes or no" if criterion.scale == "thumbs" else f"{low} to {high}, {high} is best"
     lines = [f"{number}. {criterion.name} ({scale})", criterion.text, criterion.levels]
     return "\n".join(filter(None, lines))
 
 
-def _example(criterion: RubricCriterion, place: int) -> str:
+def _example(criterion: JudgingCriterion, place: int) -> str:
     """Return a score that differs from line to line, so that the example suggests none."""
     low, high = STEPS[criterion.scale]
     value = low + place % (high - low + 1)
     return ("no", "yes")[value] if criterion.scale == "thumbs" else str(value)
 
 
-def _place(match: re.Match[str], rubric: Rubric, scores: Sequence[dict[str, CriterionScore]]) -> None:
+def _place(match: re.Match[str], rubric: JudgingRubric, scores: Sequence[dict[str, CriterionScore]]) -> None:
     """Put one line's score into its place. Raises `UnreadableError` for what the rubric does not have."""
     letter, number = match["letter"].upper(), int(match["number"])
     where = string.ascii_uppercase.index(letter)
@@ -244,7 +244,7 @@ def _place(match: re.Match[str], rubric: Rubric, scores: Sequence[dict[str, Crit
     scores[where][criterion.key] = earlier or CriterionScore(value, reason)
 
 
-def _value(text: str, criterion: RubricCriterion, name: str) -> int:
+def _value(text: str, criterion: JudgingCriterion, name: str) -> int:
     low, high = STEPS[criterion.scale]
     word = text.lower()
     if word in _PLAIN_WORDS and criterion.scale == "thumbs":
@@ -389,7 +389,7 @@ def question(
     guidelines: str,
     conversation: Iterable[Mapping[str, str]],
     answers: Sequence[str],
-    rubric: Rubric | None = None,
+    rubric: JudgingRubric | None = None,
 ) -> Chat:
     """Return the chat that asks for a ranking, or for scores by a rubric."""
     letters = string.ascii_uppercase[: len(answers)]
@@ -438,7 +438,7 @@ def read_ranking(text: str, order: Sequence[int]) -> dict[int, int] | None:
     return ranks
 
 
-def reply_by_rubric(text: str, order: Sequence[int], rubric: Rubric) -> Reply:
+def reply_by_rubric(text: str, order: Sequence[int], rubric: JudgingRubric) -> Reply:
     """Return a reply with its scores, ranked by their weighted sums. Raises `UnreadableError`."""
     read = read_scores(text, rubric, len(order))
     if read is None:

@@ -7,9 +7,9 @@ from typing import Any, Final
 from celery import shared_task
 from celery.signals import worker_ready, worker_shutting_down
 
-from annotation.api import idempotency
+from annotation.api import base
 from annotation.services import webhooks
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from training.choices import JobKind, TaskName
 from training.services import (
     arenas,
@@ -81,7 +81,7 @@ def sweep() -> None:
 def apply_retention() -> None:
     """Once a day, delete the files and stored requests that this installation does not keep."""
     checkpoint_files.apply_retention()
-    idempotency.forget_answers()
+    base.forget_answers()
     webhooks.forget_messages()
     recording.erase_expired()
 

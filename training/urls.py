@@ -17,7 +17,6 @@ from training.views import (
     rounds,
     runs,
     side_by_side,
-    snapshots,
 )
 
 # ── Side by side, arenas, the leaderboard ──
@@ -160,8 +159,8 @@ urlpatterns: list[URLPattern] = [
     path("runs/<int:pk>/tensorboard/", runs.tensorboard, name="run-tensorboard"),
     path("checkpoints/<str:name>/evaluation/", checkpoints.evaluation, name="evaluation"),
     path("checkpoints/<str:name>/evaluation/file/", checkpoints.evaluation_file, name="evaluation-file"),
-    path("snapshots/<str:digest>/", snapshots.snapshot, name="snapshot"),
-    path("completions/<int:pk>/", snapshots.completion, name="completion"),
+    path("snapshots/<str:digest>/", runs.snapshot, name="snapshot"),
+    path("completions/<int:pk>/", runs.completion, name="completion"),
     path("projects/<slug:slug>/judges/", judges.judges, name="judges"),
     path("projects/<slug:slug>/judges/<int:pk>/", judges.judge, name="judge"),
     path("projects/<slug:slug>/judges/<int:pk>/set/", judges.judge_set, name="judge-set"),

@@ -17,10 +17,9 @@ from training.contract.files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
-from webapp.environment import read_environment
+from webapp.environment import beat_schedule, read_environment
 from webapp.environment.places import ASSETS, default_home, stored_secret, writable_folder
 from webapp.environment.places import BASE_DIR as BASE_DIR
-from webapp.environment.schedule import beat_schedule
 from webapp.security.providers import providers
 
 env = read_environment()
@@ -110,23 +109,23 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     # Outermost, so that it measures and logs the whole request.
     "webapp.operations.requests.RequestLine",
-    "webapp.operations.probes.Probes",
+    "webapp.operations.pages.Probes",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
-    "webapp.security.headers.PermissionsPolicy",
+    "webapp.security.middleware.PermissionsPolicy",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "webapp.security.languages.LanguageMiddleware",
-    "webapp.security.unstorable.RefuseNul",
+    "webapp.security.middleware.LanguageMiddleware",
+    "webapp.security.middleware.RefuseNul",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "webapp.security.activity.SessionActivity",
+    "webapp.security.middleware.SessionActivity",
     "axes.middleware.AxesMiddleware",
 ]
 
@@ -141,12 +140,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": [
-                "webapp.templatetags.constant",
-                "webapp.templatetags.guide",
-                "webapp.templatetags.icons",
-                "webapp.templatetags.navigation",
-            ],
+            "builtins": ["webapp.templatetags.rondo"],
         },
     },
 ]

@@ -19,7 +19,15 @@ from cachetools import LRUCache, cached
 from django.db.models import Count, F, Max, QuerySet
 from numpy.typing import NDArray
 
-from annotation.acquisition.posterior import NOBODY, Choices, Rows, Values, sets_of, standardised, table_of
+from annotation.acquisition.posterior import (
+    NOBODY,
+    ChoiceTable,
+    Rows,
+    Values,
+    sets_of,
+    standardised,
+    table_of,
+)
 from annotation.choices import Purpose, Verdict
 from annotation.models import (
     Candidate,
@@ -143,7 +151,7 @@ class ProjectArrays:
             self._standard = count, standardised(self._table[:count])
         return self._standard[1]
 
-    def choices(self) -> Choices:
+    def choices(self) -> ChoiceTable:
         """Return what all rankings chose."""
         for judgment in self._sets.keys() - self.rankings.keys():
             del self._sets[judgment]

@@ -33,7 +33,7 @@ _DONE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class ChoiceTable:
     """Choices among rows of a feature table."""
 
     table: Rows
@@ -67,7 +67,7 @@ def standardised(table: NDArray[np.floating]) -> Values:
     return columns
 
 
-def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Choices:
+def choices_of(rankings: Sequence[tuple[Sequence[int], Sequence[int]]]) -> ChoiceTable:
     """Return the choices of rankings, each as (rows, ranks): rank 1 best, equal ranks tied.
 
     Completions that tie are not chosen against each other, so a ranking of ties alone says nothing.
@@ -84,18 +84,18 @@ def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
     return [choice for choice in sets if len(choice) > 1]
 
 
-def table_of(choices: Sequence[tuple[int, ...]]) -> Choices:
+def table_of(choices: Sequence[tuple[int, ...]]) -> ChoiceTable:
     """Return choices as a table."""
     most = max(map(len, choices), default=2)
     table = np.full((len(choices), most), NOBODY, dtype=np.int64)
     for index, choice in enumerate(choices):
         table[index, : len(choice)] = choice
-    return Choices(table, np.ones(len(choices)))
+    return ChoiceTable(table, np.ones(len(choices)))
 
 
 def fit(
     features: Values,
-    choices: Choices,
+    choices: ChoiceTable,
     *,
     precisions: Sequence[float] = PRECISIONS,
     start: Values | None = None,
@@ -117,12 +117,14 @@ def fit(
     return best
 
 
-def fit_at(features: Values, choices: Choices, precision: float, *, start: Values | None = None) -> Posterior:
+def fit_at(
+    features: Values, choices: ChoiceTable, precision: float, *, start: Values | None = None
+) -> Posterior:
     """Return the posterior at one precision, its mode by Newton's method with halved steps."""
     size = features.shape[1]
     theta = np.zeros(size) if start is None else start.copy()
     of_two = choices.table.shape[1] == 2 and len(choices.table)
-    chosen = _Pairs(features, choices) if of_two else _Chosen(features, choices)
+    chosen = _Pairs(features, choices) if of_two else _ChosenRows(features, choices)
     cost, gradient, hessian = chosen.at(theta, precision)
     for _ in range(_MOST_STEPS):
         step = np.linalg.solve(hessian, gradient)
@@ -142,7 +144,7 @@ def fit_at(features: Values, choices: Choices, precision: float, *, start: Value
 class _Pairs:
     """Choices between two, which their differences tell whole."""
 
-    def __init__(self, features: Values, choices: Choices) -> None:
+    def __init__(self, features: Values, choices: ChoiceTable) -> None:
         self.weight = choices.weight
         chosen, other = features[choices.table[:, 0]], features[choices.table[:, 1]]
         self.differences = chosen.astype(np.float64) - other
@@ -161,10 +163,10 @@ class _Pairs:
         return self.cost(theta, precision), gradient, hessian
 
 
-class _Chosen:
+class _ChosenRows:
     """The rows that were chosen among, as far as they are used."""
 
-    def __init__(self, features: Values, choices: Choices) -> None:
+    def __init__(self, features: Values, choices: ChoiceTable) -> None:
         self.weight = choices.weight
         there = choices.table != NOBODY
         # Of the empty places row 0 is read, with a probability of 0.
@@ -224,7 +226,7 @@ Ranking = tuple[Sequence[int], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class LearningCurve:
     """A learning curve, and what lies ahead."""
 
     rankings: int
@@ -252,7 +254,7 @@ def outlook_of(
     prompts: Sequence[int],
     precision: float,
     random: np.random.Generator,
-) -> Outlook | None:
+) -> LearningCurve | None:
     """Return the outlook from rankings with their prompts; None before there are enough of them.
 
     Prompts are dealt to learning and test several times. The interval is that of the deals, by bootstrap.
@@ -273,7 +275,7 @@ def outlook_of(
         (round(float(size)), float(value))
         for size, value in zip(sizes.mean(0), accuracies.mean(0), strict=True)
     ]
-    return Outlook(
+    return LearningCurve(
         len(indexes), points, _interval(now, [a for a, _ in drawn]), _interval(ahead, [b for _, b in drawn])
     )
 
@@ -301,7 +303,7 @@ def _deal(
     return course
 
 
-def accuracy_on(posterior: Posterior, features: Values, choices: Choices) -> float:
+def accuracy_on(posterior: Posterior, features: Values, choices: ChoiceTable) -> float:
     """Return the share of pairs (chosen, other) that the mean orders so; equal scores count half."""
     scores = features @ posterior.mean
     right, count = 0.0, 0

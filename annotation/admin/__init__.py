@@ -1,6 +1,6 @@
 """Every model of `annotation` in the Django admin. What must not change is read-only there."""
 
-from annotation.admin import judgments, people, projects, work
+from annotation.admin import projects, work
 
 __all__ = [
     "acquisition",

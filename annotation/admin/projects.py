@@ -3,10 +3,12 @@
 A guideline is published by adding a version; versions that are there stay as they are.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.db import transaction
 from django.http import HttpRequest
 
@@ -20,27 +22,44 @@ from annotation.admin.base import (
 )
 from annotation.models import (
     AcquisitionFigures,
+    ApiToken,
+    AuditEntry,
     Category,
+    Comment,
     CompletionFeatures,
     Criterion,
     FileImport,
     Guideline,
+    Invitation,
+    KeptAnswer,
+    MailChoice,
     Membership,
+    Notification,
     Project,
     Rubric,
     RubricCriterion,
     RubricScore,
     RubricVersion,
+    User,
     WebhookAttempt,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
 )
+from annotation.models.projects import QUESTIONS
 from annotation.services.assignments.acquisition import score_open_comparisons
+from annotation.services.people.accounts import require_one_meaning
 from annotation.services.projects.projects import publish_guideline
 
+if TYPE_CHECKING:
+    _CreationForm = AdminUserCreationForm[User]
+    _ChangeForm = UserChangeForm[User]
+    _UserAdmin = DjangoUserAdmin[User]
+else:
+    _CreationForm, _ChangeForm, _UserAdmin = AdminUserCreationForm, UserChangeForm, DjangoUserAdmin
 
-class CategoryForm(ModelForm):
+
+class CategoryAdminForm(ModelForm):
     """Key and scope are what flags and exports go by: they are chosen once."""
 
     class Meta:
@@ -63,11 +82,11 @@ class CategoryForm(ModelForm):
 
 class CategoryInline(TabularInline):
     model = Category
-    form = CategoryForm
+    form = CategoryAdminForm
     extra = 0
 
 
-class CriterionForm(ModelForm):
+class CriterionAdminForm(ModelForm):
     """Key and scale are what ratings go by: they are chosen once."""
 
     class Meta:
@@ -84,7 +103,7 @@ class CriterionForm(ModelForm):
 
 class CriterionInline(TabularInline):
     model = Criterion
-    form = CriterionForm
+    form = CriterionAdminForm
     extra = 0
 
 
@@ -124,14 +143,7 @@ class ProjectAdmin(BoundedAdmin):
         (None, {"fields": ["name", "slug", "description", "created_at"]}),
         (
             "What annotators are asked",
-            {
-                "fields": [
-                    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-                    *("ask_step_labels", "ask_correction"),
-                    *("ask_critique", "ask_comment", "ask_demonstration", "rate_side_by_side"),
-                    "show_context",
-                ]
-            },
+            {"fields": [*QUESTIONS, "rate_side_by_side", "show_context"]},
         ),
         (
             "Work",
@@ -174,7 +186,7 @@ class ProjectAdmin(BoundedAdmin):
 
 @admin.register(Category)
 class CategoryAdmin(BoundedAdmin):
-    form = CategoryForm
+    form = CategoryAdminForm
     list_display = ["label", "project", "key", "scope", "granularity", "shortcut", "position"]
     list_filter = ["scope", "granularity", "project"]
     list_select_related = ["project"]
@@ -184,7 +196,7 @@ class CategoryAdmin(BoundedAdmin):
 
 @admin.register(Criterion)
 class CriterionAdmin(BoundedAdmin):
-    form = CriterionForm
+    form = CriterionAdminForm
     list_display = ["label", "project", "key", "scale", "position"]
     list_filter = ["scale", "project"]
     list_select_related = ["project"]
@@ -350,3 +362,149 @@ class FileImportAdmin(WrittenOnceAdmin):
     list_filter = ["state", "format", "project", "created_at"]
     list_select_related = ["project", "created_by"]
     search_fields = ["name", "digest", "project__name", "project__slug", "created_by__username"]
+
+
+# Users, memberships, their tokens and what they did.
+
+
+class _UserCreationForm(_CreationForm):
+    class Meta(AdminUserCreationForm.Meta):
+        model = User
+
+    def clean_username(self) -> str:
+        """Refuse a name that is in use, or that could be taken for another."""
+        username = str(super().clean_username())
+        require_one_meaning(username)
+        return username
+
+
+class _UserChangeForm(_ChangeForm):
+    class Meta(UserChangeForm.Meta):
+        model = User
+
+    def clean_username(self) -> str:
+        """Refuse another name that could be taken for somebody else's."""
+        username = str(self.cleaned_data["username"])
+        if "username" in self.changed_data:
+            require_one_meaning(username)
+        return username
+
+
+class MembershipOfUserInline(TabularInline):
+    model = Membership
+    extra = 0
+    autocomplete_fields = ["project"]
+
+
+@admin.register(User)
+class UserAdmin(_UserAdmin):
+    form = _UserChangeForm
+    add_form = _UserCreationForm
+    list_display = ["username", "first_name", "last_name", "email", "is_active", "is_staff", "last_login"]
+    list_filter = ["is_active", "is_staff", "is_superuser", "memberships__role"]
+    search_fields = ["username", "first_name", "last_name", "email", "pseudonym"]
+    list_per_page = 50
+    readonly_fields = ["pseudonym", "last_login", "date_joined"]
+    fieldsets = (
+        *(DjangoUserAdmin.fieldsets or ()),
+        ("Interface", {"fields": ["language", "keys"]}),
+        ("In exports", {"fields": ["pseudonym"]}),
+    )
+
+    def get_inlines(self, request: Any, obj: User | None) -> list[Any]:
+        # A person who is being added has no row yet for memberships to belong to.
+        return [MembershipOfUserInline] if obj else []
+
+
+@admin.register(Membership)
+class MembershipAdmin(BoundedAdmin):
+    list_display = [
+        "user",
+        "project",
+        "role",
+        "group",
+        "daily_limit",
+        "total_limit",
+        "qualified_at",
+        "joined_at",
+    ]
+    list_filter = ["role", "project"]
+    list_select_related = ["user", "project"]
+    search_fields = [
+        "user__username",
+        "user__first_name",
+        "user__last_name",
+        "project__name",
+        "project__slug",
+    ]
+    autocomplete_fields = ["user", "project"]
+    readonly_fields = ["guideline_seen", "joined_at"]
+
+
+@admin.register(Invitation)
+class InvitationAdmin(WrittenOnceAdmin):
+    list_display = ["project", "role", "note", "uses", "most_uses", "expires_at", "revoked_at", "created_by"]
+    list_filter = ["role", "project", "revoked_at"]
+    list_select_related = ["project", "created_by"]
+    search_fields = ["note", "project__name", "project__slug", "created_by__username"]
+    exclude = ["digest"]
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(WrittenOnceAdmin):
+    list_display = ["name", "user", "beginning", "scopes", "expires_at", "revoked_at", "last_used_at"]
+    list_filter = ["expires_at", "revoked_at", "created_at"]
+    list_select_related = ["user"]
+    search_fields = ["name", "beginning", "user__username"]
+    exclude = ["digest"]
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(WrittenOnceAdmin):
+    list_display = ["created_at", "actor", "action", "subject", "project"]
+    list_filter = ["action", "project", "created_at"]
+    list_select_related = ["actor", "project"]
+    search_fields = ["action", "subject", "actor__username", "project__name", "project__slug"]
+
+
+@admin.register(KeptAnswer)
+class KeptAnswerAdmin(WrittenOnceAdmin):
+    list_display = ["created_at", "user", "key", "status"]
+    list_filter = ["status", "created_at"]
+    list_select_related = ["user"]
+    search_fields = ["key", "user__username"]
+    # What was answered is for who asked.
+    exclude = ["body", "fingerprint"]
+
+
+# Comments, notifications and choices of e-mails.
+
+
+@admin.register(Comment)
+class CommentAdmin(WrittenOnceAdmin):
+    """Comments on comparisons."""
+
+    list_display = ["author", "assignment", "created_at", "edited_at", "resolved_at"]
+    list_filter = ["assignment__comparison__project", "resolved_at", "created_at"]
+    list_select_related = ["author", "assignment__comparison", "assignment__annotator"]
+    search_fields = ["text", "author__username"]
+
+
+@admin.register(Notification)
+class NotificationAdmin(WrittenOnceAdmin):
+    """Notifications in people's inboxes."""
+
+    list_display = ["user", "kind", "subject", "project", "created_at", "read_at", "mail"]
+    list_filter = ["kind", "mail", "project", "created_at"]
+    list_select_related = ["user", "project"]
+    search_fields = ["subject", "user__username", "project__name", "project__slug"]
+
+
+@admin.register(MailChoice)
+class MailChoiceAdmin(WrittenOnceAdmin):
+    """The e-mails that people want."""
+
+    list_display = ["user", "mentions", "failures", "digest", "digested_at"]
+    list_filter = ["mentions", "failures", "digest"]
+    list_select_related = ["user"]
+    search_fields = ["user__username", "user__email"]

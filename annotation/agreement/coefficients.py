@@ -7,16 +7,17 @@ from typing import Any, Literal
 
 import numpy as np
 
-from annotation.agreement.bootstrap import (
+from annotation.agreement.estimate import Estimate, Missing, PositionBias, absent
+from annotation.agreement.intervals import (
     RESAMPLES,
     Floats,
     Integers,
+    binomial_test,
     estimate_of,
     percentile_interval,
     ratio,
+    wilson_interval,
 )
-from annotation.agreement.estimate import Estimate, Missing, PositionBias, absent
-from annotation.agreement.shares import binomial_test, wilson_interval
 
 # ── Krippendorff's α ────────────────────────────────────────────────────────────────────
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from annotation.agreement.bootstrap import RESAMPLES, SEED, Floats, draws, estimate_of, interval_of, ratio
 from annotation.agreement.coefficients import krippendorff_alpha
 from annotation.agreement.estimate import Estimate, Missing, absent
-from annotation.agreement.records import Span
+from annotation.agreement.intervals import RESAMPLES, SEED, Floats, draws, estimate_of, interval_of, ratio
+from annotation.agreement.records import JudgedSpan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,7 +20,7 @@ class MarkedText:
 
     item: Hashable
     length: int
-    marks: Mapping[Any, Sequence[Span]]
+    marks: Mapping[Any, Sequence[JudgedSpan]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,13 @@ def span_matches(texts: Sequence[MarkedText], *, resamples: int = RESAMPLES) -> 
     )
 
 
-def _places(marks: Sequence[Span]) -> Counter[tuple[int, int]]:
+def _places(marks: Sequence[JudgedSpan]) -> Counter[tuple[int, int]]:
     return Counter((span.start, span.end) for span in marks)
 
 
-def _matched(first: Sequence[Span], second: Sequence[Span]) -> list[tuple[Span, Span]]:
+def _matched(
+    first: Sequence[JudgedSpan], second: Sequence[JudgedSpan]
+) -> list[tuple[JudgedSpan, JudgedSpan]]:
     """The one-to-one matching of overlapping marks with the most matches, then the largest overlap.
 
     Overlap is intersection over union, plus a little where the category is the same, so that of two marks on
@@ -127,7 +129,7 @@ Stretch = tuple[int, int]
 
 
 @dataclass(slots=True)
-class _Tally:
+class _CategoryTally:
     """An item's share of the sums of one category."""
 
     distance: float = 0.0
@@ -174,7 +176,7 @@ class _CategorySums:
     """The sums of one category, item by item, ready to be weighted."""
 
     def __init__(self, texts: Sequence[MarkedText], category: int, place_of: dict[Hashable, int]) -> None:
-        tallies = [_Tally() for _ in place_of]
+        tallies = [_CategoryTally() for _ in place_of]
         for text in texts:
             _add(tallies[place_of[text.item]], text, category)
         self.distances = np.array([tally.distance for tally in tallies])
@@ -207,7 +209,7 @@ def _histogram(counted: Sequence[Counter[int]]) -> tuple["csr_matrix", Floats]:
     return csr_matrix((numbers, (rows, columns)), shape=shape), np.array(lengths, dtype=np.float64)
 
 
-def _add(tally: _Tally, text: MarkedText, category: int) -> None:
+def _add(tally: _CategoryTally, text: MarkedText, category: int) -> None:
     if not any(span.category == category for marks in text.marks.values() for span in marks):
         tally.gaps[text.length] += len(text.marks)
         return

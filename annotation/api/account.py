@@ -13,9 +13,8 @@ from annotation.api.base import ApiView, read_object
 from annotation.api.operations import Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import ApiToken, User
-from annotation.services.people.accounts import choose_language
+from annotation.services.people.accounts import choose_language, create_token, revoke_token
 from annotation.services.people.shortcuts import change_keys, keys_of
-from annotation.services.people.tokens import create_token, revoke_token
 
 _KEYS = {"type": "object", "additionalProperties": {"type": "string"}}
 

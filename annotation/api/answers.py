@@ -8,6 +8,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from annotation.api import fields
 from annotation.choices import StepLabel, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import (
@@ -64,25 +65,21 @@ class EvidenceSerializer(serializers.Serializer[Any]):
 class SpanSerializer(serializers.Serializer[Any]):
     """A span of one answer: code points, half open."""
 
-    answer = serializers.CharField(help_text=_ANSWER)
-    category = serializers.CharField(help_text="The category's key.")
+    answer = fields.text(_ANSWER)
+    category = fields.text("The category's key.")
     start = place_field()
     end = place_field()
     quote = text_field(help_text="The text that it marks; one that does not stand there is refused.")
-    text_hash = serializers.CharField(
-        max_length=64, help_text="SHA-256 of the answer on whose text the offsets were counted."
-    )
-    severity = serializers.IntegerField(
-        min_value=1, max_value=9, required=False, allow_null=True, default=None
-    )
+    text_hash = fields.text("SHA-256 of the answer on whose text the offsets were counted.", most=64)
+    severity = fields.integer(least=1, most=9, allow_null=True, default=None)
     note = text_field(required=False, default="", allow_blank=True)
 
 
 class MissingSerializer(serializers.Serializer[Any]):
     """Missing information of an answer: in words, by evidence, or both."""
 
-    answer = serializers.CharField(help_text=_ANSWER)
-    category = serializers.CharField(help_text="The category's key.")
+    answer = fields.text(_ANSWER)
+    category = fields.text("The category's key.")
     text = text_field(required=False, default="", allow_blank=True)
     insert_at = place_field(
         required=False, allow_null=True, default=None, help_text="Before this code point of the answer."
@@ -93,30 +90,30 @@ class MissingSerializer(serializers.Serializer[Any]):
 class StepLabelSerializer(serializers.Serializer[Any]):
     """The label of one step of an answer that is an agent's trace or a session."""
 
-    answer = serializers.CharField(help_text=_ANSWER)
+    answer = fields.text(_ANSWER)
     step = place_field(help_text="Its number among the answer's steps, from 0.")
-    label = serializers.ChoiceField(choices=StepLabel.choices)  # type: ignore[assignment]
+    label = fields.choice(StepLabel.choices)  # type: ignore[assignment]
 
 
 class RatingSerializer(serializers.Serializer[Any]):
     """The rating of one answer on one criterion."""
 
-    answer = serializers.CharField(help_text=_ANSWER)
-    criterion = serializers.CharField(help_text="The criterion's key.")
-    value = serializers.IntegerField(min_value=0, max_value=7)
+    answer = fields.text(_ANSWER)
+    criterion = fields.text("The criterion's key.")
+    value = fields.integer(least=0, most=7)
 
 
 class TextOfAnswerSerializer(serializers.Serializer[Any]):
     """A text about one answer: its critique or its corrected version."""
 
-    answer = serializers.CharField(help_text=_ANSWER)
+    answer = fields.text(_ANSWER)
     text = text_field(allow_blank=True)
 
 
 class MendedSpanSerializer(serializers.Serializer[Any]):
     """A span of the same answer and judgment that an edit mends."""
 
-    category = serializers.CharField(help_text="The category's key.")
+    category = fields.text("The category's key.")
     start = place_field()
     end = place_field()
 
@@ -128,16 +125,13 @@ class EditSerializer(serializers.Serializer[Any]):
     end = place_field()
     quote = text_field(read_only=True, help_text="What stood there.")
     replacement = text_field(allow_blank=True)
-    continuation = serializers.IntegerField(
-        min_value=1,
-        max_value=2**63 - 1,
-        required=False,
+    continuation = fields.key(
+        "The model's continuation that the replacement is a part of; null: the annotator wrote it.",
         allow_null=True,
         default=None,
-        help_text="The model's continuation that the replacement is a part of; null: the annotator wrote it.",
     )
     span = MendedSpanSerializer(required=False, allow_null=True, default=None)
-    seed = serializers.IntegerField(read_only=True, help_text="Of the continuation; for managers.")
+    seed = fields.integer("Of the continuation; for managers.", read_only=True)
     sampling = serializers.DictField(read_only=True, help_text="Of the continuation; for managers.")
 
 
@@ -150,9 +144,9 @@ class CorrectionSerializer(TextOfAnswerSerializer):
 class VerdictSerializer(serializers.Serializer[Any]):
     """A preference between answers."""
 
-    verdict = serializers.ChoiceField(choices=Verdict.choices)
+    verdict = fields.choice(Verdict.choices)
     ranks = serializers.DictField(
-        child=serializers.IntegerField(min_value=1, max_value=1000),
+        child=fields.integer(least=1, most=1000),
         required=False,
         default=dict,
         help_text="Answer → rank, 1 best, equal numbers tied. For the verdict `ranked`. Of three or more the "
@@ -163,9 +157,7 @@ class VerdictSerializer(serializers.Serializer[Any]):
 class AnswerSerializer(VerdictSerializer):
     """The content of one submission."""
 
-    strength = serializers.IntegerField(
-        min_value=1, max_value=4, required=False, allow_null=True, default=None
-    )
+    strength = fields.integer(least=1, most=4, allow_null=True, default=None)
     comment = text_field(required=False, default="", allow_blank=True)
     span_flags = rows_field(SpanSerializer())
     missing_info = rows_field(MissingSerializer())
@@ -180,48 +172,43 @@ class AnswerSerializer(VerdictSerializer):
 class NewJudgmentSerializer(AnswerSerializer):
     """A judgment to submit."""
 
-    guideline = serializers.IntegerField(
-        min_value=1,
-        max_value=MOST_CHARACTERS,
-        required=False,
+    guideline = fields.integer(
+        "The version of the rules that it goes by; the newest when left out.",
+        least=1,
+        most=MOST_CHARACTERS,
         allow_null=True,
         default=None,
-        help_text="The version of the rules that it goes by; the newest when left out.",
     )
-    rubric = serializers.IntegerField(
-        min_value=1,
-        max_value=2**63 - 1,
-        required=False,
+    rubric = fields.key(
+        "The rubric version that the ratings go by; the one in use when left out.",
         allow_null=True,
         default=None,
-        help_text="The rubric version that the ratings go by; the one in use when left out.",
     )
-    stands_on = serializers.IntegerField(
-        min_value=0,
-        max_value=2**63 - 1,
-        required=False,
-        allow_null=True,
-        default=None,
-        help_text="The judgment that it changes, 0 for none: 409 when another stands. Left out, whatever "
+    stands_on = fields.integer(
+        "The judgment that it changes, 0 for none: 409 when another stands. Left out, whatever "
         "stands is superseded.",
+        least=0,
+        most=2**63 - 1,
+        allow_null=True,
+        default=None,
     )
 
 
 class RubricUsedSerializer(serializers.Serializer[Any]):
     """The rubric version that a judgment goes by."""
 
-    id = serializers.IntegerField(help_text="Of the version.")
-    name = serializers.CharField()
-    version = serializers.IntegerField()
+    id = fields.integer("Of the version.")
+    name = fields.text()
+    version = fields.integer()
 
 
 class RubricScoreSerializer(serializers.Serializer[Any]):
     """An AI annotator's score of one answer by one criterion."""
 
-    answer = serializers.CharField()
-    criterion = serializers.CharField(help_text="The criterion's key.")
-    value = serializers.FloatField(help_text="The mean over the orders in which it was asked.")
-    reason = serializers.CharField()
+    answer = fields.text()
+    criterion = fields.text("The criterion's key.")
+    value = fields.number("The mean over the orders in which it was asked.")
+    reason = fields.text()
 
 
 class JudgmentListSerializer(serializers.ListSerializer[Any]):
@@ -236,20 +223,20 @@ class JudgmentListSerializer(serializers.ListSerializer[Any]):
 class JudgmentSerializer(serializers.Serializer[Any]):
     """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id."""
 
-    id = serializers.IntegerField()
-    comparison = serializers.IntegerField(allow_null=True, help_text="Null for its annotator.")
-    annotator = serializers.CharField()
-    guideline = serializers.IntegerField(allow_null=True, help_text="The version that was on screen.")
+    id = fields.integer()
+    comparison = fields.integer("Null for its annotator.", allow_null=True)
+    annotator = fields.text()
+    guideline = fields.integer("The version that was on screen.", allow_null=True)
     rubric = RubricUsedSerializer(allow_null=True, help_text="The one that it rates or scores by.")
-    superseded = serializers.BooleanField()
-    created_at = serializers.DateTimeField()
-    verdict = serializers.ChoiceField(choices=Verdict.choices)
+    superseded = fields.flag()
+    created_at = fields.time()
+    verdict = fields.choice(Verdict.choices)
     ranks = serializers.DictField(
-        child=serializers.IntegerField(),
+        child=fields.integer(),
         help_text="Answer → rank. A partial ranking leaves out the answers below all ranked ones.",
     )
-    strength = serializers.IntegerField(allow_null=True)
-    comment = serializers.CharField()
+    strength = fields.integer(allow_null=True)
+    comment = fields.text()
     span_flags = SpanSerializer(many=True)
     missing_info = MissingSerializer(many=True)
     step_labels = StepLabelSerializer(many=True)
@@ -257,10 +244,10 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     rubric_scores = RubricScoreSerializer(many=True, help_text="By AI annotators.")
     corrections = CorrectionSerializer(many=True)
     critiques = TextOfAnswerSerializer(many=True)
-    demonstration = serializers.CharField()
-    active_seconds = serializers.IntegerField(allow_null=True)
-    blind = serializers.BooleanField(
-        help_text="False where the annotator knew which model wrote which response: training leaves it out."
+    demonstration = fields.text()
+    active_seconds = fields.integer(allow_null=True)
+    blind = fields.flag(
+        "False where the annotator knew which model wrote which response: training leaves it out."
     )
 
     records: Mapping[int, JudgmentRecord] = {}

@@ -18,7 +18,7 @@ from rest_framework.views import APIView
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import ApiToken, User
-from annotation.services.people.tokens import TooManyRequests, use_token
+from annotation.services.people.accounts import TooManyRequests, use_token
 
 
 def client_address(request: HttpRequest) -> str | None:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -14,26 +15,26 @@ from urllib.parse import parse_qs
 
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import transaction
-from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.db import IntegrityError, transaction
+from django.http import Http404, HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404
+from django.utils import timezone
 from django.utils.http import parse_etags
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, serializers
 from rest_framework.authentication import SessionAuthentication
 from rest_framework.generics import GenericAPIView
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.pagination import CursorPagination
 from rest_framework.parsers import JSONParser
 from rest_framework.permissions import IsAuthenticated
-from rest_framework.renderers import JSONRenderer
+from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from annotation.api.authentication import PersonThrottle, TokenAuthentication
-from annotation.api.idempotency import claim_key, fingerprint_of, keep_answer, require_key
 from annotation.choices import Role, TokenScope
 from annotation.errors import (
     AnsweredElsewhere,
@@ -43,10 +44,79 @@ from annotation.errors import (
     Refusal,
     StaleAnswer,
 )
-from annotation.models import Membership, Project, User
+from annotation.models import KeptAnswer, Membership, Project, User
 from annotation.selectors import access
 from annotation.services.judgments.drafts import DraftConflict
-from annotation.services.quality.reviews import AlreadyDecided
+from annotation.services.quality import AlreadyDecided
+
+# Idempotency keys: a repeated request is executed once; its response is stored for a day.
+
+KEPT_FOR = timedelta(hours=24)
+LONGEST_KEY = 200
+_KEY = re.compile(rf"[!-~]{{1,{LONGEST_KEY}}}")
+
+
+class KeyReused(Refusal):
+    """The key was sent with another request."""
+
+
+def fingerprint_of(*, method: str, address: str, body: bytes) -> str:
+    """Return a hash that is equal for repetitions of one request."""
+    return hashlib.sha256(b"\0".join((method.encode(), address.encode(), body))).hexdigest()
+
+
+def require_key(key: str) -> None:
+    """Refuse an `Idempotency-Key` that is not 1 to `LONGEST_KEY` visible ASCII characters."""
+    if not _KEY.fullmatch(key):
+        raise Refusal(
+            "invalid_idempotency_key",
+            _("An Idempotency-Key has 1 to %(most)d visible ASCII characters, without spaces."),
+            field="Idempotency-Key",
+            most=LONGEST_KEY,
+        )
+
+
+def claim_key(*, user: User, key: str, fingerprint: str) -> KeptAnswer:
+    """Return the row of a key: new (`status` 0), or with the stored response. Call inside a transaction.
+
+    Waits until a concurrent request with the same key has ended. Raises `KeyReused` for a key that was sent
+    with another request, `Refusal` for an invalid key.
+    """
+    assert_in_transaction()
+    require_key(key)
+    try:
+        with transaction.atomic():
+            return KeptAnswer.objects.create(user=user, key=key, fingerprint=fingerprint)
+    except IntegrityError:
+        stored = KeptAnswer.objects.get(user=user, key=key)
+    if stored.fingerprint != fingerprint:
+        raise KeyReused(
+            "idempotency_key_reused",
+            _("This Idempotency-Key was sent with another request. Draw a new one."),
+            field="Idempotency-Key",
+        )
+    return stored
+
+
+def keep_answer(*, row: KeptAnswer, status: int, body: str) -> None:
+    """Store the response of a request under its key, in the transaction of the request."""
+    assert_in_transaction()
+    KeptAnswer.objects.filter(pk=row.pk).update(status=status, body=body)
+
+
+def forget_answers(*, now: datetime | None = None) -> int:
+    """Delete responses stored for longer than a day. Return how many."""
+    oldest = (now or timezone.now()) - KEPT_FOR
+    return KeptAnswer.objects.filter(created_at__lt=oldest).delete()[0]
+
+
+def assert_in_transaction() -> None:
+    """Raise `TransactionManagementError` outside a transaction: key and effect must commit together."""
+    if not transaction.get_connection().in_atomic_block:
+        raise transaction.TransactionManagementError("A key is claimed in the transaction of its request.")
+
+
+# ── Base ──
 
 # Errors of a request as problem details (RFC 9457).
 
@@ -363,19 +433,6 @@ class ListView(GenericAPIView[Any]):
     pagination_class = Cursor
     filters: ClassVar[type[Filters]] = NoFilters
 
-    def query(self) -> Mapping[str, Any]:
-        """Return the filters of this request. Refuse unknown filters and invalid values."""
-        return read_filters(self.filters, self.request)
-
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        """Return the rows to list, given the filters of the request."""
-        raise NotImplementedError
-
-    def listed(self) -> Response:
-        """Return the requested page."""
-        page = self.paginate_queryset(self.rows(self.query()))
-        return self.get_paginated_response(self.get_serializer(page, many=True).data)
-
 
 def etag_of(content: bytes) -> str:
     """Return a strong ETag of the content."""
@@ -435,3 +492,30 @@ def storable(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(storable(name) and storable(inner) for name, inner in value.items())
     return all(map(storable, value)) if isinstance(value, list | tuple) else True
+
+
+# Operations that stream a file.
+
+
+class _WhateverIsAccepted(DefaultContentNegotiation):
+    """Negotiation that ignores `Accept`: the address names the format."""
+
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> Any:
+        """Return the first renderer, JSON, which renders errors."""
+        first = next(iter(renderers))
+        return first, first.media_type
+
+
+class FileView(ApiView):
+    """An operation that answers with a file."""
+
+    content_negotiation_class = _WhateverIsAccepted
+
+
+def attachment(pieces: Iterable[Any], *, name: str, content_type: str) -> StreamingHttpResponse:
+    """Return a download that is sent in pieces, so that it may exceed the memory."""
+    answer = StreamingHttpResponse(pieces, content_type=content_type)
+    answer["Content-Disposition"] = f'attachment; filename="{name}"'
+    return answer

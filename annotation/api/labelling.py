@@ -5,48 +5,63 @@ holds in one assignment only.
 """
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 from django.http import Http404
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from annotation.api import fields
 from annotation.api.answers import (
     JudgmentSerializer,
     NewJudgmentSerializer,
     answer_of,
     judgments_with_parts,
 )
-from annotation.api.base import Filters, ListView, ProjectView, read_body
+from annotation.api.base import Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
-from annotation.choices import AssignmentState, Purpose, Role, TokenScope, WhyNothing
+from annotation.choices import (
+    AssignmentState,
+    Purpose,
+    Role,
+    SuggestionDecision,
+    SuggestionKind,
+    TokenScope,
+    Verdict,
+    WhyNothing,
+)
 from annotation.errors import InvalidAnswer
 from annotation.models import (
     Assignment,
     Completion,
+    Continuation,
     Draft,
     Guideline,
+    HelpReveal,
+    Judgment,
     Project,
     RubricVersion,
+    Suggestion,
     TraceStep,
 )
 from annotation.selectors import access
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.known_answers import feedback_for
 from annotation.selectors.rubrics import published_version
-from annotation.selectors.suggestions import open_reveal_of
+from annotation.selectors.suggestions import open_reveal_of, planted_suggestions, suggestions_for
 from annotation.selectors.traces import steps_by_completion
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.leases import release_assignment, renew_lease, skip_assignment
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import LONGEST_PREFIX, continue_response, is_offered, save_draft
 from annotation.services.judgments.submission import flag_item, submit_judgment
+from annotation.services.suggestions import DecisionInput, finish_help, ranks_of
 
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
@@ -60,9 +75,7 @@ IDEMPOTENCY_KEY = OpenApiParameter(
 class DraftSerializer(serializers.ModelSerializer[Draft]):
     """The saved state of a form before its submission."""
 
-    fields_saved = serializers.DictField(
-        child=serializers.ListField(child=serializers.CharField()), source="fields"
-    )
+    fields_saved = serializers.DictField(child=serializers.ListField(child=fields.text()), source="fields")
 
     class Meta:
         model = Draft
@@ -80,12 +93,12 @@ class StepSerializer(serializers.ModelSerializer[TraceStep]):
 class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
     """A comparison that the annotator holds or has judged."""
 
-    round = serializers.SerializerMethodField()
+    round = fields.computed()
     messages = MessageSerializer(many=True, source="comparison.prompt.messages")
     context = PassageSerializer(many=True, source="comparison.prompt.context")  # type: ignore[assignment]
-    answers = serializers.SerializerMethodField(help_text="In the order in which they are shown.")
-    draft = serializers.SerializerMethodField(help_text="What was saved; null where nothing was.")
-    judgment = serializers.SerializerMethodField(help_text="What one submitted and stands; else null.")
+    answers = fields.computed("In the order in which they are shown.")
+    draft = fields.computed("What was saved; null where nothing was.")
+    judgment = fields.computed("What one submitted and stands; else null.")
 
     class Meta:
         model = Assignment
@@ -127,25 +140,23 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
 class AssignmentFilters(Filters):
     """Filters of the user's assignments."""
 
-    state = serializers.ChoiceField(choices=AssignmentState.choices, required=False)
+    state = fields.choice(AssignmentState.choices, required=False)
 
 
 class NextSerializer(serializers.Serializer[Any]):
     """The next assignment, or why there is none."""
 
     assignment = AssignmentSerializer(allow_null=True)
-    why_nothing = serializers.ChoiceField(
-        choices=WhyNothing.choices, allow_null=True, help_text="Why there is no assignment."
-    )
+    why_nothing = fields.choice(WhyNothing.choices, "Why there is no assignment.", allow_null=True)
 
 
 class FeedbackSerializer(serializers.Serializer[Any]):
     """The known answer of a gold item, where the project reveals it afterwards."""
 
-    right = serializers.BooleanField()
-    verdict = serializers.CharField()
-    ranking = serializers.CharField(help_text="In letters of the order shown: A is the first answer.")
-    explanation = serializers.CharField()
+    right = fields.flag()
+    verdict = fields.text()
+    ranking = fields.text("In letters of the order shown: A is the first answer.")
+    explanation = fields.text()
 
 
 class SubmittedSerializer(serializers.Serializer[Any]):
@@ -153,32 +164,26 @@ class SubmittedSerializer(serializers.Serializer[Any]):
 
     judgment = JudgmentSerializer()
     feedback = FeedbackSerializer(allow_null=True)
-    suggestions_open = serializers.BooleanField(
-        help_text="Whether suggestions wait for decisions: this was the first pass."
-    )
+    suggestions_open = fields.flag("Whether suggestions wait for decisions: this was the first pass.")
 
 
 class NewDraftSerializer(serializers.Serializer[Any]):
     """The current state of a form."""
 
     fields_saved = serializers.DictField(
-        child=serializers.ListField(child=serializers.CharField(allow_blank=True, trim_whitespace=False)),
+        child=serializers.ListField(child=fields.text(allow_blank=True, trim_whitespace=False)),
         help_text="Name of a field → its values, as the page would send them.",
     )
-    base_version = serializers.IntegerField(
-        min_value=0, max_value=2**31 - 1, help_text="The version that it follows; 0 for the first."
-    )
+    base_version = fields.integer("The version that it follows; 0 for the first.", least=0, most=2**31 - 1)
     saved_from = serializers.UUIDField(help_text="The program or page that saves it.")
-    is_revision = serializers.BooleanField(
-        required=False, default=False, help_text="Whether a submitted answer is being changed."
-    )
+    is_revision = fields.flag("Whether a submitted answer is being changed.", default=False)
 
 
 class ReasonSerializer(serializers.Serializer[Any]):
     """A reason with details."""
 
-    reason = serializers.CharField(max_length=200)
-    details = serializers.CharField(max_length=2000, required=False, default="", allow_blank=True)
+    reason = fields.text(most=200)
+    details = fields.text(most=2000, default="")
 
 
 class LabellingView(ProjectView):
@@ -204,167 +209,91 @@ class LabellingView(ProjectView):
         )
 
 
-class AssignmentsView(ListView, LabellingView):
-    """The user's assignments. For annotators."""
+assignments = Resource(
+    LabellingView, f"{PROJECT}assignments/", tag="labelling", rows=LabellingView.assignments
+)
+assignment = assignments.item("<int:pk>/", find=LabellingView.assignment)
 
-    serializer_class = AssignmentSerializer
-    queryset = Assignment.objects.none()
-    filters = AssignmentFilters
+assignments.add_list(
+    "assignments_list",
+    AssignmentSerializer,
+    "List the assignments that the user holds or has judged, newest first.",
+    filters=AssignmentFilters,
+)
+assignment.add_read(
+    "assignments_read", AssignmentSerializer, "Read an assignment with its draft and its submitted judgment."
+)
 
-    def rows(self, query: Mapping[str, Any]) -> QuerySet[Any]:
-        return self.assignments().filter(**query)
 
-    @extend_schema(
-        operation_id="assignments_list",
-        tags=["labelling"],
-        parameters=[AssignmentFilters],
-        responses=AssignmentSerializer(many=True),
+# Repeating the request returns the held lease; expired leases are released in separate transactions.
+@assignments.post("next/", returns=NextSerializer, keeps_answers=False)
+def assignments_next(view: LabellingView) -> Values:
+    """Lease the next comparison, or return the one held longest. Without one, the response says why."""
+    found = assign_next(project=view.project, annotator=view.user)
+    return {"assignment": found, "why_nothing": None if found else why_nothing(view.project, view.user)}
+
+
+@assignment.post(
+    "judgment/",
+    takes=NewJudgmentSerializer,
+    schema={"parameters": [IDEMPOTENCY_KEY], "responses": {201: SubmittedSerializer}},
+)
+def assignments_judge(view: LabellingView, assignment: Assignment, values: Values) -> Response:
+    """Submit a judgment completely or not at all. A second one supersedes the first. 409 if the
+    comparison was reassigned, a span refers to another text, or the current judgment is not
+    `stands_on`."""
+    judgment = submit_judgment(
+        assignment=assignment,
+        annotator=view.user,
+        answer=answer_of(values, assignment),
+        idempotency_key=key_of(view.request),
+        guideline=guideline_of(view.project, values["guideline"]),
+        rubric=rubric_of(view.project, values["rubric"]),
+        stands_on=values["stands_on"],
     )
-    def get(self, request: Request, slug: str) -> Response:
-        """List the assignments that the user holds or has judged, newest first."""
-        return self.listed()
-
-
-class NextView(LabellingView):
-    """The next assignment. For annotators."""
-
-    # Repeating the request returns the held lease; expired leases are released in separate transactions.
-    keeps_answers = False
-
-    @extend_schema(
-        operation_id="assignments_next", tags=["labelling"], request=None, responses=NextSerializer
+    written = judgments_with_parts(type(judgment).objects.filter(pk=judgment.pk)).get()
+    assignment.refresh_from_db(fields=["state"])
+    feedback = feedback_for(assignment)
+    return Response(
+        {
+            "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
+            "feedback": FeedbackSerializer(feedback).data if feedback else None,
+            "suggestions_open": view.project.has_help and open_reveal_of(assignment) is not None,
+        },
+        status=201,
     )
-    def post(self, request: Request, slug: str) -> Response:
-        """Lease the next comparison, or return the one held longest. Without one, the response says why."""
-        assignment = assign_next(project=self.project, annotator=self.user)
-        values = {
-            "assignment": assignment and AssignmentSerializer(assignment).data,
-            "why_nothing": None if assignment else why_nothing(self.project, self.user),
-        }
-        return Response(values)
 
 
-class AssignmentView(LabellingView):
-    """One assignment of the user. For the annotator who has it."""
-
-    @extend_schema(operation_id="assignments_read", tags=["labelling"], responses=AssignmentSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read an assignment with its draft and its submitted judgment."""
-        return Response(AssignmentSerializer(self.assignment(pk)).data)
+@assignment.put("draft/", takes=NewDraftSerializer, returns=DraftSerializer)
+def assignments_draft(view: LabellingView, assignment: Assignment, values: Values) -> Draft:
+    """Save the state of the form. 409 if another page has saved since, or after submission."""
+    saved = values.pop("fields_saved")
+    return save_draft(assignment=assignment, annotator=view.user, fields=saved, **values)
 
 
-class JudgmentView(LabellingView):
-    """The judgment of an assignment. For the annotator who has it."""
-
-    @extend_schema(
-        operation_id="assignments_judge",
-        tags=["labelling"],
-        parameters=[IDEMPOTENCY_KEY],
-        request=NewJudgmentSerializer,
-        responses={201: SubmittedSerializer},
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Submit a judgment completely or not at all. A second one supersedes the first. 409 if the
-        comparison was reassigned, a span refers to another text, or the current judgment is not
-        `stands_on`."""
-        assignment = self.assignment(pk)
-        values = read_body(NewJudgmentSerializer, request)
-        judgment = submit_judgment(
-            assignment=assignment,
-            annotator=self.user,
-            answer=answer_of(values, assignment),
-            idempotency_key=key_of(request),
-            guideline=guideline_of(self.project, values["guideline"]),
-            rubric=rubric_of(self.project, values["rubric"]),
-            stands_on=values["stands_on"],
-        )
-        written = judgments_with_parts(type(judgment).objects.filter(pk=judgment.pk)).get()
-        assignment.refresh_from_db(fields=["state"])
-        feedback = feedback_for(assignment)
-        return Response(
-            {
-                "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
-                "feedback": FeedbackSerializer(feedback).data if feedback else None,
-                "suggestions_open": self.project.has_help and open_reveal_of(assignment) is not None,
-            },
-            status=201,
-        )
+@assignment.post("skip/", takes=ReasonSerializer)
+def assignments_skip(view: LabellingView, assignment: Assignment, values: Values) -> None:
+    """Return a comparison permanently, with a reason; others get it."""
+    reason = f"{values['reason']}: {values['details']}" if values["details"] else values["reason"]
+    skip_assignment(assignment=assignment, annotator=view.user, reason=reason)
 
 
-class DraftView(LabellingView):
-    """The draft of an assignment. For the annotator who has it."""
-
-    @extend_schema(
-        operation_id="assignments_draft",
-        tags=["labelling"],
-        request=NewDraftSerializer,
-        responses=DraftSerializer,
-    )
-    def put(self, request: Request, slug: str, pk: int) -> Response:
-        """Save the state of the form. 409 if another page has saved since, or after submission."""
-        assignment = self.assignment(pk)
-        values = read_body(NewDraftSerializer, request)
-        saved = save_draft(
-            assignment=assignment,
-            annotator=self.user,
-            fields=values["fields_saved"],
-            base_version=values["base_version"],
-            saved_from=values["saved_from"],
-            is_revision=values["is_revision"],
-        )
-        return Response(DraftSerializer(saved).data)
+@assignment.post("flag/", takes=ReasonSerializer)
+def assignments_flag(view: LabellingView, assignment: Assignment, values: Values) -> None:
+    """Report a comparison to reviewers and keep it. A repeated report counts once."""
+    flag_item(assignment=assignment, annotator=view.user, **values)
 
 
-class SkipView(LabellingView):
-    """Skipping an assignment. For the annotator who has it."""
-
-    @extend_schema(
-        operation_id="assignments_skip", tags=["labelling"], request=ReasonSerializer, responses={204: None}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Return a comparison permanently, with a reason; others get it."""
-        assignment = self.assignment(pk)
-        values = read_body(ReasonSerializer, request)
-        reason = f"{values['reason']}: {values['details']}" if values["details"] else values["reason"]
-        skip_assignment(assignment=assignment, annotator=self.user, reason=reason)
-        return Response(status=204)
+@assignment.post("renew/", keeps_answers=False)
+def assignments_renew(view: LabellingView, assignment: Assignment) -> None:
+    """Renew the lease of an assignment."""
+    renew_lease(assignment=assignment, annotator=view.user)
 
 
-class FlagView(LabellingView):
-    """Reporting an assignment. For the annotator who has it."""
-
-    @extend_schema(
-        operation_id="assignments_flag", tags=["labelling"], request=ReasonSerializer, responses={204: None}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Report a comparison to reviewers and keep it. A repeated report counts once."""
-        assignment = self.assignment(pk)
-        flag_item(assignment=assignment, annotator=self.user, **read_body(ReasonSerializer, request))
-        return Response(status=204)
-
-
-class RenewView(LabellingView):
-    """The lease of an assignment. For the annotator who has it."""
-
-    keeps_answers = False
-
-    @extend_schema(operation_id="assignments_renew", tags=["labelling"], request=None, responses={204: None})
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Renew the lease of an assignment."""
-        renew_lease(assignment=self.assignment(pk), annotator=self.user)
-        return Response(status=204)
-
-
-class ReleaseView(LabellingView):
-    """Release of an assignment. For the annotator who has it."""
-
-    @extend_schema(
-        operation_id="assignments_release", tags=["labelling"], request=None, responses={204: None}
-    )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Return a comparison without judging it; anyone may get it again."""
-        release_assignment(assignment=self.assignment(pk), annotator=self.user)
-        return Response(status=204)
+@assignment.post("release/")
+def assignments_release(view: LabellingView, assignment: Assignment) -> None:
+    """Return a comparison without judging it; anyone may get it again."""
+    release_assignment(assignment=assignment, annotator=view.user)
 
 
 def guideline_of(project: Project, version: int | None) -> Guideline | None:
@@ -407,57 +336,166 @@ def key_of(request: Request) -> uuid.UUID:
 class OfferedSerializer(serializers.Serializer[Any]):
     """State of continuation: offered, or not."""
 
-    offered = serializers.BooleanField(help_text="Of all responses of the comparison, or of none.")
+    offered = fields.flag("Of all responses of the comparison, or of none.")
 
 
 class NewContinuationSerializer(serializers.Serializer[Any]):
     """A response to be continued."""
 
-    answer = serializers.CharField(help_text="Which answer: its name in the assignment.")
-    prefix = serializers.CharField(
-        trim_whitespace=False,
-        max_length=LONGEST_PREFIX,
-        help_text="The response up to the end of the rewrite.",
+    answer = fields.text("Which answer: its name in the assignment.")
+    prefix = fields.text(
+        "The response up to the end of the rewrite.", trim_whitespace=False, most=LONGEST_PREFIX
     )
 
 
 class ContinuationSerializer(serializers.Serializer[Any]):
     """The text of a model after the prefix. An edit of a correction names it by its id."""
 
-    id = serializers.IntegerField()
-    text = serializers.CharField(allow_blank=True, trim_whitespace=False)
+    id = fields.integer()
+    text = fields.text(allow_blank=True, trim_whitespace=False)
 
 
-class ContinuationView(LabellingView):
-    """Continuations in an assignment. For the annotator who has it."""
+@assignment.get("continuation/", returns=OfferedSerializer)
+def assignments_continuation(view: LabellingView, assignment: Assignment) -> Values:
+    """Read whether a model can continue responses now."""
+    return {"offered": is_offered(assignment)}
 
-    # A model is asked, which no transaction waits for; a repeated request writes another continuation.
-    keeps_answers = False
 
-    @extend_schema(operation_id="assignments_continuation", tags=["labelling"], responses=OfferedSerializer)
-    def get(self, request: Request, slug: str, pk: int) -> Response:
-        """Read whether a model can continue responses now."""
-        return Response({"offered": is_offered(self.assignment(pk))})
-
-    @extend_schema(
-        operation_id="assignments_continue",
-        tags=["labelling"],
-        request=NewContinuationSerializer,
-        responses={201: ContinuationSerializer},
+# A model is asked, which no transaction waits for; a repeated request writes another continuation.
+@assignment.post(
+    "continuation/",
+    takes=NewContinuationSerializer,
+    returns=ContinuationSerializer,
+    status=201,
+    keeps_answers=False,
+)
+def assignments_continue(view: LabellingView, assignment: Assignment, values: Values) -> Continuation:
+    """Have the model that wrote a response continue from a prefix, with a new seed. 422 where no model
+    is served."""
+    completion = tokens_of(assignment).get(values["answer"])
+    if completion is None:
+        message = _("There is no response %(name)r in this assignment.")
+        raise InvalidAnswer("unknown_response", message, field="answer", name=values["answer"][:60])
+    return continue_response(
+        assignment=assignment, annotator=view.user, completion_id=completion, prefix=values["prefix"]
     )
-    def post(self, request: Request, slug: str, pk: int) -> Response:
-        """Have the model that wrote a response continue from a prefix, with a new seed. 422 where no model
-        is served."""
-        assignment = self.assignment(pk)
-        values = read_body(NewContinuationSerializer, request)
-        completion = tokens_of(assignment).get(values["answer"])
-        if completion is None:
-            message = _("There is no response %(name)r in this assignment.")
-            raise InvalidAnswer("unknown_response", message, field="answer", name=values["answer"][:60])
-        written = continue_response(
-            assignment=assignment,
-            annotator=self.user,
-            completion_id=completion,
-            prefix=values["prefix"],
-        )
-        return Response(ContinuationSerializer(written).data, status=201)
+
+
+# The final pass: suggestions after one's own judgment, and the decisions on them.
+
+
+class SuggestionSerializer(serializers.Serializer[Any]):
+    """A suggestion of a model. Its kind decides which fields are set. It may be wrong on purpose."""
+
+    id = fields.integer()
+    kind = fields.choice(SuggestionKind.choices)
+    answer = fields.text("Which answer: its name in the assignment.", allow_null=True)
+    category = fields.text("The category's key.", allow_null=True)
+    start = fields.integer("In code points.", allow_null=True)
+    end = fields.integer(allow_null=True)
+    quote = fields.text()
+    severity = fields.integer(allow_null=True)
+    text = fields.text()
+    verdict = fields.choice(Verdict.choices, allow_null=True)
+    ranks = serializers.DictField(child=fields.integer())
+    confidence = fields.number(allow_null=True)
+
+
+class FinalPassSerializer(serializers.Serializer[Any]):
+    """The suggestions for a submitted assignment, while they wait for decisions."""
+
+    open = fields.flag("Whether a final pass is expected.")
+    suggestions = SuggestionSerializer(many=True)
+
+
+class SuggestionDecisionSerializer(serializers.Serializer[Any]):
+    """A decision on one suggestion."""
+
+    suggestion = fields.key()
+    decision = fields.choice(SuggestionDecision.choices)
+    seconds = fields.number("Time it took.", allow_null=True, default=None, least=0, most=1e9)
+
+
+class NewFinalPassSerializer(serializers.Serializer[Any]):
+    """A judgment with a decision on every suggestion."""
+
+    judgment = NewJudgmentSerializer()
+    decisions = fields.several(SuggestionDecisionSerializer(), most=1000)
+    applied = fields.flag(
+        "Whether the judgment contains the accepted suggestions; else they are added.", default=False
+    )
+
+
+class FinishedSerializer(serializers.Serializer[Any]):
+    """The stored final pass."""
+
+    judgment = JudgmentSerializer()
+    planted = fields.several(
+        fields.integer(), "Suggestions that were wrong on purpose, where the project tells them."
+    )
+
+
+@assignment.get("suggestions/", returns=FinalPassSerializer)
+def assignments_suggestions(view: LabellingView, assignment: Assignment) -> Values:
+    """Read the suggestions of an assignment after its first judgment."""
+    reveal = open_reveal_of(assignment) if view.project.has_help else None
+    rows = suggestions_for(reveal.assignment.comparison) if reveal else []
+    shown = [_shown(row, reveal.assignment) for row in rows] if reveal else []
+    return {"open": reveal is not None, "suggestions": shown}
+
+
+@assignment.post(
+    "suggestions/",
+    takes=NewFinalPassSerializer,
+    schema={"parameters": [IDEMPOTENCY_KEY], "responses": {201: FinishedSerializer}},
+)
+def assignments_finish(view: LabellingView, assignment: Assignment, values: Values) -> Response:
+    """Submit the final pass with a decision on every suggestion, completely or not at all. 404 where the
+    assignment has no suggestions."""
+    key = key_of(view.request)
+    reveal = HelpReveal.objects.filter(assignment=assignment, arm="helped").first()
+    if reveal is None:
+        raise Http404
+    reveal.assignment = assignment
+    judgment = finish_help(
+        reveal=reveal,
+        annotator=view.user,
+        answer=answer_of(values["judgment"], assignment),
+        decisions=[
+            DecisionInput(
+                suggestion_id=decision["suggestion"],
+                decision=decision["decision"],
+                seconds=decision["seconds"],
+            )
+            for decision in values["decisions"]
+        ],
+        idempotency_key=key,
+        guideline=guideline_of(view.project, values["judgment"]["guideline"]),
+        rubric=rubric_of(view.project, values["judgment"]["rubric"]),
+        is_applied=values["applied"],
+    )
+    written = judgments_with_parts(Judgment.objects.filter(pk=judgment.pk)).get()
+    return Response(
+        {
+            "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
+            "planted": [suggestion.pk for suggestion, _decision in planted_suggestions(reveal)],
+        },
+        status=201,
+    )
+
+
+def _shown(row: Suggestion, assignment: Assignment) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "kind": row.kind,
+        "answer": candidate_token(assignment, row.completion_id) if row.completion_id else None,
+        "category": row.category.key if row.category else None,
+        "start": row.start,
+        "end": row.end,
+        "quote": row.quote,
+        "severity": row.severity,
+        "text": row.text,
+        "verdict": row.verdict or None,
+        "ranks": {candidate_token(assignment, pk): rank for pk, rank in ranks_of(row).items()},
+        "confidence": row.confidence,
+    }

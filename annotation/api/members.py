@@ -15,7 +15,7 @@ from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Invitation, Membership, User
-from annotation.models.allocation import LONGEST_GROUP, LONGEST_SKILL, MOST_SKILLS
+from annotation.models.people import LONGEST_GROUP, LONGEST_SKILL, MOST_SKILLS
 from annotation.services.projects.invitations import (
     ALLOTMENT,
     MOST_DAYS,

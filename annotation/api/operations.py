@@ -36,6 +36,7 @@ from annotation.api.base import (
     SAFE,
     ApiView,
     Cursor,
+    FileView,
     Filters,
     ListView,
     NoFilters,
@@ -43,7 +44,6 @@ from annotation.api.base import (
     read_body,
     read_filters,
 )
-from annotation.api.downloads import FileView
 from annotation.choices import Role, TokenScope
 
 PROJECT = "projects/<slug:slug>/"

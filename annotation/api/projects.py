@@ -4,16 +4,31 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from django.db import transaction
+from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
 
 from annotation.api import fields
-from annotation.api.base import ApiView, ProjectView
-from annotation.api.operations import PROJECT, Resource, Values
+from annotation.api.base import ApiView, Filters, ProjectView
+from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale, Role, TokenScope
-from annotation.models import Category, Criterion, Guideline, Project, User
-from annotation.models.allocation import ALL, LONGEST_SKILL, LONGEST_TAG
+from annotation.errors import Refusal
+from annotation.models import (
+    AuditEntry,
+    Category,
+    Criterion,
+    Guideline,
+    Project,
+    Rubric,
+    RubricCriterion,
+    RubricVersion,
+    User,
+)
+from annotation.models.people import ALL, LONGEST_SKILL, LONGEST_TAG
+from annotation.models.projects import QUESTIONS
 from annotation.selectors import access
+from annotation.selectors.rubrics import rubrics_of
 from annotation.services.projects.projects import (
     acknowledge_guideline,
     archive_project,
@@ -27,15 +42,19 @@ from annotation.services.projects.questions import (
     set_category,
     set_criterion,
 )
+from annotation.services.projects.rubrics import (
+    MOST_CHARACTERS,
+    MOST_CRITERIA,
+    MOST_WEIGHT,
+    RubricCriterionInput,
+    ask_rubric,
+    publish_rubric,
+    save_rubric,
+)
 from annotation.services.projects.templates import TEMPLATES, create_from_template
 
-_QUESTIONS = (
-    *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-    *("ask_step_labels", "ask_correction"),
-    *("ask_critique", "ask_comment", "ask_demonstration"),
-)
 _SETTINGS = (
-    *("name", "description", *_QUESTIONS, "rate_side_by_side", "show_context"),
+    *("name", "description", *QUESTIONS, "rate_side_by_side", "show_context"),
     *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit", "hourly_wage"),
     *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
@@ -55,7 +74,7 @@ class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
 
-@fields.of(Project, "slug name description role", *_QUESTIONS, "created_at archived_at")
+@fields.of(Project, "slug name description role", *QUESTIONS, "created_at archived_at")
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
 
@@ -321,3 +340,164 @@ def criteria_set(view: ProjectView, values: Values, key: str) -> Criterion:
 def criteria_delete(view: ProjectView, criterion: Criterion) -> None:
     """Delete a criterion without ratings."""
     delete_question(question=criterion, deleted_by=view.user)
+
+
+# Rubrics of a project: their versions, and which of them is in use.
+
+
+@fields.of(RubricCriterion, "key name text levels scale weight")
+class RubricCriterionSerializer(serializers.ModelSerializer[RubricCriterion]):
+    """A weighted criterion of a rubric version."""
+
+
+@fields.of(RubricVersion, "id number created_at criteria")
+class RubricVersionSerializer(serializers.ModelSerializer[RubricVersion]):
+    """A version of a rubric. It never changes."""
+
+    criteria = RubricCriterionSerializer(many=True)
+
+
+@fields.of(Rubric, "id name published is_asked created_at")
+class RubricSerializer(serializers.ModelSerializer[Rubric]):
+    """A rubric and its state."""
+
+    published = fields.integer(
+        "Number of the version in use.", source="published.number", allow_null=True, default=None
+    )
+
+
+@fields.more("versions")
+class WholeRubricSerializer(RubricSerializer):
+    """A rubric with all its versions, newest first."""
+
+    versions = RubricVersionSerializer(many=True)
+
+
+class NewRubricCriterionSerializer(serializers.Serializer[Any]):
+    """A criterion to save."""
+
+    name = fields.text(most=80)
+    text = fields.text(default="", most=MOST_CHARACTERS)
+    levels = fields.text(default="", most=MOST_CHARACTERS)
+    scale = fields.choice(RatingScale.choices, "thumbs: no or yes.", default=RatingScale.FIVE)
+    weight = fields.number(default=1.0, most=MOST_WEIGHT)
+
+
+class NewRubricSerializer(serializers.Serializer[Any]):
+    """The content of a version."""
+
+    name = fields.text(most=80)
+    criteria = fields.several(NewRubricCriterionSerializer(), least=1, most=MOST_CRITERIA)
+
+
+class RubricUseSerializer(serializers.Serializer[Any]):
+    """The use of a rubric. What is not sent stays."""
+
+    published = fields.integer(
+        "Number of the version to publish.", required=False, least=1, most=fields.LARGEST_INTEGER
+    )
+    is_asked = fields.flag("Whether annotators rate by it.", required=False)
+
+
+rubrics = Resource(
+    ProjectView, f"{PROJECT}rubrics/", tag="projects", rows=lambda view: rubrics_of(view.project)
+)
+rubric = rubrics.item(
+    "<int:pk>/", rows=lambda view: rubrics_of(view.project).prefetch_related("versions__criteria")
+)
+
+rubrics.add_list("rubrics_list", RubricSerializer, "List the rubrics of a project.")
+rubric.add_read("rubrics_read", WholeRubricSerializer, "Read a rubric with all its versions.")
+
+
+@rubrics.post(takes=NewRubricSerializer, returns=WholeRubricSerializer, status=201)
+def rubrics_create(view: ProjectView, values: Values) -> Rubric:
+    """Create a rubric. Nothing uses it before a version is published."""
+    return _save(view, values, None)
+
+
+@rubric.put(takes=NewRubricSerializer, returns=WholeRubricSerializer)
+def rubrics_save(view: ProjectView, rubric: Rubric, values: Values) -> Rubric:
+    """Save a new version of a rubric. Without a difference, nothing is saved."""
+    _save(view, values, rubric)
+    return rubrics_of(view.project).get(pk=rubric.pk)
+
+
+@rubric.patch(takes=RubricUseSerializer, returns=WholeRubricSerializer)
+@transaction.atomic
+def rubrics_use(view: ProjectView, rubric: Rubric, values: Values) -> Rubric:
+    """Publish a version, and choose whether annotators rate by it."""
+    if "published" in values:
+        version = rubric.versions.filter(number=values["published"]).first()
+        if version is None:
+            raise Refusal("unknown_rubric_version", _("The rubric has no such version."), field="published")
+        publish_rubric(version=version, published_by=view.user)
+    if "is_asked" in values:
+        ask_rubric(rubric=rubric, is_asked=values["is_asked"], by=view.user)
+    return rubrics_of(view.project).get(pk=rubric.pk)
+
+
+def _save(view: ProjectView, values: Values, rubric: Rubric | None) -> Rubric:
+    criteria = [RubricCriterionInput(**row) for row in values["criteria"]]
+    version = save_rubric(
+        project=view.project, name=values["name"], criteria=criteria, saved_by=view.user, rubric=rubric
+    )
+    return version.rubric
+
+
+# The audit log: of one project for its managers, of everything for superusers.
+
+
+@fields.of(AuditEntry, "id created_at actor action subject details")
+class AuditSerializer(serializers.ModelSerializer[AuditEntry]):
+    """An entry of the audit log."""
+
+    actor = fields.text("Empty where Rondo did it by itself.", source="actor.username", default="")
+    details = serializers.DictField()
+
+
+@fields.more("project")
+class AnyAuditSerializer(AuditSerializer):
+    """An entry of the audit log with its project."""
+
+    project = serializers.SlugField(source="project.slug", default=None, allow_null=True)
+
+
+class AuditFilters(Filters):
+    """Filters of the audit log."""
+
+    action = fields.text("What was done, as `round.start`.", required=False)
+    actor = fields.text("A username.", source="actor__username", required=False)
+    subject = fields.text("Part of what it was done to.", source="subject__icontains", required=False)
+    since = fields.time("At this time or later.", source="created_at__gte", required=False)
+    until = fields.time("Before this time.", source="created_at__lt", required=False)
+
+
+class AnyAuditFilters(AuditFilters):
+    """Filters of the whole audit log."""
+
+    project = serializers.SlugField(source="project__slug", required=False)
+
+
+log = Resource(
+    ProjectView,
+    f"{PROJECT}audit/",
+    tag="projects",
+    rows=lambda view: AuditEntry.objects.filter(project=view.project).select_related("actor"),
+)
+whole_log = Resource(
+    ApiView,
+    "audit/",
+    tag="operations",
+    rows=lambda _view: AuditEntry.objects.select_related("project", "actor"),
+)
+log.add_list(
+    "audit_list", AuditSerializer, "List the project's audit log, newest first.", filters=AuditFilters
+)
+whole_log.add_list(
+    "audit_list_all",
+    AnyAuditSerializer,
+    "List the audit log of all projects and of Rondo itself, newest first. For superusers.",
+    filters=AnyAuditFilters,
+    requires=superusers,
+)

@@ -22,10 +22,8 @@ from annotation.models import Comparison, Completion, GoldAnswer, Review, User, 
 from annotation.selectors.comparison import completion_ids_by_name, name_of
 from annotation.selectors.comparisons import comparisons_behind
 from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
-from annotation.services.quality.agreement import request_report
-from annotation.services.quality.gold import mark_as_gold
-from annotation.services.quality.reviews import decide_review, may_review
-from annotation.services.texts.quarantine import decide_withholding
+from annotation.services.quality import decide_review, mark_as_gold, may_review, request_report
+from annotation.services.texts import decide_withholding
 from annotation.statistics.cached import items_of, report_without_waiting
 from annotation.statistics.report import Report
 

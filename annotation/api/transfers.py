@@ -12,8 +12,7 @@ from rest_framework import serializers
 from rest_framework.parsers import MultiPartParser
 
 from annotation.api import fields
-from annotation.api.base import ApiView, Filters, ProjectView, storable
-from annotation.api.downloads import attachment
+from annotation.api.base import ApiView, Filters, ProjectView, attachment, storable
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import ImportState, Split
 from annotation.exchange.file_exports import (
@@ -30,7 +29,6 @@ from annotation.exchange.file_exports import (
 )
 from annotation.exchange.formats.columns import MANY, TARGETS
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import (
     CHECKED_ROWS,
     SHOWN_ROWS,
@@ -40,6 +38,7 @@ from annotation.exchange.uploads import (
     discard_upload,
     preview_of,
     receive_upload,
+    request_undo,
     start_import,
 )
 from annotation.models import FileImport

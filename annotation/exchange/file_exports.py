@@ -22,7 +22,7 @@ from annotation.errors import Refusal
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rondo_csv import header, safe
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, Writer, step_granularity
-from annotation.exchange.occurrences import Occurrences
+from annotation.exchange.item_imports import Occurrences
 from annotation.exchange.records import as_line, records
 from annotation.models import Judgment, MissingInfo, Project, SpanFlag, User
 from annotation.selectors import access

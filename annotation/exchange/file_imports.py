@@ -27,11 +27,10 @@ from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answe
 from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, data_files, read_rows
 from annotation.exchange.formats.trl import CORRECT_STEP
-from annotation.exchange.item_imports import BATCH, ImportScene, ItemCounts, ItemImport, Numbered
-from annotation.exchange.occurrences import Occurrences
+from annotation.exchange.item_imports import BATCH, ImportScene, ItemCounts, ItemImport, Numbered, Occurrences
 from annotation.models import Category, Criterion, FileImport, Project, User, bulk
 from annotation.services.assignments.acquisition import score_open_comparisons
-from annotation.services.jobs.claims import release, worker_name, write
+from annotation.services.jobs import release, worker_name, write
 
 # The categories and criteria that a file names: found in the project, or made with it.
 

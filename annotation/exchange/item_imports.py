@@ -6,10 +6,12 @@ it is cut off: what is there already is found by its key and stays as it is.
 
 import hashlib
 import json
+import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from types import TracebackType
 from typing import Any
 
 from django.contrib.auth.hashers import make_password
@@ -26,7 +28,6 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     ImportedTurn,
 )
-from annotation.exchange.occurrences import Occurrences
 from annotation.exchange.prompts import Placed, add_prompts, create_tasks, store_completions
 from annotation.models import (
     Assignment,
@@ -39,12 +40,47 @@ from annotation.models import (
     User,
     bulk,
 )
-from annotation.record.judgment import JudgmentRecord
+from annotation.record.judgment import COLUMNS, JudgmentRecord
 from annotation.selectors import access
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
-from annotation.services.quality.agreement import record_agreement
-from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
+from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
+from annotation.services.quality import record_agreement
+from annotation.services.texts import NewComparison, completion_set, write_comparisons
+
+# Counting more things than fit into memory: in a private file of SQLite's, gone when it is closed.
+
+
+class Occurrences:
+    """Counts of the occurrences of many digests. Memory stays the same however many they are."""
+
+    def __init__(self) -> None:
+        # An empty name is a temporary database on disk, with a few megabytes of it in memory.
+        self._database = sqlite3.connect("", isolation_level=None)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute("CREATE TABLE seen (digest BLOB PRIMARY KEY, times INTEGER) WITHOUT ROWID")
+        self._database.execute("BEGIN")
+
+    def __enter__(self) -> "Occurrences":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._database.close()
+
+    def count(self, digest: bytes) -> int:
+        """Return the number of occurrences of this digest, this one included."""
+        return int(
+            self._database.execute(
+                "INSERT INTO seen VALUES (?, 1) ON CONFLICT (digest) DO UPDATE SET times = times + 1 "
+                "RETURNING times",
+                (digest,),
+            ).fetchone()[0]
+        )
+
+
+# ── Item imports ──
 
 BATCH = 2_000
 _KEYS = uuid.UUID("a6c1d8f0-96b0-5d3c-8b53-5b1f0e7a2c64")
@@ -297,7 +333,7 @@ class _Places:
         if row is None or parts:
             return False
         ranks = {ranked.completion_id: ranked.rank for ranked in row.ranks.all()}
-        return bool(said == (row.verdict, row.strength, row.comment, ranks))
+        return bool(said == (*_column_content(row), ranks))
 
     @property
     def judged_by_several(self) -> set[int]:
@@ -342,8 +378,12 @@ def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> tuple[Any, ...]:
         *(tuple(ids), judgment.spans, judgment.missing, judgment.corrections, judgment.ratings),
         *(judgment.critiques, judgment.step_labels, judgment.demonstration),
     )
-    said = (judgment.verdict, judgment.strength, judgment.comment, ranks)
-    return said, parts if judgment.has_details else ()
+    return (*_column_content(judgment), ranks), parts if judgment.has_details else ()
+
+
+def _column_content(judgment: Judgment | ImportedJudgment) -> tuple[Any, ...]:
+    """What the columns of a judgment say, however long it took."""
+    return tuple(getattr(judgment, name) for name in COLUMNS if name != "active_seconds")
 
 
 def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
@@ -353,12 +393,10 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
     """
     ranks = [judgment.ranks.get(str(place), NOT_ORDERED) for place in range(answers)]
     return _filled(
-        verdict=judgment.verdict,
+        **judgment.columns,
         ranks=ranks if judgment.ranks else None,
         annotator=judgment.annotator,
         is_machine=judgment.is_machine,
-        strength=judgment.strength,
-        comment=judgment.comment,
         spans=[
             {
                 **_place(span, category=span.category, start=span.start, end=span.end),
@@ -401,7 +439,6 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
         critiques=[[int(critique.completion), critique.text] for critique in judgment.critiques],
         step_labels=[_place(label, step=label.step, label=label.label) for label in judgment.step_labels],
         demonstration=judgment.demonstration,
-        active_seconds=judgment.active_seconds,
         created_at=judgment.created_at,
         display_order=judgment.display_order,
         more=judgment.more,
@@ -440,14 +477,12 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
     bulk.insert(
         Judgment,
         [
-            *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", "verdict", "strength"),
-            *("comment", "active_seconds", "idempotency_key", "supersedes_id", "imported_from", "created_at"),
-            "blind",
+            *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", *COLUMNS),
+            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind"),
         ],
         (
             (
-                *(pk, assignment, row.comparison, row.annotator, None, str(row.judgment.verdict)),
-                *(row.judgment.strength, row.judgment.comment, row.judgment.active_seconds),
+                *(pk, assignment, row.comparison, row.annotator, None, *row.judgment.columns.values()),
                 *(bulk.uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
                 row.judgment.more.get("blind") is not False,
             )
@@ -469,7 +504,7 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
             )
             for pk, assignment, row in zip(judgments, assignments, accepted, strict=True)
         ],
-        Keys(categories=scene.categories, criteria=scene.criteria),
+        PartKeys(categories=scene.categories, criteria=scene.criteria),
     )
 
 

@@ -25,9 +25,17 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.services import audit
 from annotation.services.assignments.acquisition import score_open_comparisons
-from annotation.services.texts.comparisons import NewComparison, completion_set, write_comparisons
-from annotation.services.texts.completions import assign_splits, find_or_add_prompt, overlap_of, write_steps
-from annotation.services.texts.quarantine import asked_in, first_naming
+from annotation.services.texts import (
+    NewComparison,
+    asked_in,
+    assign_splits,
+    completion_set,
+    find_or_add_prompt,
+    first_naming,
+    overlap_of,
+    write_comparisons,
+    write_steps,
+)
 from annotation.text.identity import content_hash, opening_hash, text_hash
 
 LISTED_ERRORS = 50

@@ -1,14 +1,20 @@
-"""A labelling page, read into the answer that the service takes."""
+"""A labelling page, read into the judgment that the service takes.
+
+A page knows candidates by token, categories and criteria by key. `Entered` is what stands in the
+form's fields, right or wrong, so that a refused form comes back as it was sent.
+"""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db.models import BigIntegerField
 from django.http import QueryDict
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -32,6 +38,7 @@ from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.judgments.checks import Incomplete
+from annotation.services.suggestions import DecisionInput
 from annotation.text.edits import applied, is_faithful, retyped, usual_line_break, with_own_line_breaks
 
 # Rewrites as the script of the labelling page writes them, and as the page gives them back.
@@ -296,19 +303,23 @@ def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
 
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")
-# Where a service's refusal is shown on the page.
-_SHOWN_AT = {
-    "verdict": "choice",
-    "ranks": "choice",
-    "strength": "choice",
-    **{
-        name: name
-        for name in (
-            *("span_flags", "missing_info", "step_labels", "ratings", "corrections"),
-            *("critiques", "demonstration", "comment", "suggestions"),
-        )
-    },
+_PARTS: dict[str, tuple[str | Promise, str]] = {
+    "choice": (gettext_lazy("Preference"), "#verdict"),
+    "span_flags": (gettext_lazy("Spans"), ""),
+    "missing_info": (gettext_lazy("Missing info"), ""),
+    "suggestions": (gettext_lazy("Suggestions"), "#help"),
+    "step_labels": (gettext_lazy("Step labels"), ""),
+    "ratings": (gettext_lazy("Ratings"), ""),
+    "corrections": (gettext_lazy("Edited text"), ""),
+    "critiques": (gettext_lazy("Critique"), ""),
+    "demonstration": (gettext_lazy("Your own response"), "#demonstration"),
+    "comment": (gettext_lazy("Comment"), "#comment"),
+    "active_seconds": (gettext_lazy("Active time"), ""),
+    "guideline": (gettext_lazy("Guidelines"), ""),
 }
+"""Title of each part of the page, and its place, for refusals."""
+# Where a service's refusal is shown on the page, if not at its own field.
+_SHOWN_AT = {"verdict": "choice", "ranks": "choice", "strength": "choice"}
 
 
 class JudgmentForm(forms.Form):
@@ -359,7 +370,15 @@ class JudgmentForm(forms.Form):
 
     def add_refusal(self, refusal: Refusal) -> None:
         """Show what a service refused, at the part of the page that it is about."""
-        self.add_error(_SHOWN_AT.get(refusal.field or ""), refusal.message)
+        field = _SHOWN_AT.get(refusal.field or "", refusal.field or "")
+        self.add_error(field if field in _PARTS else None, refusal.message)
+
+    @property
+    def refused_parts(self) -> Iterator[tuple[str | Promise, str, str]]:
+        """Yield title, place and error of each refused part, in the order of the page."""
+        for name, (title, place) in _PARTS.items():
+            for error in self.errors.get(name, ()):
+                yield title, place, str(error)
 
     def clean_choice(self) -> tuple[str, dict[str, int], int | None]:
         """Verdict, ranks by completion id, strength."""
@@ -572,3 +591,46 @@ class FlagForm(forms.Form):
 
     reason = forms.CharField(max_length=200, error_messages={"required": gettext_lazy("Choose a reason.")})
     details = forms.CharField(required=False, max_length=2000)
+
+
+# Decisions on suggestions, as a final pass sends them.
+
+PREFIX = "suggestion-"
+TIMES = "suggestion_times"
+"""Field in which the script writes: suggestion → [seconds, time of the decision in milliseconds]."""
+
+
+def decisions_in(sent: QueryDict) -> list[DecisionInput]:
+    """Return the decisions of a page. Their times are missing without JavaScript."""
+    times = _times(sent.get(TIMES, ""))
+    decisions = []
+    for name, value in sent.items():
+        pk = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and pk.isdecimal() and len(pk) < 19:
+            seconds, at = times.get(pk, (None, None))
+            decisions.append(
+                DecisionInput(suggestion_id=int(pk), decision=str(value), seconds=seconds, decided_at=at)
+            )
+    return decisions
+
+
+def decided_in(fields: Mapping[str, Any]) -> dict[int, str]:
+    """Return the decisions of a draft or a form that was refused, by suggestion."""
+    decisions = {}
+    for name, value in fields.items():
+        pk = name.removeprefix(PREFIX)
+        if name.startswith(PREFIX) and pk.isdecimal():
+            decisions[int(pk)] = value[-1] if isinstance(value, list) and value else str(value)
+    return decisions
+
+
+def _times(text: str) -> dict[str, tuple[float, datetime]]:
+    """Read the times of a script. What is none is left out: it must not cost an annotation."""
+    try:
+        times = json.loads(text or "{}")
+        return {
+            str(pk): (float(seconds), datetime.fromtimestamp(float(at) / 1000, tz=UTC))
+            for pk, (seconds, at) in times.items()
+        }
+    except (ValueError, TypeError, AttributeError, OverflowError, OSError):
+        return {}

@@ -4,7 +4,7 @@ Its name comes after that of 0001_initial: Django takes the first of an app by n
 of its apps depend on, also where those before are applied one by one.
 """
 
-import annotation.models.allocation
+import annotation.models.people
 import annotation.models.work
 import django.contrib.auth.models
 import django.contrib.auth.validators
@@ -75,7 +75,7 @@ class Migration(migrations.Migration):
                     ('qualification_pass_share', models.FloatField(blank=True, help_text='Share of the qualification set that must be right before real work; empty asks for none.', null=True, validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
                     ('acquisition', models.CharField(choices=[('age', 'the oldest'), ('random', 'random'), ('uncertainty', 'where the reward model is least certain'), ('disagreement', 'where reward heads disagree most'), ('d_optimal', 'D-optimal for the Bradley-Terry model'), ('head_uncertainty', 'least certain outcome, learned after every few annotations'), ('bald', 'most information about the reward (BALD), learned after every few annotations'), ('head_d_optimal', 'D-optimal for the reward, learned after every few annotations'), ('targeted', 'least variance over all comparisons, learned after every few annotations'), ('delta_ucb', 'widest gap in quality (DeltaUCB), learned after every few annotations'), ('thompson', 'best against worst by chance (Thompson), learned after every few annotations')], default='age', help_text='Which open comparison comes first, among those of the newest round and highest priority.', max_length=20)),
                     ('control_share', models.FloatField(default=0.1, help_text='Share of assignments drawn at random beside a strategy, so that its gain can be measured.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
-                    ('allocation', models.JSONField(blank=True, default=list, help_text='Who gets what: comparisons of prompts with the tag of a rule go only to members who have its skill.', validators=[annotation.models.allocation.check_allocation])),
+                    ('allocation', models.JSONField(blank=True, default=list, help_text='Who gets what: comparisons of prompts with the tag of a rule go only to members who have its skill.', validators=[annotation.models.people.check_allocation])),
                     ('review_disagreements', models.BooleanField(default=False, help_text='Send comparisons on which annotators disagree to reviewers.')),
                     ('review_random_share', models.FloatField(default=0.0, help_text='Share of judged comparisons that reviewers see anyway.', validators=[django.core.validators.MinValueValidator(0.0), django.core.validators.MaxValueValidator(1.0)])),
                     ('ask_verdict', models.BooleanField(default=True, help_text='Ask which answer is better: of two, or the order of more.')),
@@ -143,7 +143,7 @@ class Migration(migrations.Migration):
                     ('qualified_at', models.DateTimeField(blank=True, help_text='When they passed the qualification set, or were let in without.', null=True)),
                     ('daily_limit', models.PositiveIntegerField(blank=True, help_text="How many comparisons this person may submit a day; empty for the project's limit.", null=True, validators=[django.core.validators.MinValueValidator(1)])),
                     ('total_limit', models.PositiveIntegerField(blank=True, help_text='How many comparisons this person may submit in all; empty for no limit.', null=True, validators=[django.core.validators.MinValueValidator(1)])),
-                    ('skills', models.JSONField(blank=True, default=list, help_text="What this person can judge, such as languages, in the words of the project's rules.", validators=[annotation.models.allocation.check_skills])),
+                    ('skills', models.JSONField(blank=True, default=list, help_text="What this person can judge, such as languages, in the words of the project's rules.", validators=[annotation.models.people.check_skills])),
                     ('joined_at', models.DateTimeField(auto_now_add=True)),
                 ],
                 options={

@@ -1,4 +1,4 @@
-"""Fill the agreement of comparisons that were judged before it was kept (annotation/services/quality/agreement.py)."""
+"""Fill the agreement of comparisons that were judged before it was kept (annotation/services/quality.py)."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator

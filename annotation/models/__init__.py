@@ -2,18 +2,24 @@
 
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
+from annotation.models.jobs import FileImport
 from annotation.models.judgments import (
     Continuation,
     Correction,
     CorrectionEdit,
     Critique,
+    DecidedSuggestion,
     Demonstration,
+    HelpReveal,
+    HelpSettings,
     Judgment,
     MissingInfo,
     RankedCompletion,
     Rating,
     Review,
     SpanFlag,
+    Suggestion,
+    SuggestionSet,
 )
 from annotation.models.people import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
 from annotation.models.projects import (
@@ -26,13 +32,6 @@ from annotation.models.projects import (
     RubricScore,
     RubricVersion,
 )
-from annotation.models.suggestions import (
-    DecidedSuggestion,
-    HelpReveal,
-    HelpSettings,
-    Suggestion,
-    SuggestionSet,
-)
 from annotation.models.texts import (
     AcquisitionFigures,
     Completion,
@@ -43,7 +42,6 @@ from annotation.models.texts import (
     Prompt,
     TraceStep,
 )
-from annotation.models.transfers import FileImport
 from annotation.models.webhooks import WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 from annotation.models.work import (
     AnnotatorTally,

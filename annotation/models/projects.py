@@ -19,7 +19,7 @@ from annotation.choices import (
     Polarity,
     RatingScale,
 )
-from annotation.models.allocation import check_allocation
+from annotation.models.people import check_allocation
 from annotation.models.written_once import WrittenOnce
 
 if TYPE_CHECKING:
@@ -122,12 +122,12 @@ class Project(models.Model):
     ask_missing_info = models.BooleanField(
         default=True, help_text="Let annotators say what an answer leaves out."
     )
-    ask_correction = models.BooleanField(default=False, help_text="Let annotators edit each answer.")
     ask_step_labels = models.BooleanField(
         default=False,
         db_default=False,
         help_text="Ask of each step of an agent trace or a session whether it is correct.",
     )
+    ask_correction = models.BooleanField(default=False, help_text="Let annotators edit each answer.")
     ask_critique = models.BooleanField(
         default=False, help_text="Ask for a critique of each answer, in words."
     )
@@ -212,6 +212,10 @@ class Project(models.Model):
             raise ValidationError(
                 {"slug": _("The address %(slug)s is Rondo's own. Choose another.") % {"slug": self.slug}}
             )
+
+
+QUESTIONS = tuple(field.name for field in Project._meta.fields if field.name.startswith("ask_"))
+"""Settings that each switch on a part of the labelling screen, in the order of forms and the API."""
 
 
 class Guideline(WrittenOnce):

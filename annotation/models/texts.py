@@ -5,7 +5,7 @@ from django.db.models import F, Q
 
 from annotation.choices import FinishReason, SourceKind, Split, StepKind, StepLabel
 from annotation.models.written_once import WrittenOnce
-from annotation.text.orders import shortened
+from annotation.text.identity import shortened
 from annotation.text.traces import is_agents
 
 

@@ -251,7 +251,7 @@ class AnnotatorTally(models.Model):
     """Progress of one annotator in one project, counted, so that no screen counts it again.
 
     Whoever leases or submits in one person's name changes this row first, with `take_turn`, and so
-    waits for that person's other requests. Written by `annotation.services.assignments.slots` alone.
+    waits for that person's other requests. Written by `annotation.services.assignments.leases` alone.
     """
 
     # No index of its own: the constraint below begins with it.

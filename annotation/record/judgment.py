@@ -19,6 +19,8 @@ Scale = Annotated[str, one_of("five", "seven", "thumbs")]
 StepLabel = Annotated[str, one_of("correct", "wrong", "unnecessary")]
 MOST_SECONDS = 2**31 - 1
 """The most that a database holds."""
+COLUMNS = ("verdict", "strength", "comment", "active_seconds")
+"""Fields that are columns of the judgment's row. The others are rows of their own."""
 
 
 @record
@@ -173,6 +175,11 @@ class JudgmentRecord(JudgmentParts):
     """Given by AI annotators alone."""
     active_seconds: Annotated[CountOrZero, Field(le=MOST_SECONDS)] | None = None
     """Seconds that it took; None where nobody measured them."""
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Return the values of the judgment's row, by field."""
+        return {name: getattr(self, name) for name in COLUMNS}
 
     @property
     def has_details(self) -> bool:

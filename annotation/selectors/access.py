@@ -23,8 +23,8 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.allocation import allotted_to
+from annotation.selectors.allocation import membership_of as membership_of
 from annotation.selectors.configuration import configuration_of
-from annotation.selectors.membership import membership_of as membership_of
 from annotation.selectors.progress import Progress as Progress
 from annotation.selectors.progress import progress_of as progress_of
 

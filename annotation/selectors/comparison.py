@@ -16,8 +16,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from annotation.agreement.readings import Units, by_comparison, pair_units
-from annotation.agreement.records import decides_a_pair, unordered_among
+from annotation.agreement.records import Units, by_comparison, decides_a_pair, pair_units, unordered_among
 from annotation.choices import SCALE_VALUES, FinishReason, Purpose, RatingScale, StepLabel, Verdict
 from annotation.models import (
     Assignment,
@@ -36,8 +35,8 @@ from annotation.models import (
 from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
-from annotation.text.edits import Piece, pieces
-from annotation.text.orders import in_order, with_rest
+from annotation.text.edits import DiffPiece, pieces
+from annotation.text.identity import in_order, with_rest
 from annotation.text.rendering import Mark, render_answer, render_markdown, with_marks
 from annotation.text.step_markup import ShownStep
 
@@ -105,7 +104,7 @@ class Remark:
     category: str = ""
     """The key of the category, for its colour."""
     severity: int | None = None
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[DiffPiece] = ()
     """Of a correction: the difference from the response."""
 
 
@@ -365,7 +364,7 @@ class ShownResponse:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
+class AnnotatorColumn:
     """The responses as one annotator saw them, in their order."""
 
     judgment: ShownJudgment
@@ -400,11 +399,11 @@ def with_everybody(
     )
 
 
-def column_of(shown: ShownJudgment, completions: Sequence[Completion], traces: Traces) -> Column:
+def column_of(shown: ShownJudgment, completions: Sequence[Completion], traces: Traces) -> AnnotatorColumn:
     """Return the responses in the order in which the annotator of a judgment saw them."""
     by_pk = {completion.pk: completion for completion in completions}
     seen = [_as_seen(shown, by_pk[pk], traces) for pk in shown.order if pk in by_pk]
-    return Column(judgment=shown, responses=seen)
+    return AnnotatorColumn(judgment=shown, responses=seen)
 
 
 def _as_seen(shown: ShownJudgment, completion: Completion, traces: Traces) -> ShownResponse:
@@ -536,7 +535,7 @@ TOGETHER, SIDE_BY_SIDE = "together", "side"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class View:
+class ResponseView:
     """One way to look at the responses: an entry of the switch."""
 
     key: str
@@ -545,7 +544,7 @@ class View:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Thread:
+class JudgmentVersions:
     """Judgments of one annotator in one assignment: the current one and earlier versions of it."""
 
     key: str
@@ -605,7 +604,7 @@ class ComparisonPage:
         return [ShownJudgment(row, self.numbers, names[row.assignment_id]) for row in rows]
 
     @cached_property
-    def threads(self) -> list[Thread]:
+    def threads(self) -> list[JudgmentVersions]:
         """The judgments by assignment."""
         by_assignment: dict[int, list[ShownJudgment]] = {}
         for shown in self.judgments:
@@ -619,7 +618,7 @@ class ComparisonPage:
                 (version for version in reversed(versions) if not version.superseded), versions[-1]
             )
             threads.append(
-                Thread(
+                JudgmentVersions(
                     key=key if keys[key] == 1 else f"{key}-{keys[key]}",
                     shown=current,
                     earlier=[version for version in reversed(versions) if version is not current],
@@ -635,14 +634,14 @@ class ComparisonPage:
         return self._view if self._view in known else TOGETHER
 
     @property
-    def views(self) -> list[View]:
+    def views(self) -> list[ResponseView]:
         """The entries of the switch; none where nobody has judged."""
         entries = [(TOGETHER, _("Everybody"))]
         entries += [(thread.key, _with_repetition(thread.shown)) for thread in self.threads]
         if len(self.threads) > 1:
             entries.append((SIDE_BY_SIDE, _("Side by side")))
         return [
-            View(key=key, label=label, current=key == self.view)
+            ResponseView(key=key, label=label, current=key == self.view)
             for key, label in (entries if self.threads else ())
         ]
 
@@ -671,7 +670,7 @@ class ComparisonPage:
         ]
 
     @cached_property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[AnnotatorColumn]:
         """The responses as the chosen annotator saw them, or each of them; none together."""
         return [
             column_of(thread.shown, self.completions, self.traces)

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from django.db.models import BigIntegerField, Count, Exists, F, Max, OuterRef, Q, QuerySet
 from django.db.models.functions import Cast
 
-from annotation.agreement import readings
-from annotation.agreement.readings import circles_among
-from annotation.agreement.records import Judged, Selection
+from annotation.agreement import records
+from annotation.agreement.records import Judged, Selection, circles_among
 from annotation.choices import Purpose, Shown
 from annotation.models import (
     Assignment,
@@ -88,14 +87,14 @@ def _of_two(project: Project, selection: Selection, *, differ: bool) -> Iterable
     both = Exists(judgments.filter(annotator=first)) & Exists(judgments.filter(annotator=second))
     narrowed = Q(both, annotator__in=(first, second))
     judged = judged_in(project, selection.rounds, narrowed=narrowed)
-    for pk, item in readings.together(judged, selection).items():
+    for pk, item in records.together(judged, selection).items():
         if disagree(item) == differ:
             yield pk
 
 
 def disagree(item: Sequence[Judged]) -> bool | None:
     """Return True where annotators differ on a pair; None where nobody shares one."""
-    shared = [set(unit.values()) for unit in readings.pair_units(item) if len(unit) > 1]
+    shared = [set(unit.values()) for unit in records.pair_units(item) if len(unit) > 1]
     return any(len(values) > 1 for values in shared) if shared else None
 
 
@@ -146,7 +145,7 @@ def _retests(alike: bool) -> Finder:
     def find(judged: Sequence[Judged]) -> Iterable[int]:
         return (
             again.comparison
-            for again, same, pairs in readings.retest_matches(judged)
+            for again, same, pairs in records.retest_matches(judged)
             if pairs and (same == pairs) == alike
         )
 
@@ -159,7 +158,7 @@ def _was_retested() -> Q:
 
 def _circles(judged: Sequence[Judged]) -> Iterable[int]:
     """The comparisons with a pair of a circle."""
-    for preferences in readings.preferences_by_prompt(judged):
+    for preferences in records.preferences_by_prompt(judged):
         circles = circles_among(preferences.wins, preferences.asked_together)
         judgments = {
             judgment

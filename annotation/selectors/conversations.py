@@ -24,7 +24,7 @@ Chat = list[dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Continuation:
+class ContinuedResponse:
     """The response with which a conversation goes on, and its text if the annotator edited it."""
 
     completion: Completion
@@ -89,14 +89,16 @@ def judgment_on(turn: ConversationTurn) -> Judgment | None:
     )
 
 
-def continuation_of(turn: ConversationTurn, *, at_random: bool = False, edited: bool = False) -> Continuation:
+def continuation_of(
+    turn: ConversationTurn, *, at_random: bool = False, edited: bool = False
+) -> ContinuedResponse:
     """Return the response that continues a judged turn: the recorded one, or the one that would now.
 
     at_random: any response. edited: with the annotator's correction of it, if there is one. Among several
     best responses the conversation's seed decides, so that the answer is the same at every call.
     """
     if turn.continued_with is not None:
-        return Continuation(completion=turn.continued_with, edited=turn.continued_text)
+        return ContinuedResponse(completion=turn.continued_with, edited=turn.continued_text)
     assert turn.comparison is not None  # noqa: S101 - only of a turn whose responses are all there
     completions = [
         candidate.completion
@@ -114,7 +116,7 @@ def continuation_of(turn: ConversationTurn, *, at_random: bool = False, edited: 
         if edited and judgment is not None
         else None
     )
-    return Continuation(completion=chosen, edited=correction.text if correction else "")
+    return ContinuedResponse(completion=chosen, edited=correction.text if correction else "")
 
 
 def why_not(project: Project, annotator: User) -> str:

@@ -1,13 +1,14 @@
 """The rows of the database as plain data, in a few queries however many judgments there are."""
 
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Length
 
-from annotation.agreement.records import GoldAnswered, Judged, Rated, Span
+from annotation.agreement.records import GoldAnswered, Judged, JudgedSpan, Rated
 from annotation.choices import Purpose
 from annotation.models import (
     Completion,
@@ -19,7 +20,12 @@ from annotation.models import (
     SpanFlag,
     User,
 )
+from annotation.selectors.allocation import groups_of_annotators
 from annotation.selectors.known_answers import disputes_in, gold_outcome
+
+if TYPE_CHECKING:
+    from annotation.agreement.reliability import Reliability
+
 
 _FEW = 5000
 """Up to so many judgments are named one by one."""
@@ -122,15 +128,15 @@ def _undecided(shown: Sequence[int], imported: dict[str, Any] | None) -> frozens
 
 def spans_in(
     project: Project, rounds: Sequence[int] | None = None, *, category_id: int | None = None
-) -> dict[tuple[int, int], list[Span]]:
+) -> dict[tuple[int, int], list[JudgedSpan]]:
     """Return the spans of current judgments by judgment and completion. One query."""
     rows = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
     if category_id is not None:
         rows = rows.filter(category_id=category_id)
     fields = ("judgment_id", "completion_id", "start", "end", "category_id")
-    spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+    spans: dict[tuple[int, int], list[JudgedSpan]] = defaultdict(list)
     for judgment, completion, start, end, category in rows.order_by("id").values_list(*fields):
-        spans[judgment, completion].append(Span(start, end, category))
+        spans[judgment, completion].append(JudgedSpan(start, end, category))
     return spans
 
 
@@ -194,3 +200,45 @@ def gold_answered_in(project: Project, rounds: Sequence[int] | None = None) -> l
         .order_by("id")
         if not disputes.concerns(judgment.annotator_id, judgment.comparison_id)
     ]
+
+
+# Reliability of a project's annotators, and the weights of their judgments.
+#
+# Snapshots import this in web workers, too, so NumPy and SciPy come with the first call and not before.
+
+
+def project_reliability(
+    judged: Iterable[Judged], groups: Mapping[int, str] = MappingProxyType({})
+) -> "dict[int, Reliability]":
+    """Return η of every annotator, by their id, from their preferences between all pairs in real work.
+
+    groups: group by annotator; η within a group counts where it is higher.
+    """
+    from annotation.agreement.reliability import Preference, reliability_in_groups
+
+    preferences = [
+        Preference(
+            item=judgment.comparison, annotator=judgment.annotator, left=left, right=right, outcome=outcome
+        )
+        for judgment in judged
+        if judgment.is_first_work
+        for left, right, outcome in judgment.outcomes()
+    ]
+    reliabilities = reliability_in_groups(preferences, dict(groups.items()))
+    return {int(str(annotator)): reliability for annotator, reliability in reliabilities.items()}
+
+
+def reliability_weights(project: Project, rounds: Sequence[int] | None = None) -> dict[int, float]:
+    """Return the weight of each annotator's judgments of those rounds (all for None), by id.
+
+    The weight is max(0, 2 η − 1): the share of judgments that carry the texts' quality rather than a
+    tossed coin. 1 for who is never off, 0 for who answers at random or against everyone. Who shared
+    no pair with anyone weighs as a newcomer does, 0.6. Everyone who judged a pair is in it. A group of
+    annotators that is consistent with itself keeps its weight where it disagrees with the majority.
+    """
+    judged = list(judged_in(project, rounds))
+    groups = groups_of_annotators(project, {judgment.annotator for judgment in judged})
+    reliabilities = project_reliability(judged, groups)
+    return {
+        annotator: max(0.0, 2 * reliability.value - 1) for annotator, reliability in reliabilities.items()
+    }

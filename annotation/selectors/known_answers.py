@@ -12,8 +12,8 @@ from django.db.models import Exists, OuterRef
 from annotation.agreement.records import outcome_between
 from annotation.choices import AssignmentState, Purpose, Verdict
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project
-from annotation.selectors.membership import groups_of_annotators
-from annotation.text.orders import with_rest
+from annotation.selectors.allocation import groups_of_annotators
+from annotation.text.identity import with_rest
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class GoldOutcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Feedback:
+class GoldFeedback:
     """Feedback on a gold item, in the letters of the page that the annotator saw."""
 
     right: bool
@@ -78,7 +78,7 @@ def first_judgment(assignment: Assignment) -> Judgment | None:
     return assignment.judgments.filter(supersedes__isnull=True).first()
 
 
-def feedback_for(assignment: Assignment) -> Feedback | None:
+def feedback_for(assignment: Assignment) -> GoldFeedback | None:
     """Return the feedback after a gold item; None for all else, or where the project gives none.
 
     It speaks of the first answer: one that is changed after this feedback proves nothing.
@@ -93,7 +93,7 @@ def feedback_for(assignment: Assignment) -> Feedback | None:
     if judgment is None or known is None:
         return None
     ranks = _by_letter(assignment, known)
-    return Feedback(
+    return GoldFeedback(
         right=gold_outcome(judgment).right,
         verdict=Verdict(known.verdict),
         ranks=ranks,

@@ -13,11 +13,11 @@ from annotation.models import AnnotatorTally, Assignment, Comparison, Project, R
 from annotation.selectors.allocation import (
     Closed,
     closed_rules,
+    membership_of,
     not_reserved_for_others,
     open_under,
     reservations,
 )
-from annotation.selectors.membership import membership_of
 
 EXACT_UP_TO = 500
 """With no more open than this, the total is counted anew each time; with more, it may be some seconds old."""

@@ -10,7 +10,7 @@ from annotation.agreement.records import decides_a_pair, unordered_among
 from annotation.choices import AssignmentState, Purpose, Verdict, WithholdingState
 from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, Withholding
 from annotation.selectors.known_answers import agrees_with_known, disputes_in
-from annotation.text.orders import with_rest
+from annotation.text.identity import with_rest
 
 EXCERPT = 160
 """So many characters around the quote of a withheld text are shown."""

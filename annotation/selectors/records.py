@@ -20,6 +20,7 @@ from annotation.models import (
 )
 from annotation.record.judgment import (
     BY_HAND,
+    COLUMNS,
     CorrectionPart,
     CritiquePart,
     Edit,
@@ -91,14 +92,11 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
     )
     corrections = _corrections(judgments)
     rows: Iterable[Any] = Judgment.objects.filter(pk__in=judgments).values_list(
-        "pk", "verdict", "strength", "comment", "active_seconds", "demonstration__text"
+        "pk", "demonstration__text", *COLUMNS
     )
     return {
         pk: JudgmentRecord(
-            verdict=verdict,
             ranks=dict(ranks.get(pk, ())),
-            strength=strength,
-            comment=comment,
             spans=tuple(spans.get(pk, ())),
             missing=tuple(missing.get(pk, ())),
             corrections=tuple(corrections.get(pk, ())),
@@ -107,9 +105,9 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
             critiques=tuple(critiques.get(pk, ())),
             step_labels=tuple(step_labels.get(pk, ())),
             demonstration=demonstration or "",
-            active_seconds=active_seconds,
+            **dict(zip(COLUMNS, columns, strict=True)),
         )
-        for pk, verdict, strength, comment, active_seconds, demonstration in rows
+        for pk, demonstration, *columns in rows
     }
 
 

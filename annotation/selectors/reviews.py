@@ -39,7 +39,7 @@ from annotation.models import (
     User,
 )
 from annotation.selectors.comparison import Traces, completion_ids_by_name
-from annotation.text.orders import with_rest
+from annotation.text.identity import with_rest
 from annotation.text.rendering import render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 
@@ -81,7 +81,7 @@ class ShownCompletion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Remark:
+class VoteRemark:
     """One thing that a vote says beside its verdict, in words."""
 
     about: str
@@ -92,12 +92,12 @@ class Remark:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Vote:
+class ReviewVote:
     """An annotator's vote without their name."""
 
     number: int
     verdict: str
-    remarks: list[Remark]
+    remarks: list[VoteRemark]
     letters: list[tuple[str, str]]
     """The letter of an answer on the annotator's screen, and on this page: their words use the former.
     Empty where both are the same."""
@@ -164,7 +164,7 @@ class ReviewPage:
         ]
 
     @cached_property
-    def votes(self) -> list[Vote]:
+    def votes(self) -> list[ReviewVote]:
         """Return the votes in random order: it must not reveal who came first."""
         judgments = judgments_that_count(self.review.comparison).select_related("annotator", "assignment")
         parts = ("ranks", "span_flags__category", "missing_info__category", "corrections", "critiques")
@@ -187,12 +187,12 @@ class ReviewPage:
         key = f"{self.review.pk}:{judgment.pk}"
         return salted_hmac("annotation.review.vote", key, algorithm="sha256").hexdigest()
 
-    def _vote(self, number: int, judgment: Judgment) -> Vote:
+    def _vote(self, number: int, judgment: Judgment) -> ReviewVote:
         ranks = {place.completion_id: place.rank for place in judgment.ranks.all()}
         words = self._in_words(judgment.verdict, ranks)
         if judgment.strength:
             words = f"{words}, {STRENGTHS[judgment.strength]}"
-        return Vote(
+        return ReviewVote(
             number=number,
             verdict=words,
             remarks=self._remarks(judgment),
@@ -216,7 +216,7 @@ class ReviewPage:
         order = " > ".join(" = ".join(sorted(by_rank[rank])) for rank in sorted(by_rank))
         return with_rest(order, [self._letters[pk] for pk in unordered_among(ranks, self._letters)])
 
-    def _remarks(self, judgment: Judgment) -> list[Remark]:
+    def _remarks(self, judgment: Judgment) -> list[VoteRemark]:
         """Marks, missing info, ratings, critiques, corrections, the demonstration and the comment."""
         entries = [
             *(_mark(flag) for flag in judgment.span_flags.all()),
@@ -237,7 +237,7 @@ class ReviewPage:
             entries.append((None, _("comment"), judgment.comment, ""))
         # The answers in the order of the page, the comparison as a whole at the end.
         remarks = [
-            Remark(about=self._letters[about] if about else "", kind=kind, text=text, quote=quote)
+            VoteRemark(about=self._letters[about] if about else "", kind=kind, text=text, quote=quote)
             for about, kind, text, quote in entries
         ]
         return sorted(remarks, key=lambda remark: remark.about or "~")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.db.models import F, QuerySet
 
 from annotation.models import Project, Rubric, RubricCriterion, RubricVersion
-from annotation.text.edits import Piece, pieces
+from annotation.text.edits import DiffPiece, pieces
 
 
 def rubrics_of(project: Project) -> QuerySet[Rubric]:
@@ -40,7 +40,7 @@ class CriterionChange:
 
     before: RubricCriterion | None
     after: RubricCriterion | None
-    texts: tuple[tuple[Piece, ...], ...] = ()
+    texts: tuple[tuple[DiffPiece, ...], ...] = ()
     """The texts that differ, in pieces."""
 
     @property

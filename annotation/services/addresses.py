@@ -52,7 +52,7 @@ class AddressRefusedError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class AddressPolicy:
     """Rule for addresses of one kind: those of the public internet, and what a setting lists."""
 
     setting: str
@@ -178,7 +178,11 @@ class GuardedTransport(httpx.BaseTransport):
     """Connects to hosts that a policy allows, and to no other."""
 
     def __init__(
-        self, policy: Policy, *, inner: httpx.BaseTransport | None = None, resolve: Resolve | None = None
+        self,
+        policy: AddressPolicy,
+        *,
+        inner: httpx.BaseTransport | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         self._policy = policy
         self._inner = inner or httpx.HTTPTransport(trust_env=False)
@@ -203,7 +207,11 @@ class AsyncGuardedTransport(httpx.AsyncBaseTransport):
     """`GuardedTransport` for an event loop."""
 
     def __init__(
-        self, policy: Policy, *, inner: httpx.AsyncBaseTransport | None = None, resolve: Resolve | None = None
+        self,
+        policy: AddressPolicy,
+        *,
+        inner: httpx.AsyncBaseTransport | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         self._policy = policy
         self._inner = inner or httpx.AsyncHTTPTransport(trust_env=False)

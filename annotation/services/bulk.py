@@ -30,7 +30,7 @@ from annotation.models import (
 from annotation.models.bulk import json_value
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.texts.quarantine import open_free_places
+from annotation.services.texts import open_free_places
 
 __all__ = [
     "Effect",

@@ -25,13 +25,11 @@ from annotation.models import (
 )
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors import access
-from annotation.selectors.conversations import Chat, Continuation, assignment_of, continuation_of
+from annotation.selectors.conversations import Chat, ContinuedResponse, assignment_of, continuation_of
 from annotation.services import audit
-from annotation.services.assignments.leases import lease
-from annotation.services.assignments.slots import close, give_back, take_slot
-from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.completions import create_comparison, find_or_add_prompt
-from annotation.services.texts.quarantine import finding_in
+from annotation.services.assignments.leases import close, give_back, lease, take_slot
+from annotation.services.judgments.submission import voted_comparison
+from annotation.services.texts import create_comparison, find_or_add_prompt, finding_in
 
 TAG = "conversation"
 """Of the prompts that conversations add to a project."""
@@ -88,7 +86,7 @@ def add_turn(
     conversation: Conversation,
     text: str,
     before: ConversationTurn | None,
-    continuation: Continuation | None,
+    continuation: ContinuedResponse | None,
     split: Split | None = None,
 ) -> ConversationTurn:
     """Add the next message after the turn `before`, which goes on with `continuation`.
@@ -132,7 +130,7 @@ def add_turn(
 
 
 def chat_before(
-    conversation: Conversation, before: ConversationTurn | None, continuation: Continuation | None
+    conversation: Conversation, before: ConversationTurn | None, continuation: ContinuedResponse | None
 ) -> Chat:
     """Return the messages before the next one of the annotator."""
     if before is None or continuation is None:

@@ -23,7 +23,7 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Invitation, MailChoice, Notification, User
 from annotation.models.inbox import LONGEST_COMMENT
 from annotation.selectors.inbox import answering, may_answer, may_see_thread, notifications_of, sentence
-from annotation.services.jobs.messages import send, send_after_commit
+from annotation.services.jobs import send, send_after_commit
 from annotation.services.projects.invitations import digest_of
 
 # Notifications: written once per event and person, read, and marked as read.

@@ -41,13 +41,27 @@ from annotation.models import (
     WebhookEndpoint,
     WebhookMessage,
 )
-from annotation.models.encryption import SealBrokenError, seal
-from annotation.models.webhooks import LONGEST_DESCRIPTION, LONGEST_URL, MOST_TRIES, SEALED_FOR
+from annotation.models.webhooks import (
+    LONGEST_DESCRIPTION,
+    LONGEST_URL,
+    MOST_TRIES,
+    SEALED_FOR,
+    SealBrokenError,
+    seal,
+)
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.addresses import AddressRefusedError, AsyncGuardedTransport, Policy
-from annotation.services.jobs.claims import ClaimLostError, claim, claimable, release, still_held, write
-from annotation.services.jobs.messages import send, send_after_commit
+from annotation.services.addresses import AddressPolicy, AddressRefusedError, AsyncGuardedTransport
+from annotation.services.jobs import (
+    ClaimLostError,
+    claim,
+    claimable,
+    release,
+    send,
+    send_after_commit,
+    still_held,
+    write,
+)
 
 # ── Messages ────────────────────────────────────────────────────────────────────────────
 
@@ -157,7 +171,7 @@ def headers_of(*, secrets_: Sequence[str], message_id: str, timestamp: int, body
 # ── One request ─────────────────────────────────────────────────────────────────────────
 
 
-RECEIVERS = Policy(setting="RONDO_WEBHOOK_HOSTS", what="webhook", allows_query=True, only_https=True)
+RECEIVERS = AddressPolicy(setting="RONDO_WEBHOOK_HOSTS", what="webhook", allows_query=True, only_https=True)
 """Rule for the addresses that may receive messages."""
 
 SECONDS = 15.0
@@ -171,7 +185,7 @@ _TELLS_A_TIME = (429, 503)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """Outcome of an attempt."""
 
     status: int | None = None
@@ -183,7 +197,7 @@ class Outcome:
     """Seconds that the receiver asks to wait; None where it does not ask."""
 
 
-def post(url: str, *, headers: Mapping[str, str], body: bytes) -> Outcome:
+def post(url: str, *, headers: Mapping[str, str], body: bytes) -> AttemptOutcome:
     """Send a message once. Never raises: what went wrong is in the outcome.
 
     Only a status of 200 to 299 is success. No redirect is followed, and no cookie is kept. The address is
@@ -193,14 +207,16 @@ def post(url: str, *, headers: Mapping[str, str], body: bytes) -> Outcome:
     try:
         status, answer, retry_after = asyncio.run(_post(url, headers, body))
     except TimeoutError:
-        outcome = Outcome(error=f"There was no answer within {SECONDS:g} seconds.")
+        outcome = AttemptOutcome(error=f"There was no answer within {SECONDS:g} seconds.")
     except AddressRefusedError as refusal:
-        outcome = Outcome(error=str(refusal))
+        outcome = AttemptOutcome(error=str(refusal))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        outcome = Outcome(error=f"It could not be sent: {str(error) or type(error).__name__}.")
+        outcome = AttemptOutcome(error=f"It could not be sent: {str(error) or type(error).__name__}.")
     else:
-        outcome = Outcome(status=status, answer=answer, retry_after=retry_after, error=_fault_of(status))
-    return Outcome(
+        outcome = AttemptOutcome(
+            status=status, answer=answer, retry_after=retry_after, error=_fault_of(status)
+        )
+    return AttemptOutcome(
         status=outcome.status,
         error=outcome.error,
         answer=outcome.answer,
@@ -380,7 +396,7 @@ def _attempt(delivery: WebhookDelivery) -> None:
     try:
         secrets_ = endpoint.open_secrets(began)
     except SealBrokenError:
-        outcome = Outcome(error="Its secret cannot be read any more: draw a new one for this webhook.")
+        outcome = AttemptOutcome(error="Its secret cannot be read any more: draw a new one for this webhook.")
     else:
         headers = {
             "content-type": "application/json",
@@ -395,7 +411,7 @@ def _attempt(delivery: WebhookDelivery) -> None:
     _note(delivery, outcome, began)
 
 
-def _note(delivery: WebhookDelivery, outcome: Outcome, began: datetime) -> None:
+def _note(delivery: WebhookDelivery, outcome: AttemptOutcome, began: datetime) -> None:
     """Record an attempt and what follows; nothing where another worker has the message now."""
     with suppress(ClaimLostError, WebhookEndpoint.DoesNotExist), transaction.atomic():
         endpoint = (
@@ -421,7 +437,7 @@ def _note(delivery: WebhookDelivery, outcome: Outcome, began: datetime) -> None:
             endpoint.save(update_fields=["failures", "failing_since", "rests_until"])
 
 
-def _failed(delivery: WebhookDelivery, endpoint: WebhookEndpoint, outcome: Outcome) -> None:
+def _failed(delivery: WebhookDelivery, endpoint: WebhookEndpoint, outcome: AttemptOutcome) -> None:
     now = timezone.now()
     if delivery.tries_left:
         release(delivery, next_attempt_at=now + _pause(delivery.tries_left, outcome.retry_after))

@@ -9,7 +9,7 @@ from statistics import median
 
 from django.utils import timezone
 
-from annotation.agreement import readings
+from annotation.agreement import records
 from annotation.agreement.coefficients import (
     Level,
     cohen_kappa,
@@ -21,9 +21,8 @@ from annotation.agreement.coefficients import (
     win_share_by_position,
 )
 from annotation.agreement.estimate import Estimate, Missing, absent
-from annotation.agreement.readings import circles_among
-from annotation.agreement.records import Judged, Selection, Span
-from annotation.agreement.shares import share_of, share_of_independent
+from annotation.agreement.intervals import share_of, share_of_independent
+from annotation.agreement.records import Judged, JudgedSpan, Selection, circles_among
 from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
 from annotation.models import Project
 from annotation.selectors.judged import (
@@ -31,10 +30,10 @@ from annotation.selectors.judged import (
     gold_answered_in,
     judged_in,
     lengths_in,
+    project_reliability,
     ratings_in,
     spans_in,
 )
-from annotation.selectors.reliability import project_reliability
 from annotation.statistics.report import (
     Cost,
     Figure,
@@ -50,7 +49,7 @@ MOST_PAIRS_OF_PEOPLE = 45
 
 _MOST_DAYS = 90
 
-ItemUnits = Mapping[int, readings.Units]
+ItemUnits = Mapping[int, records.Units]
 """Comparison → what people said of its pairs: read once, used for several figures."""
 
 
@@ -59,10 +58,10 @@ def compute_report(project: Project, selection: Selection) -> Report:
     started = time.monotonic()
     everyone = judged_in(project, selection.rounds)
     selected = [judgment for judgment in everyone if selection.is_of(judgment.annotator)]
-    items = readings.together(everyone, selection)
-    units = {pk: readings.pair_units(item) for pk, item in items.items()}
-    position_items = list(readings.by_comparison(selected).values())
-    outcomes = [readings.position_outcomes(item) for item in position_items]
+    items = records.together(everyone, selection)
+    units = {pk: records.pair_units(item) for pk, item in items.items()}
+    position_items = list(records.by_comparison(selected).values())
+    outcomes = [records.position_outcomes(item) for item in position_items]
     figures = _Consistency(project, selection, selected)
     pairs, left_out = _people_pairs(items, units)
     return Report(
@@ -90,7 +89,7 @@ def compute_report(project: Project, selection: Selection) -> Report:
     )
 
 
-def _pair_figures(items: readings.Items, of_items: ItemUnits, selection: Selection) -> list[Figure]:
+def _pair_figures(items: records.Items, of_items: ItemUnits, selection: Selection) -> list[Figure]:
     units = list(of_items.values())
     chosen = selection.annotator_ids
     kappa = (
@@ -103,24 +102,24 @@ def _pair_figures(items: readings.Items, of_items: ItemUnits, selection: Selecti
         return Figure(key=key, estimate=krippendorff_alpha(list(item_units), level), show="disagree")
 
     every = list(items.values())
-    strengths = [readings.strength_units(item) for item in every]
+    strengths = [records.strength_units(item) for item in every]
     return [
         Figure(key="pair-percent", estimate=percent_agreement(units), show="disagree"),
         kappa,
-        alpha("pair-alpha", "nominal", (readings.numbers(unit) for unit in units)),
-        alpha("verdict-alpha", "nominal", (readings.verdict_units(item) for item in every)),
+        alpha("pair-alpha", "nominal", (records.numbers(unit) for unit in units)),
+        alpha("verdict-alpha", "nominal", (records.verdict_units(item) for item in every)),
         alpha("strength-ordinal", "ordinal", strengths),
         alpha("strength-interval", "interval", strengths),
-        alpha("rank-alpha", "ordinal", (readings.rank_units(item) for item in every)),
+        alpha("rank-alpha", "ordinal", (records.rank_units(item) for item in every)),
         Figure(
             key="tau",
-            estimate=mean_tau_b([readings.rankings(item) for item in every]),
+            estimate=mean_tau_b([records.rankings(item) for item in every]),
             show="disagree",
         ),
     ]
 
 
-def _rating_figures(project: Project, items: readings.Items, selection: Selection) -> list[Figure]:
+def _rating_figures(project: Project, items: records.Items, selection: Selection) -> list[Figure]:
     criteria = list(project.criteria.order_by("position", "id"))
     if not criteria:
         return []
@@ -148,7 +147,7 @@ def _rating_figures(project: Project, items: readings.Items, selection: Selectio
     return figures
 
 
-def _span_figures(project: Project, items: readings.Items, selection: Selection) -> tuple[Figure, ...]:
+def _span_figures(project: Project, items: records.Items, selection: Selection) -> tuple[Figure, ...]:
     spans = spans_in(project, selection.rounds, category_id=selection.category_id)
     keys = ["span-alpha", "span-exact", "span-overlap"]
     if selection.category_id is None:
@@ -191,7 +190,7 @@ def _rewrite_figures(project: Project, judged: Sequence[Judged], selection: Sele
 
 
 def _marked_texts(
-    items: readings.Items, spans: Mapping[tuple[int, int], Sequence[Span]], lengths: Mapping[int, int]
+    items: records.Items, spans: Mapping[tuple[int, int], Sequence[JudgedSpan]], lengths: Mapping[int, int]
 ) -> list[MarkedText]:
     """Each completion of each comparison that two or more looked through."""
     return [
@@ -206,8 +205,8 @@ def _marked_texts(
     ]
 
 
-def _by_round(items: readings.Items, of_items: ItemUnits) -> tuple[RoundAgreement, ...]:
-    rounds: dict[int, list[readings.Units]] = defaultdict(list)
+def _by_round(items: records.Items, of_items: ItemUnits) -> tuple[RoundAgreement, ...]:
+    rounds: dict[int, list[records.Units]] = defaultdict(list)
     for pk, item in items.items():
         rounds[item[0].round_number].append(of_items[pk])
     return tuple(
@@ -216,7 +215,7 @@ def _by_round(items: readings.Items, of_items: ItemUnits) -> tuple[RoundAgreemen
     )
 
 
-def _people_pairs(items: readings.Items, of_items: ItemUnits) -> tuple[tuple[PeopleAgreement, ...], int]:
+def _people_pairs(items: records.Items, of_items: ItemUnits) -> tuple[tuple[PeopleAgreement, ...], int]:
     """Agreement of those pairs of annotators who share most comparisons, and how many pairs are left out."""
     shared: dict[tuple[int, int], list[int]] = defaultdict(list)
     for pk, item in items.items():
@@ -230,14 +229,14 @@ def _people_pairs(items: readings.Items, of_items: ItemUnits) -> tuple[tuple[Peo
 
 
 def _two_people(
-    pair: tuple[int, int], items: readings.Items, of_items: ItemUnits, shared: Sequence[int]
+    pair: tuple[int, int], items: records.Items, of_items: ItemUnits, shared: Sequence[int]
 ) -> PeopleAgreement:
     units = [
         [{pk: unit[pk] for pk in pair if pk in unit} for unit in of_items[comparison]]
         for comparison in shared
     ]
     rankings = [
-        readings.rankings([judgment for judgment in items[comparison] if judgment.annotator in pair])
+        records.rankings([judgment for judgment in items[comparison] if judgment.annotator in pair])
         for comparison in shared
     ]
     return PeopleAgreement(
@@ -274,7 +273,7 @@ class _Consistency:
 
     def __init__(self, project: Project, selection: Selection, judged: Sequence[Judged]) -> None:
         self.retests: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        for again, same, pairs in readings.retest_matches(judged):
+        for again, same, pairs in records.retest_matches(judged):
             self.retests[again.annotator].append((float(same), float(pairs)))
         self.golds: dict[int, list[bool]] = defaultdict(list)
         for answered in gold_answered_in(project, selection.rounds):
@@ -282,7 +281,7 @@ class _Consistency:
                 self.golds[answered.annotator].append(answered.right)
         circles = [
             circles_among(decisions.wins, decisions.asked_together)
-            for decisions in readings.preferences_by_prompt(judged)
+            for decisions in records.preferences_by_prompt(judged)
             if len(decisions.comparisons) > 1
         ]
         self.triples = sum(prompt_circles.triples for prompt_circles in circles)

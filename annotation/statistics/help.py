@@ -15,10 +15,9 @@ from django.db.models import QuerySet
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from annotation.agreement.bootstrap import RESAMPLES, Floats, estimate_of, ratio
 from annotation.agreement.estimate import Estimate, Missing, absent
+from annotation.agreement.intervals import RESAMPLES, Floats, estimate_of, ratio, share_of
 from annotation.agreement.records import outcome_between
-from annotation.agreement.shares import share_of
 from annotation.choices import HelpArm
 from annotation.models import (
     DecidedSuggestion,
@@ -67,7 +66,7 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class HelpEffect:
     """One quantity with help, without it, and the difference: with minus without."""
 
     helped: Estimate
@@ -90,9 +89,9 @@ class HelpReport:
     """Share of genuine suggestions that were accepted as they were."""
     accepted_unread: Estimate
     """Share of accepted suggestions that were decided faster than the bound."""
-    seconds: Effect
-    agreement: Effect
-    gold: Effect
+    seconds: HelpEffect
+    agreement: HelpEffect
+    gold: HelpEffect
     agreement_change: Estimate
     """From the first to the final pass of the helped arm."""
     gold_change: Estimate
@@ -151,7 +150,7 @@ def report_on(
 
 def effect_of(
     passes: Iterable[Passes], value: Callable[[Passes], float | None], *, resamples: int = RESAMPLES
-) -> Effect:
+) -> HelpEffect:
     """Return the means of a quantity in both arms and their difference, each with its interval.
 
     With fewer than `LEAST_ITEMS` in an arm, that arm and the difference are too few.
@@ -167,7 +166,7 @@ def effect_of(
     helped = _mean(rows[:, :2], counts[0], ratio, resamples)
     control = _mean(rows[:, 2:], counts[1], ratio, resamples)
     difference = _mean(rows, min(counts), _difference, resamples)
-    return Effect(helped=helped, control=control, difference=difference)
+    return HelpEffect(helped=helped, control=control, difference=difference)
 
 
 def outcomes_of(ranks: Mapping[int, int], completions: Iterable[int]) -> dict[tuple[int, int], int]:
@@ -335,7 +334,7 @@ def _page_share(name: str, note: str, estimate: Estimate) -> Row:
     return Row(name=name, note=note, numbers=(_number(estimate),))
 
 
-def _effect(name: str, note: str, effect: Effect, *, is_share: bool = True) -> Row:
+def _effect(name: str, note: str, effect: HelpEffect, *, is_share: bool = True) -> Row:
     return Row(
         name=name,
         note=note,

@@ -13,9 +13,9 @@ from annotation.choices import SPENT_STATES, AssignmentState, Purpose, Role
 from annotation.models import Assignment, Comparison, Judgment, Project, User
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to, closed_rules, not_reserved_for_others
+from annotation.selectors.annotator_work import progress_and_pace
 from annotation.selectors.cached_counts import cached
 from annotation.selectors.judged import current_of_people
-from annotation.selectors.own_work import progress_and_pace
 from annotation.statistics.plots import Bar, bars
 
 _DAYS = 14

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from django.utils.safestring import SafeString
 
-from annotation.text.attributes import attributes
+from annotation.text.rendering import attributes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +26,13 @@ class Axis:
         share = (value - self.start) / (self.end - self.start)
         return round(min(max(0.0, share), 1.0) * self.length, 2)
 
-    def interval(self, value: float | None, low: float | None, high: float | None) -> "Interval | None":
+    def interval(
+        self, value: float | None, low: float | None, high: float | None
+    ) -> "PlottedInterval | None":
         """Return the places of a value and of its interval; None for what has no value."""
         if value is None:
             return None
-        return Interval(
+        return PlottedInterval(
             x=self.place(value),
             low=None if low is None else self.place(low),
             high=None if high is None else self.place(high),
@@ -43,7 +45,7 @@ SHARE = Axis(start=0.0, end=1.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
+class PlottedInterval:
     """A value with its interval, where an axis has them."""
 
     x: float

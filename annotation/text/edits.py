@@ -28,7 +28,7 @@ _COMPARABLE = 40_000
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DiffPiece:
     """A stretch of the comparison of two texts, to be shown."""
 
     kind: Literal["same", "deleted", "inserted"]
@@ -62,22 +62,22 @@ def applied(original: str, changes: Iterable[Edit]) -> str:
     return "".join([*parts, original[place:]])
 
 
-def pieces(original: str, corrected: str) -> tuple[Piece, ...]:
+def pieces(original: str, corrected: str) -> tuple[DiffPiece, ...]:
     """Both texts in one, in reading order: what stayed, what went, what came."""
     result = []
     place = 0
     for edit in edits(original, corrected):
         result += [
-            Piece("same", original[place : edit.start]),
-            Piece("deleted", edit.quote),
-            Piece("inserted", edit.replacement),
+            DiffPiece("same", original[place : edit.start]),
+            DiffPiece("deleted", edit.quote),
+            DiffPiece("inserted", edit.replacement),
         ]
         place = edit.end
-    result.append(Piece("same", original[place:]))
+    result.append(DiffPiece("same", original[place:]))
     return tuple(piece for piece in result if piece.text)
 
 
-def sides(left: str, right: str) -> tuple[list[Piece], list[Piece]]:
+def sides(left: str, right: str) -> tuple[list[DiffPiece], list[DiffPiece]]:
     """Both texts beside each other; the pieces of each, joined, give it to the letter.
 
     What is only on the left is "deleted" there, what is only on the right "inserted".
@@ -232,7 +232,7 @@ def _trimmed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RewrittenStretch:
     """A stretch of the rewritten text, and [start, end) of the original that stood there."""
 
     start: int
@@ -241,11 +241,11 @@ class _Run:
     origin: Origin | None = None
     """None for a stretch of the original that was kept."""
 
-    def before(self, length: int) -> "_Run":
+    def before(self, length: int) -> "_RewrittenStretch":
         end = self.start + length if self.origin is None else self.end
         return replace(self, end=end, text=self.text[:length])
 
-    def after(self, length: int) -> "_Run":
+    def after(self, length: int) -> "_RewrittenStretch":
         start = self.start + length if self.origin is None else self.end
         return replace(self, start=start, text=self.text[length:])
 
@@ -274,19 +274,19 @@ def retyped(original: str, changes: Sequence[Edit], text: str) -> tuple[Edit, ..
     return _edits(original, runs)
 
 
-def _runs(original: str, changes: Iterable[Edit]) -> list[_Run]:
+def _runs(original: str, changes: Iterable[Edit]) -> list[_RewrittenStretch]:
     runs, done = [], 0
     for edit in changes:
         runs += [
-            _Run(done, edit.start, original[done : edit.start]),
-            _Run(edit.start, edit.end, edit.replacement, edit.origin),
+            _RewrittenStretch(done, edit.start, original[done : edit.start]),
+            _RewrittenStretch(edit.start, edit.end, edit.replacement, edit.origin),
         ]
         done = edit.end
-    runs.append(_Run(done, len(original), original[done:]))
+    runs.append(_RewrittenStretch(done, len(original), original[done:]))
     return [run for run in runs if run.origin is not None or run.text]
 
 
-def _spliced(runs: Sequence[_Run], edit: Edit) -> list[_Run]:
+def _spliced(runs: Sequence[_RewrittenStretch], edit: Edit) -> list[_RewrittenStretch]:
     """Replace a stretch of the rewritten text by hand."""
     head, rest = _cut(runs, edit.start)
     gone, tail = _cut(rest, edit.end - edit.start)
@@ -294,12 +294,14 @@ def _spliced(runs: Sequence[_Run], edit: Edit) -> list[_Run]:
     span = next((run.origin.span for run in gone if run.origin and run.origin.span), None)
     by_hand = replace(BY_HAND, span=span)
     end = gone[-1].end if gone else place
-    return [*head, _Run(place, end, edit.replacement, by_hand), *tail]
+    return [*head, _RewrittenStretch(place, end, edit.replacement, by_hand), *tail]
 
 
-def _cut(runs: Sequence[_Run], at: int) -> tuple[list[_Run], list[_Run]]:
+def _cut(
+    runs: Sequence[_RewrittenStretch], at: int
+) -> tuple[list[_RewrittenStretch], list[_RewrittenStretch]]:
     """Cut runs at a place of their text. What has no text there comes before."""
-    head: list[_Run] = []
+    head: list[_RewrittenStretch] = []
     for index, run in enumerate(runs):
         length = len(run.text)
         if length > at:
@@ -311,7 +313,7 @@ def _cut(runs: Sequence[_Run], at: int) -> tuple[list[_Run], list[_Run]]:
     return head, []
 
 
-def _edits(original: str, runs: Iterable[_Run]) -> tuple[Edit, ...]:
+def _edits(original: str, runs: Iterable[_RewrittenStretch]) -> tuple[Edit, ...]:
     changes = (
         Edit(
             start=run.start,

@@ -44,7 +44,7 @@ class TooMuchWorkError(Exception):
     """A text that is shown as it stands, because its markup is too dense or too deep."""
 
 
-class Work:
+class FormulaBudget:
     """The work spent on one text so far."""
 
     def __init__(self, most: int = MOST_UNITS) -> None:
@@ -64,7 +64,7 @@ class Work:
 
 def spend(env: EnvType, units: int) -> None:
     """Count work for the text that is parsed with this environment."""
-    work: Work = env[_KEY]
+    work: FormulaBudget = env[_KEY]
     work.spend(units)
 
 

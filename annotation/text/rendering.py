@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from typing import Literal
 
 import nh3
@@ -26,7 +27,56 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 
 from annotation.text import formulas
-from annotation.text.formulas import CountedBlocks, TooMuchWorkError, Work, count_work, spend_on_inline_token
+from annotation.text.formulas import (
+    CountedBlocks,
+    FormulaBudget,
+    TooMuchWorkError,
+    count_work,
+    spend_on_inline_token,
+)
+
+# References in a prompt to the context that comes with it.
+
+_WORDS = r"""
+    contexts? | passages? | excerpts? | documents? | articles? | sources?
+  | (?:text|paragraph|information|story|report|table|transcript)\s+(?:above|below|provided|given)
+  | (?:above|below|following|provided|given|this)\s+(?:text|paragraph|information|story|report|table)
+  | kontext | textstellen? | abschnitte?n? | passagen? | auszugs? | auszüge
+  | dokumente?n? | artikeln? | quellen?
+  | (?:folgenden?|obigen?|gegebenen?|vorliegenden?|diese[mnr])\s+(?:text|tabelle|bericht|informationen)
+  | text\s+(?:oben|unten)
+"""
+_REFERENCE = re.compile(rf"(?<!\w)(?:{_WORDS})(?!\w)", re.IGNORECASE | re.VERBOSE)
+
+
+def refers_to_context(question: str) -> bool:
+    """Return True if a question names its context, as "the passage above" or "im folgenden Text"."""
+    return _REFERENCE.search(question) is not None
+
+
+# ── Rendering ──
+
+# Attributes of an HTML element, computed in Python.
+
+
+def attributes(**values: object) -> SafeString:
+    """Return HTML attributes: `data_key` is `data-key`; True has no value, False and None are left out."""
+    parts = []
+    for name, value in values.items():
+        if value is True:
+            parts.append(name.replace("_", "-"))
+        elif value is not None and value is not False:
+            parts.append(f'{name.replace("_", "-")}="{escaped(value)}"')
+    return mark_safe(" ".join(parts))  # noqa: S308 - names of ours, values escaped
+
+
+def escaped(value: object) -> str:
+    """Return text for HTML, escaped unless it is safe already; faster than `conditional_escape`."""
+    safe = getattr(value, "__html__", None)
+    return safe() if safe is not None else escape(str(value))
+
+
+# ── Rendering ──
 
 # Positions of the pieces of rendered text in their Markdown source.
 #
@@ -117,7 +167,7 @@ def _lines_of(source: str) -> list[_Line]:
 class SourceMap:
     """Gives every token that shows text its pieces, in `meta["pieces"]`."""
 
-    def __init__(self, source: str, work: Work) -> None:
+    def __init__(self, source: str, work: FormulaBudget) -> None:
         self._source = source
         self._work = work
         self._lines = _lines_of(source)
@@ -401,7 +451,7 @@ def _parser() -> MarkdownIt:
 def _rendered(text: str, heading_level: int, *, with_positions: bool) -> tuple[str, float]:
     """HTML before cleaning, and the share of its characters that have a position in `text`."""
     parser = _parser()
-    work = Work()
+    work = FormulaBudget()
     tokens = parser.parse(text, work.as_environment())
     SourceMap(text, work).annotate(tokens)
     if not with_positions:

@@ -29,7 +29,7 @@ _SPACE = re.compile(r"[\s\[\]]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class UnwrittenStep:
     """One step before it is written: who speaks, and the content."""
 
     kind: StepKind
@@ -78,7 +78,7 @@ def arguments_as_text(arguments: Any) -> str:
     return json.dumps(arguments, ensure_ascii=False, indent=2)
 
 
-def written(steps: Iterable[Step]) -> tuple[str, tuple[PlacedStep, ...]]:
+def written(steps: Iterable[UnwrittenStep]) -> tuple[str, tuple[PlacedStep, ...]]:
     """Return the text of a trace and the places of its steps."""
     parts: list[str] = []
     placed = []
@@ -107,7 +107,7 @@ def written(steps: Iterable[Step]) -> tuple[str, tuple[PlacedStep, ...]]:
     return SEPARATOR.join(parts), tuple(placed)
 
 
-def _heading(step: Step) -> str:
+def _heading(step: UnwrittenStep) -> str:
     if step.kind == StepKind.MESSAGE:
         return f"[{step.role}]"
     if step.kind == StepKind.REASONING:

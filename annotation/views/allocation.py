@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Membership, Project
-from annotation.models.allocation import ALL, LONGEST_GROUP, LONGEST_SKILL, LONGEST_TAG
+from annotation.models.people import ALL, LONGEST_GROUP, LONGEST_SKILL, LONGEST_TAG
 from annotation.selectors.allocation import rule_rows, submitted_by_member
 from annotation.selectors.cached_counts import cached, is_cached
 from annotation.selectors.tables.table import tags_of

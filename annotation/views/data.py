@@ -20,8 +20,9 @@ from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
 from annotation.models import Project, Prompt
-from annotation.selectors.near_duplicates import near_duplicates
-from annotation.selectors.tables import TABLES, View
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.search import near_duplicates
+from annotation.selectors.tables.table import View
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
 from annotation.text.identity import MOST_TURNS

@@ -1,5 +1,6 @@
 """The inbox, its badge, and the choice of e-mails."""
 
+from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
@@ -9,13 +10,14 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import Purpose, Role
 from annotation.errors import Refusal
-from annotation.forms.inbox import CommentForm
 from annotation.models import Assignment, Comment, Comparison, Project
+from annotation.models.inbox import LONGEST_COMMENT
 from annotation.selectors.inbox import (
     SHOWN_AT_MOST,
     icon_of,
@@ -28,6 +30,35 @@ from annotation.selectors.inbox import (
 )
 from annotation.services.inbox import edit_comment, mark_read, mark_unread, post_comment, resolve_thread
 from annotation.views.access import Request, own_assignment, project_page
+
+# Forms of comments and of the choice of e-mails.
+
+
+class CommentForm(forms.Form):
+    """A comment."""
+
+    text = forms.CharField(
+        label=gettext_lazy("Comment"),
+        max_length=LONGEST_COMMENT,
+        widget=forms.Textarea(attrs={"rows": 3, "maxlength": LONGEST_COMMENT}),
+        error_messages={"required": gettext_lazy("Write something first.")},
+    )
+
+
+class MailForm(forms.Form):
+    """The e-mails that a person wants, and where to."""
+
+    email = forms.EmailField(label=gettext_lazy("E-mail address"), required=False, max_length=254)
+    mentions = forms.BooleanField(
+        label=gettext_lazy("Mentions, replies, questions and reviews"), required=False
+    )
+    failures = forms.BooleanField(
+        label=gettext_lazy("Failed rounds and jobs, and decisions that wait"), required=False
+    )
+    digest = forms.BooleanField(label=gettext_lazy("Daily digest of what is unread"), required=False)
+
+
+# ── Inbox ──
 
 _ON_A_PAGE = 30
 

@@ -14,10 +14,10 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.errors import Refusal
-from annotation.forms import Entered
+from annotation.forms.judgment import Entered
 from annotation.forms.projects import QUESTIONS
 from annotation.models import Category, Criterion, Project
-from annotation.selectors.example import MOST_RESPONSES, example_of_work
+from annotation.selectors.configuration import MOST_RESPONSES, example_of_work
 from annotation.services.projects.projects import change_settings
 from annotation.services.projects.questions import (
     add_question,
@@ -144,7 +144,7 @@ class CriterionForm(QuestionForm):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kind:
+class QuestionKind:
     """Categories or criteria: their pages and forms. URL names follow from `name`."""
 
     name: str
@@ -153,13 +153,13 @@ class Kind:
     page: str
 
 
-CATEGORIES = Kind(
+CATEGORIES = QuestionKind(
     name="category",
     model=Category,
     form=CategoryForm,
     page="project-categories",
 )
-CRITERIA = Kind(
+CRITERIA = QuestionKind(
     name="criterion",
     model=Criterion,
     form=CriterionForm,
@@ -195,7 +195,7 @@ def project_categories(request: Request, project: Project) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def question_add(request: Request, project: Project, kind: Kind) -> HttpResponse:
+def question_add(request: Request, project: Project, kind: QuestionKind) -> HttpResponse:
     """Add a category or a criterion. For managers."""
     form = kind.form(request.POST or None, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
@@ -215,7 +215,7 @@ def question_add(request: Request, project: Project, kind: Kind) -> HttpResponse
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def question_edit(request: Request, project: Project, kind: Kind, key: str) -> HttpResponse:
+def question_edit(request: Request, project: Project, kind: QuestionKind, key: str) -> HttpResponse:
     """Change a category or a criterion. For managers."""
     row = get_object_or_404(kind.model, project=project, key=key)
     form = kind.form(request.POST or None, instance=row)
@@ -233,7 +233,7 @@ def question_edit(request: Request, project: Project, kind: Kind, key: str) -> H
 
 @require_POST
 @project_page(role=Role.MANAGER)
-def question_change(request: Request, project: Project, kind: Kind, key: str) -> HttpResponse:
+def question_change(request: Request, project: Project, kind: QuestionKind, key: str) -> HttpResponse:
     """Move, archive, restore or delete a category or a criterion. For managers."""
     row = get_object_or_404(kind.model.objects.select_related("project"), project=project, key=key)
     action = request.POST.get("action", "")
@@ -259,7 +259,7 @@ def question_change(request: Request, project: Project, kind: Kind, key: str) ->
     return redirect(kind.page, project.slug)
 
 
-def _listed(project: Project, kind: Kind) -> dict[str, Any]:
+def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
     rows = kind.model.objects.filter(project=project).order_by("position", "id")
     return {
         "project": project,
@@ -280,7 +280,7 @@ def _initial(request: Request) -> dict[str, Any]:
 def _edited(
     request: Request,
     project: Project,
-    kind: Kind,
+    kind: QuestionKind,
     form: QuestionForm,
     row: Category | Criterion | None = None,
 ) -> HttpResponse:

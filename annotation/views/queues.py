@@ -13,8 +13,8 @@ from annotation.choices import Purpose, Role
 from annotation.errors import Refusal
 from annotation.models import Comparison, Project, Withholding
 from annotation.selectors.queues import decided_withholdings, gold_candidates, known_items, withheld_texts
-from annotation.services.quality.gold import mark_as_gold
-from annotation.services.texts.quarantine import decide_withholding
+from annotation.services.quality import mark_as_gold
+from annotation.services.texts import decide_withholding
 from annotation.views.access import Request, project_page
 
 _LISTED = 100

@@ -17,7 +17,7 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Project, Review
 from annotation.selectors.comparison import completion_ids_by_name
 from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
-from annotation.services.quality.reviews import AlreadyDecided, decide_review, may_review
+from annotation.services.quality import AlreadyDecided, decide_review, may_review
 from annotation.views.access import Request, project_page
 
 # Form of a review: a verdict on all completions, by their names on the page.

@@ -22,13 +22,12 @@ from annotation.selectors.annotator_work import (
     gold_feedback_of,
     history_page,
     own_submitted_by,
+    pace_of,
     skips_of,
     submitted_by,
 )
 from annotation.selectors.eligibility import daily_limit_of
-from annotation.selectors.own_work import pace_of
-from annotation.services.quality.agreement import request_report
-from annotation.statistics.annotators import AnnotatorsPage
+from annotation.services.quality import request_report
 from annotation.statistics.cached import (
     is_large,
     items_are_cached,
@@ -36,7 +35,7 @@ from annotation.statistics.cached import (
     report_of,
     report_without_waiting,
 )
-from annotation.statistics.page import ReportPage, pace_by_day, progress_by_round
+from annotation.statistics.page import AnnotatorsPage, ReportPage, pace_by_day, progress_by_round
 from annotation.statistics.report import Report
 from annotation.views.access import Request, project_page
 

@@ -16,8 +16,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from annotation.choices import TokenScope
 from annotation.errors import Refusal
+from annotation.services.people.accounts import create_token, revoke_token
 from annotation.services.people.shortcuts import ACTIONS, InvalidKey, change_keys, keys_of
-from annotation.services.people.tokens import create_token, revoke_token
 from annotation.views.access import Request
 
 # Form of an API token.

@@ -32,7 +32,6 @@ from annotation.exchange.file_exports import (
 from annotation.exchange.formats.columns import LEAVE_OUT, MANY, METADATA, TARGETS
 from annotation.exchange.formats.plans import ColumnAccount
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.undo import request_undo
 from annotation.exchange.uploads import (
     BUSY,
     Preview,
@@ -41,6 +40,7 @@ from annotation.exchange.uploads import (
     discard_upload,
     preview_of,
     receive_upload,
+    request_undo,
     start_import,
 )
 from annotation.forms.statistics import rounds_of

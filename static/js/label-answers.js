@@ -221,7 +221,7 @@ export class Answers {
 
 // ── Questions before a submit ───────────────────────────────────────────────────────────
 
-/* The questions that annotation/services/judgments/confirmations.py asks before it stores an annotation, asked on the item's own
+/* The questions that annotation/services/judgments/submission.py asks before it stores an annotation, asked on the item's own
    screen before the next one is shown. The server asks again what is not confirmed: a rule that only one of
    both sides has costs a return to the item, never an annotation. */
 const WEIGHT = { error: 1, neutral: 0, merit: -1 };

@@ -3,7 +3,7 @@
 
    And for all scripts `translate("Rank {letters} too.", { letters })` and, where a number decides the form,
    `translateCount("{count} draft", "{count} drafts", count)`, in the language of the page: its words stand in
-   the page (webapp/templatetags/words.py); .ci/messages.py collects them from the scripts. */
+   the page (webapp/templatetags/rondo.py); .ci/messages.py collects them from the scripts. */
 (() => {
   "use strict";
   // What a string may become, where the browser asks (Trusted Types); static/js/trusted-types.js tells why.

@@ -70,7 +70,7 @@ from annotation.record.judgment import (
 )
 from annotation.services.assignments.next import assign_next
 from annotation.services.projects.invitations import create_invitation
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 
 MODELS = sorted(

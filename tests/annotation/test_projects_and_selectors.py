@@ -15,7 +15,7 @@ from annotation.selectors.access import Progress
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import add_member, create_project, publish_guideline
-from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
+from annotation.services.texts import NewCompletion, create_comparison, record_completions
 from annotation.text.identity import text_hash
 from tests import factories
 from tests.refusals import refused

@@ -31,10 +31,10 @@ from annotation.models import (
     Withholding,
 )
 from annotation.services.inbox import post_comment
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from annotation.services.quality.reviews import open_review
+from annotation.services.quality import open_review
 from annotation.services.webhooks import create_webhook, send_test
 from tests import factories
 from training.models import (

@@ -25,7 +25,7 @@ from annotation.models import (
     WebhookDelivery,
     WebhookMessage,
 )
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.api.scene import Scene
 from tests.guide_blocks import block

@@ -8,7 +8,7 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
-from webapp.api.views import document
+from webapp.api.urls import document
 
 
 def test_the_document_is_valid_openapi_3_1_and_was_written_without_a_warning():

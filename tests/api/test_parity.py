@@ -3,7 +3,7 @@
 from annotation.api.projects import SettingsSerializer
 from annotation.forms.projects import ABOUT, ASSIGNMENT, QUALITY, QUESTIONS
 from tests.architecture.address_table import TABLE
-from webapp.api.views import document
+from webapp.api.urls import document
 
 CEREMONY = (
     "signing in, passwords, second factors and accounts of other sites are between a person and a browser"

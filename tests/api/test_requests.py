@@ -10,9 +10,9 @@ from django.db import connection
 from django.utils import timezone
 from pytest_django import Settings
 
-from annotation.api.idempotency import claim_key, forget_answers
+from annotation.api.base import claim_key, forget_answers
 from annotation.models import Comparison, CompletionSource, KeptAnswer, Project, Prompt, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.api.scene import Asker, Scene
 from training.models import DriftMeasurement

@@ -14,8 +14,7 @@ from annotation.models import Project, User
 from tests import factories
 from tests.api.scene import Asker, Scene, make_reviewer
 from training.services.runs.runs import create_run
-from webapp.api.urls import urlpatterns
-from webapp.api.views import document
+from webapp.api.urls import document, urlpatterns
 
 ROLES = ("nobody", "oscar", "frank", "alice", "rita", "carol", "admin")
 """Without a token; an outsider; who manages another project; who labels, and whose assignment and token it

@@ -20,15 +20,15 @@ from annotation.models import (
     WebhookMessage,
     Withholding,
 )
-from annotation.models.encryption import seal
+from annotation.models.webhooks import seal
 from annotation.selectors.comparison import step_token
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.inbox import post_comment
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from annotation.services.quality.reviews import open_review
-from annotation.services.texts.completions import create_comparison
+from annotation.services.quality import open_review
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.architecture.address_table import TABLE
 from training.models import (

@@ -52,8 +52,8 @@ _COMPUTE_STATISTICS_WITHOUT_SPANS = """
 import sys
 import webapp.wsgi
 import annotation.statistics.compute
-from annotation.agreement.shares import binomial_test, wilson_interval
-from training.figures.win_rate_interval import prompts_needed
+from annotation.agreement.intervals import binomial_test, wilson_interval
+from training.figures.win_rates import prompts_needed
 
 wilson_interval(3, 4), binomial_test(3, 4), prompts_needed(win_rate=0.7)
 print([name for name in ("scipy.stats", "scipy.optimize", "scipy.sparse") if name in sys.modules])

@@ -241,7 +241,7 @@ def test_the_search_for_sentences_in_scripts_finds_them(script: str, count: int)
 
 
 def test_a_script_finds_its_words_in_a_german_page_and_none_in_an_english_one():
-    engine = Engine(libraries={"words": "webapp.templatetags.words"})
+    engine = Engine(libraries={"words": "webapp.templatetags.rondo"})
     page = engine.from_string("{% load words %}{% script_words %}")
     with translation.override("en"):
         assert page.render(Context()) == ""

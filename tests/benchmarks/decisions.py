@@ -23,7 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from training.figures.win_rate_with_model import Claim
+from training.figures.win_rates import Claim
 from training.services.evaluation.decision import LEAST_ANSWERS, Decision, decide, decide_with_model
 
 _UNDECIDED_WITHIN = 1.8

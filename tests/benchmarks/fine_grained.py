@@ -47,7 +47,7 @@ from training.rlhf.measures.calibration import (
 from training.rlhf.methods.objectives.segments import cut, segment_rewards
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.config import resolve_dtype
+from training.rlhf.runtime.run_folder import resolve_dtype
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.spans import segment_labels, trim_spans
 from training.rlhf.tokens.example import Example, UsedLabels

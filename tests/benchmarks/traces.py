@@ -40,7 +40,7 @@ def _measure(options: argparse.Namespace) -> None:
     call_command("migrate", verbosity=0)
     from annotation.services.assignments.display_order import candidate_token
     from annotation.services.assignments.next import assign_next
-    from annotation.services.texts.completions import create_comparison
+    from annotation.services.texts import create_comparison
     from tests import factories
 
     alice, carol = factories.make_user("alice"), factories.make_user("carol")
@@ -67,18 +67,20 @@ def _measure(options: argparse.Namespace) -> None:
 def _steps(number: int, size: int, *, shift: int) -> list[Any]:
     """Steps in rounds of thought, call, result and message; results hold nearly all of the text."""
     from annotation.choices import StepKind
-    from annotation.text.traces import Step
+    from annotation.text.traces import UnwrittenStep
 
     long = ("row 17: 80 °C, two minutes\n" * size)[: size * 4 // number]
     tools = ("search", "read_file", "run")
-    made: list[Step] = []
+    made: list[UnwrittenStep] = []
     while len(made) < number:
         tool = tools[(len(made) // 4 + shift) % 3]
         made += [
-            Step(kind=StepKind.REASONING, content="I look it up, then I compare both."),
-            Step(kind=StepKind.TOOL_CALL, tool=tool, arguments={"query": "green tea", "limit": 10}),
-            Step(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, content=long),
-            Step(kind=StepKind.MESSAGE, content="It says two minutes at 80 °C. I check another source."),
+            UnwrittenStep(kind=StepKind.REASONING, content="I look it up, then I compare both."),
+            UnwrittenStep(kind=StepKind.TOOL_CALL, tool=tool, arguments={"query": "green tea", "limit": 10}),
+            UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, content=long),
+            UnwrittenStep(
+                kind=StepKind.MESSAGE, content="It says two minutes at 80 °C. I check another source."
+            ),
         ]
     return made[:number]
 

@@ -40,7 +40,7 @@ from training.rlhf.data import build_examples
 from training.rlhf.losses import plackett_luce
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.config import resolve_dtype
+from training.rlhf.runtime.run_folder import resolve_dtype
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import Purpose, Split, Verdict
 from annotation.models import Project, User
-from annotation.services.judgments.votes import record_vote, voted_comparison
+from annotation.services.judgments.submission import record_vote, voted_comparison
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.records import judgment_record

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from pytest_django.live_server_helper import LiveServer
 
 from annotation.models import Project, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from training.models import ApplicationRequest, Feedback, FeedbackIncident, FeedbackKey, FeedbackSettings

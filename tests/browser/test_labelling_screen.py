@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Request, expect
 
 from annotation.models import Project, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.browser.labelling_scene import LABEL, drag_over, only_ranking

@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 
 from annotation.choices import Role
 from annotation.models import Comparison, Membership, Project, User
-from annotation.statistics import annotators
-from annotation.statistics.annotators import MOST_IN_MAP
+from annotation.statistics import page as statistics_page
+from annotation.statistics.page import MOST_IN_MAP
 from annotation.tasks import compute_report
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project
@@ -127,7 +127,7 @@ def test_a_manager_goes_from_the_heat_map_to_a_person_and_their_annotation_with_
 def test_tables_of_rounds_and_annotators_fit_into_a_page_of_1400_px(
     project: Project, carol: User, open_as: Open, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(annotators, "FEWEST_SHARED", 1)
+    monkeypatch.setattr(statistics_page, "FEWEST_SHARED", 1)
     project.overlap = MOST_IN_MAP
     project.save()
     people = [factories.make_user(f"annotator-of-team-{number:02}") for number in range(MOST_IN_MAP)]
@@ -196,7 +196,7 @@ def test_the_figures_of_a_large_project_come_after_the_page(
     path: str, busy: Project, carol: User, open_as: Open, axe: Axe, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
-    monkeypatch.setattr("annotation.services.quality.agreement.send", compute_elsewhere)
+    monkeypatch.setattr("annotation.services.quality.send", compute_elsewhere)
     page = open_as(carol, f"/projects/{busy.slug}/{path}/")
     # The page that waits has put the figures in its place, and the address is the same.
     expect(page.get_by_role("region", name="Annotators", exact=True)).to_be_visible()

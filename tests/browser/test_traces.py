@@ -5,8 +5,8 @@ from playwright.sync_api import Page, expect
 
 from annotation.choices import StepKind
 from annotation.models import Judgment, Project, User
-from annotation.services.texts.completions import create_comparison
-from annotation.text.traces import Step
+from annotation.services.texts import create_comparison
+from annotation.text.traces import UnwrittenStep
 from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.browser.payloads import payloads
@@ -17,7 +17,7 @@ LABEL = "/projects/tea/label/"
 LONG = "".join(f"line {number}\n" for number in range(5_000))
 
 
-def offer(project: Project, *traces: list[Step]) -> None:
+def offer(project: Project, *traces: list[UnwrittenStep]) -> None:
     # Corrections are asked too: they are for plain responses, and must not stand in the way of a trace.
     Project.objects.filter(pk=project.pk).update(ask_step_labels=True, ask_correction=True)
     prompt = factories.make_prompt(project)
@@ -66,7 +66,7 @@ def test_a_long_trace_stays_light_and_hostile_output_does_nothing(
 ):
     hostile = payloads()
     steps = [
-        Step(
+        UnwrittenStep(
             kind=StepKind.TOOL_RESULT,
             role="tool",
             tool=text[:100],
@@ -75,7 +75,7 @@ def test_a_long_trace_stays_light_and_hostile_output_does_nothing(
         )
         for text in hostile[:199]
     ]
-    whole = Step(kind=StepKind.MESSAGE, content="\n".join(hostile))
+    whole = UnwrittenStep(kind=StepKind.MESSAGE, content="\n".join(hostile))
     offer(project, [*steps, whole])
     page = open_as(alice, LABEL)
     expect(page.locator("[data-step]")).to_have_count(200)

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 
 from annotation.models import Project, User
-from annotation.services.jobs.claims import claim
+from annotation.services.jobs import claim
 from tests import factories
 from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import running_model_server

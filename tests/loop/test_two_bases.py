@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Project, Prompt, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.chat_templates import template
 from tests.loop.recipe import TINY, tiny_recipe
@@ -27,7 +27,7 @@ from training.selectors.projects import chat_of
 from training.services.base_models import NewBaseModel, do_addition, request_base_model
 from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.base_choice import choose_base
-from training.services.side_by_side import Sampling, ask_side_by_side, write_answers
+from training.services.side_by_side import SharedSampling, ask_side_by_side, write_answers
 from training.views.responses import responses_of
 
 QWEN = "tiny-qwen2"
@@ -120,7 +120,7 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
         created_by=carol,
         checkpoints=list(policies.values()),
         question="Why is the sky blue?",
-        sampling=Sampling(max_tokens=8),
+        sampling=SharedSampling(max_tokens=8),
         seed=3,
         blind=False,
     )

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +19,8 @@ from tests.operations.conftest import MakeWorker
 from training.contract import MachineUse
 from training.models import Run, Snapshot
 from webapp.operations import metrics as metrics_page
-from webapp.operations import queues, reach, requests
+from webapp.operations import reach, requests, work
 from webapp.operations.health import wrong
-from webapp.operations.requests import SharedCounts, key_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = {"Host": "127.0.0.1:8000"}
@@ -46,7 +46,7 @@ def scrape(client: Client) -> Figures:
 
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3})
+    monkeypatch.setattr(work, "depths", lambda names, seconds: {"celery": 3})
     monkeypatch.setattr(reach, "model_server", lambda: wrong("model_server", "away", "start it"))
 
 
@@ -151,7 +151,7 @@ def test_requests_are_counted_by_route_method_and_status_and_never_by_path(
 def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, client: Client):
     # 19 of 0.02 s and one of 0.4 s: the 95th percentile is at the end of the bucket to 0.025 s.
     for seconds in [0.02] * 19 + [0.4]:
-        requests.requests_of_this_process.note(route="label", method="GET", status=200, seconds=seconds)
+        requests.request_counts.note(route="label", method="GET", status=200, seconds=seconds)
     samples = scrape(client)
     labels = (("method", "GET"), ("route", "label"))
     buckets = {
@@ -167,10 +167,11 @@ def test_latencies_fall_into_buckets_from_which_a_quantile_is_read(db: None, cli
 _COUNT = """
 import sys
 from pathlib import Path
-from webapp.operations.requests import SharedCounts, key_of
-counts = SharedCounts(Path(sys.argv[1]), "counter")
+from webapp.operations import requests
+requests.counts_folder = lambda: Path(sys.argv[1])
 for _ in range(1000):
-    counts.add(key_of("rondo_web_requests", "rondo_web_requests_total", {"route": "label"}, "Help."), 1.0)
+    requests.request_counts.note(route="label", method="GET", status=200, seconds=0.01)
+requests.request_counts.save()
 print("counted", flush=True)
 if sys.argv[2] == "stay":
     sys.stdin.read()
@@ -189,35 +190,38 @@ def counting_process(folder: Path, what: str) -> "subprocess.Popen[str]":
     return process
 
 
-def total(folder: Path) -> float:
-    return sum(sample.value for metric in requests.collect(folder) for sample in metric.samples)
+def test_processes_add_up_and_what_the_dead_counted_stays_in_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(requests, "counts_folder", lambda: tmp_path)
 
+    def total() -> float:
+        counter, _latency = requests.collect()
+        return sum(sample.value for sample in counter.samples)
 
-def test_processes_add_up_and_what_the_dead_counted_stays_in_one_file(tmp_path: Path):
     living = counting_process(tmp_path, "stay")
     try:
         killed = counting_process(tmp_path, "stay")
         killed.kill()
         killed.communicate()
-        assert total(tmp_path) == 2000
+        assert total() == 2000
         # The third takes over what the second left, and leaves the first alone.
         third = counting_process(tmp_path, "end")
         third.communicate()
-        assert total(tmp_path) == 3000
-        assert len(list(tmp_path.glob("*.db"))) == 2
+        assert total() == 3000
+        assert len(list(tmp_path.glob("*.json"))) == 2
     finally:
         living.communicate()
 
 
-def test_a_file_that_is_full_takes_no_new_series_and_counts_on_with_the_old(tmp_path: Path):
-    counts = SharedCounts(tmp_path, "counter")
-    keys = [key_of("many", "many_total", {"number": str(n), "pad": "x" * 500}, "Help.") for n in range(2000)]
-    for key in [*keys, keys[0]]:
-        counts.add(key, 1.0)
-    (metric,) = requests.collect(tmp_path)
-    assert 100 < len(metric.samples) < 2000
-    assert next(sample.value for sample in metric.samples if sample.labels["number"] == "0") == 2
-    counts.close()
+def test_counts_are_saved_within_a_second_or_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(requests, "counts_folder", lambda: tmp_path)
+    monkeypatch.setattr(requests, "_SAVE_SECONDS", 0.01)
+    requests.RequestCounts().note(route="label", method="GET", status=200, seconds=0.01)
+    deadline = time.monotonic() + 10
+    while not list(tmp_path.glob("*.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_disk_that_is_full_costs_figures_and_no_answer(client: Client, settings: Settings, tmp_path: Path):

@@ -8,25 +8,24 @@ from django.db import DatabaseError, connection
 from django.test import Client
 from pytest_django import Settings
 
-from webapp.operations import deadlines, probes, reach
-from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.health import Finding, fine, wrong
+from webapp.operations import health, pages, reach
+from webapp.operations.health import Finding, OverdueError, fine, within, wrong
 
 READY = "/health/ready"
 
 
 @pytest.fixture(autouse=True)
 def asked_anew():
-    probes.readiness.forget()
+    pages.readiness.forget()
     yield
-    probes.readiness.forget()
+    pages.readiness.forget()
 
 
 @pytest.fixture
 def all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model server runs in these tests."""
     monkeypatch.setattr(
-        probes, "MISSED", (lambda: fine("broker", ""), lambda: fine("model_server", ""), reach.disk)
+        pages, "MISSED", (lambda: fine("broker", ""), lambda: fine("model_server", ""), reach.disk)
     )
 
 
@@ -90,7 +89,7 @@ def test_a_migration_that_is_missing_makes_it_not_ready(
 def test_without_broker_or_model_server_people_go_on_judging(
     db: None, client: Client, monkeypatch: pytest.MonkeyPatch, all_is_well: None, missed: str
 ):
-    monkeypatch.setattr(probes, "MISSED", (lambda: wrong(missed, "it is away", "start it"),))
+    monkeypatch.setattr(pages, "MISSED", (lambda: wrong(missed, "it is away", "start it"),))
     answer = client.get(READY)
     assert answer.status_code == 200
     assert answer.json()["status"] == "degraded"
@@ -100,7 +99,7 @@ def test_without_broker_or_model_server_people_go_on_judging(
 def test_a_nearly_full_disk_takes_no_work_from_annotators(
     db: None, client: Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(probes, "MISSED", (reach.disk,))
+    monkeypatch.setattr(pages, "MISSED", (reach.disk,))
     settings.RONDO_LEAST_FREE_MB = 1 << 40
     response = client.get(READY)
     assert (response.status_code, response.json()["status"]) == (200, "degraded")
@@ -114,9 +113,9 @@ def test_who_asks_often_costs_one_look(client: Client, monkeypatch: pytest.Monke
         looks.append(1)
         return fine("database", "")
 
-    monkeypatch.setattr(probes, "NEEDED", (look,))
+    monkeypatch.setattr(pages, "NEEDED", (look,))
     now = [100.0]
-    monkeypatch.setattr("webapp.operations.probes.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("webapp.operations.pages.time.monotonic", lambda: now[0])
     for _ in range(5):
         client.get(READY)
     assert len(looks) == 1
@@ -178,7 +177,7 @@ def test_what_never_answers_is_waited_for_so_long_and_costs_one_thread():
         assert active_count() == before + 1
     finally:
         answers.set()
-        deadlines._threads["never"].join()
+        health._threads["never"].join()
     assert within(30, "never", lambda: "again") == "again"
 
 

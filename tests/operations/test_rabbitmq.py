@@ -11,7 +11,7 @@ from celery import current_app
 
 from tests.faults.servers import RabbitMQ
 from webapp.operations import reach
-from webapp.operations.queues import depths
+from webapp.operations.work import depths
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.long]
 WAIT = 30.0

@@ -22,7 +22,7 @@ from training.choices import RoundState, StepState
 from training.engine import EngineError
 from training.models import DriftMeasurement, Round, RoundStep
 from training.services.rounds import open_first_round
-from webapp.operations import health, queues, reach, state, work
+from webapp.operations import health, reach, state, work
 from webapp.operations.health import Level
 from webapp.operations.state import look
 
@@ -58,8 +58,8 @@ def test_a_queue_in_which_messages_wait_for_nobody_is_wrong(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ):
     make_worker(queues=["celery"])
-    monkeypatch.setattr(queues, "known_queues", lambda: {"celery", "gpu"})
-    monkeypatch.setattr(queues, "depths", lambda names, seconds: {"celery": 3, "gpu": 2})
+    monkeypatch.setattr(work, "known_queues", lambda: {"celery", "gpu"})
+    monkeypatch.setattr(work, "depths", lambda names, seconds: {"celery": 3, "gpu": 2})
     of_celery, of_gpu = health.waiting_messages()
     assert of_celery.level is Level.FINE
     assert str(of_celery.says) == "3 messages wait in the queue celery."
@@ -71,7 +71,7 @@ def test_a_broker_that_fails_leaves_the_rest_of_the_page(monkeypatch: pytest.Mon
     def refuse(names, seconds):
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(queues, "depths", refuse)
+    monkeypatch.setattr(work, "depths", refuse)
     assert [finding.level for finding in health.waiting_messages()] == [Level.ATTENTION]
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.serving.conftest import BASE, Folders
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rollout.engine import Engine
+from training.rlhf.rollout.engine import RolloutEngine
 from training.rlhf.rollout.samples import Sample, SampleRequest, end_tokens
 from training.rlhf.sampling import SamplingParameters
 from training.serving.http import RequestError
@@ -54,7 +54,7 @@ def drawn(
     backbone: Backbone, requests: list[tuple[Any, SamplingParameters]], prompt: tuple[int, ...] = (5, 6, 7)
 ) -> list[Sample]:
     """The sample of each of some constraints and parameters, all in one batch."""
-    engine = Engine(backbone, ends=end_tokens(backbone))
+    engine = RolloutEngine(backbone, ends=end_tokens(backbone))
     handles = [
         engine.submit(
             [SampleRequest(prompt=prompt, parameters=parameters, seed=parameters.seed, constraint=constraint)]

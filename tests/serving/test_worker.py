@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from training.serving.http import RequestError
-from training.serving.worker import Emit, Job, NotNowError, Worker
+from training.serving.worker import Emit, NotNowError, ServingJob, WorkerThread
 
 
 class Ticks:
@@ -41,12 +41,14 @@ def counting(ticks: Ticks, steps: int) -> Callable[[Emit], Iterator[Ticks]]:
     return work
 
 
-def run(test: Callable[[Worker, list[str]], Awaitable[None]], **choices: Any) -> list[str]:
+def run(test: Callable[[WorkerThread, list[str]], Awaitable[None]], **choices: Any) -> list[str]:
     """Run a test's coroutine beside a worker; how its jobs ended."""
     ended: list[str] = []
 
     async def with_worker() -> None:
-        worker = Worker(8, observe=lambda job, outcome: ended.append(f"{job.route} {outcome}"), **choices)
+        worker = WorkerThread(
+            8, observe=lambda job, outcome: ended.append(f"{job.route} {outcome}"), **choices
+        )
         worker.start()
         try:
             await asyncio.wait_for(test(worker, ended), 30)
@@ -59,12 +61,12 @@ def run(test: Callable[[Worker, list[str]], Awaitable[None]], **choices: Any) ->
     return ended
 
 
-async def result(job: Job) -> Any:
+async def result(job: ServingJob) -> Any:
     return [event async for event in job.events()][-1]
 
 
 def test_jobs_that_wait_for_one_engine_share_its_steps():
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         ticks = Ticks(held=True)
         jobs = [worker.submit(counting(ticks, 5), route=f"{n}") for n in range(3)]
         while worker.running < 1:
@@ -78,7 +80,7 @@ def test_jobs_that_wait_for_one_engine_share_its_steps():
 
 
 def test_an_error_reaches_the_one_who_asked_and_nobody_else():
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         ticks = Ticks()
 
         def broken(emit: Emit) -> Iterator[Ticks]:
@@ -100,7 +102,7 @@ def test_an_error_reaches_the_one_who_asked_and_nobody_else():
 
 
 def test_a_step_that_fails_ends_those_that_wait_for_it_and_the_next_ones_are_answered():
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         burning, good = Ticks(fails=True), Ticks()
         steady = worker.submit(counting(good, 300), route="steady")
         with pytest.raises(RequestError) as refusal:
@@ -115,7 +117,7 @@ def test_a_step_that_fails_ends_those_that_wait_for_it_and_the_next_ones_are_ans
 def test_between_two_steps_one_piece_is_computed_and_those_who_compute_take_turns():
     order: list[str] = []
 
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         ticks = Ticks(held=True)
 
         def computing(name: str) -> Callable[[Emit], Iterator[None]]:
@@ -149,7 +151,7 @@ def test_between_two_steps_one_piece_is_computed_and_those_who_compute_take_turn
 def test_who_finds_no_place_begins_as_soon_as_there_is_some_before_those_who_came_later():
     begun: list[str] = []
 
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         ticks = Ticks(held=True)
         holders: list[str] = []
 
@@ -181,7 +183,7 @@ def test_who_finds_no_place_begins_as_soon_as_there_is_some_before_those_who_cam
 
 
 def test_what_finds_no_place_even_alone_is_refused():
-    async def test(worker: Worker, _ended: list[str]) -> None:
+    async def test(worker: WorkerThread, _ended: list[str]) -> None:
         def work(emit: Emit) -> Iterator[None]:
             raise NotNowError("It is too large.")
             yield
@@ -196,7 +198,7 @@ def test_what_finds_no_place_even_alone_is_refused():
 def test_a_job_that_is_called_off_gives_back_what_it_holds():
     given_back = threading.Event()
 
-    async def test(worker: Worker, ended: list[str]) -> None:
+    async def test(worker: WorkerThread, ended: list[str]) -> None:
         def work(emit: Emit) -> Iterator[Ticks]:
             emit("begun")
             try:
@@ -217,7 +219,7 @@ def test_a_job_that_is_called_off_gives_back_what_it_holds():
 
 
 def test_stopping_calls_off_what_runs_and_refuses_what_waits():
-    async def test(worker: Worker, ended: list[str]) -> None:
+    async def test(worker: WorkerThread, ended: list[str]) -> None:
         jobs = [worker.submit(counting(Ticks(), 10**9), route="long") for _ in range(2)]
         while worker.running < 2:
             await asyncio.sleep(0.01)

@@ -11,8 +11,8 @@ from django.conf import settings
 from pytest_django import Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
+from annotation.services import jobs
 from annotation.services.assignments.next import assign_next
-from annotation.services.jobs import claims
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.records import judgment_record
@@ -35,7 +35,7 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         if task == TaskName.ADVANCE_ROUND:
             ids.extend(args)
 
-    monkeypatch.setattr("annotation.services.jobs.messages.current_app.send_task", send_task)
+    monkeypatch.setattr("annotation.services.jobs.current_app.send_task", send_task)
     return ids
 
 
@@ -43,9 +43,9 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def quick_heartbeats(settings: Settings) -> Iterator[None]:
     """A heartbeat writes at every call, so that no test waits for a heartbeat."""
     settings.RONDO_HEARTBEAT_SECONDS = 0
-    claims.worker_is_stopping.clear()
+    jobs.worker_is_stopping.clear()
     yield
-    claims.worker_is_stopping.clear()
+    jobs.worker_is_stopping.clear()
 
 
 @pytest.fixture

@@ -16,9 +16,14 @@ from annotation.agreement.estimate import Estimate
 from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Verdict
 from annotation.models import Comparison, Project, User
-from annotation.selectors.tables import TABLES, View
-from annotation.services.judgments.submission import create_machine, judge_as_machine, lease_to_machine
-from annotation.services.judgments.votes import record_vote
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View
+from annotation.services.judgments.submission import (
+    create_machine,
+    judge_as_machine,
+    lease_to_machine,
+    record_vote,
+)
 from annotation.statistics.cached import report_of
 from annotation.statistics.plots import Bar
 from tests import factories

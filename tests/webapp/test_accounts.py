@@ -23,7 +23,7 @@ from annotation.models import ApiToken, AuditEntry, Draft, Judgment, Membership,
 from annotation.services.assignments.next import assign_next
 from annotation.services.audit import record
 from annotation.services.judgments.drafts import save_draft
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from tests import factories
 from tests.factories import PASSWORD
@@ -87,7 +87,7 @@ def test_use_is_noted_once_in_five_minutes(alice: User, monkeypatch: pytest.Monk
     client = signed_in("alice")
     client.get(reverse("account"), REMOTE_ADDR="203.0.113.77")
     assert UserSession.objects.get().ip == "198.51.100.1"
-    monkeypatch.setattr("webapp.security.activity.EVERY_SECONDS", 0)
+    monkeypatch.setattr("webapp.security.middleware.EVERY_SECONDS", 0)
     client.get(reverse("account"), REMOTE_ADDR="203.0.113.77")
     assert UserSession.objects.get().ip == "203.0.113.77"
 

@@ -23,9 +23,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 from pytest_django import Settings
 
-from webapp.backup import BackupError, Target, databases, make_backup, making, restore_backup, restoring
+from webapp import backup
+from webapp.backup import databases, make_backup, restore_backup
 from webapp.backup import target as target_module
-from webapp.backup.target import Manifest
+from webapp.backup.target import BackupError, BackupManifest, Target
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("checkpoints", "snapshots", "runs", "imports", "models")
@@ -220,7 +221,7 @@ def database(monkeypatch: pytest.MonkeyPatch) -> FakeDatabase:
     monkeypatch.setattr(databases, "dumped", dumped)
     monkeypatch.setattr(databases, "load", load)
     monkeypatch.setattr(databases, "rows_now", lambda: fake.rows)
-    monkeypatch.setattr(restoring, "call_command", migrate)
+    monkeypatch.setattr(backup, "call_command", migrate)
     return fake
 
 
@@ -277,7 +278,7 @@ def test_of_a_back_up_that_fills_the_disk_or_is_cancelled_nothing_stays(
     database: FakeDatabase, target: Target, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
     put(rondo_home, "runs/one/log.txt", "step 1" * 10_000)
-    writer = target_module.Writer
+    writer = target_module.BackupWriter
     with monkeypatch.context() as patch:
         patch.setattr(target_module, "Writer", lambda _stream, address: writer(FullDisk(), address))
         with pytest.raises(BackupError, match=r"is full, and nothing was kept.*--keep"):
@@ -288,7 +289,7 @@ def test_of_a_back_up_that_fills_the_disk_or_is_cancelled_nothing_stays(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_archive_files", cancel)
+        patch.setattr(backup, "_archive_files", cancel)
         with pytest.raises(KeyboardInterrupt):
             make_backup(target)
     assert stored(target) == []
@@ -325,10 +326,10 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(
     put(rondo_home, "runs/one/a.txt", "a" * 3_000_000)
     put(rondo_home, "runs/one/old/state.json", "old")
     put(rondo_home, "runs/one/z.txt", "z")
-    read = making._read
+    read = backup._read
     changes: list[Path] = []
 
-    def read_and_change(path: Path) -> making.Content:
+    def read_and_change(path: Path) -> backup.Content:
         def content() -> Iterator[bytes]:
             if path.name == "a.txt" and len(changes) < 2:
                 if changes:
@@ -343,7 +344,7 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(
 
         return content
 
-    monkeypatch.setattr(making, "_read", read_and_change)
+    monkeypatch.setattr(backup, "_read", read_and_change)
     make_backup(target)
     assert len(changes) == 2
     home = elsewhere(settings, tmp_path)
@@ -352,7 +353,7 @@ def test_a_folder_that_changes_while_it_is_read_is_read_again(
         path.relative_to(home).as_posix(): path.read_text() for path in home.rglob("*.*") if path.is_file()
     }
     assert back == {"runs/one/a.txt": "a" * 10, "runs/one/new/state.json": "new", "runs/one/z.txt": "z"}
-    monkeypatch.setattr(making, "_read", lambda path: lambda: iter(()))
+    monkeypatch.setattr(backup, "_read", lambda path: lambda: iter(()))
     with pytest.raises(BackupError, match="changes faster than it can be read"):
         make_backup(target)
 
@@ -489,8 +490,8 @@ def test_a_damaged_manifest_and_a_torn_one_are_refused(
     changed["rows"]["annotation_user"] = 7
     for data in (whole[:-9], b"", json.dumps(changed).encode()):
         with pytest.raises(BackupError, match="is damaged"):
-            Manifest.from_bytes(data, where="there")
-    assert Manifest.from_bytes(whole, where="there") == made.manifest
+            BackupManifest.from_bytes(data, where="there")
+    assert BackupManifest.from_bytes(whole, where="there") == made.manifest
 
 
 @pytest.mark.django_db
@@ -565,7 +566,7 @@ def test_a_back_up_goes_to_a_bucket_and_comes_back(
     assert (home / "runs" / "one" / "log.txt").read_text() == "step 1"
     assert len(stored(Target(s3_url))) == 3
 
-    def fail(path: Path) -> making.Content:
+    def fail(path: Path) -> backup.Content:
         def content() -> Iterator[bytes]:
             yield b"step"
             raise OSError(errno.EIO, "the disk is broken")
@@ -573,7 +574,7 @@ def test_a_back_up_goes_to_a_bucket_and_comes_back(
         return content
 
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_read", fail)
+        patch.setattr(backup, "_read", fail)
         with pytest.raises(OSError, match="the disk is broken"):
             make_backup(Target(s3_url))
     assert len(stored(Target(s3_url))) == 3

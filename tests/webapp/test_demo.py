@@ -146,7 +146,7 @@ def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
     def looked_at(demo: demo_project._Demo, number: int) -> None:
         assert RoundStep.objects.filter(round__number=number).exists()
         assert rounds_with_work() == []
-        assert starting.progress().state != starting.State.FINISHED
+        assert starting.progress().state != starting.DemoState.FINISHED
         for page in ("/", "/?archived=1", "/rounds/", "/runs/", "/api/v1/projects/"):
             assert demo_project.NAME not in browser.get(page, follow=True).content.decode()
         assert browser.get("/projects/demo/").status_code == 404

@@ -21,7 +21,7 @@ from annotation.services.inbox import post_comment
 from annotation.services.judgments.submission import flag_item, submit_judgment
 from tests import factories
 from tests.records import judgment_record
-from webapp.demo.desk import Clock, Desk, shown_in
+from webapp.demo.desk import DemoClock, Desk, shown_in
 
 pytestmark = pytest.mark.django_db
 
@@ -102,7 +102,7 @@ def test_a_desk_writes_the_rows_that_the_services_write(alice: User, bob: User, 
 
 def rows_of_a_day(project: Project, people: tuple[User, User], desk_at: Any) -> dict[str, list[Any]]:
     """Let two people work, and return all rows of the application; then take everything back."""
-    clock = Clock(MORNING)
+    clock = DemoClock(MORNING)
     with transaction.atomic(), clock.in_charge():
         desk = desk_at(clock)
         work(desk, clock, people, Category.objects.filter(project=project))
@@ -112,7 +112,7 @@ def rows_of_a_day(project: Project, people: tuple[User, User], desk_at: Any) -> 
     return rows
 
 
-def work(desk: _Desk, clock: Clock, people: tuple[User, User], categories: Any) -> None:
+def work(desk: _Desk, clock: DemoClock, people: tuple[User, User], categories: Any) -> None:
     chance = Random(3)
     for step in range(40):
         assignment = desk.next(people[step % 2])

@@ -14,7 +14,7 @@ from annotation.models import Judgment, Project, User
 from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.webapp.test_away import away
-from webapp.operations import database_unavailable
+from webapp.operations import errors
 
 pytestmark = pytest.mark.django_db
 
@@ -47,7 +47,7 @@ def test_the_503_says_when_the_disk_is_full(alice: User, code: int, is_full: boo
     cause.sqlite_errorcode = code
     error = OperationalError(*cause.args)
     error.__cause__ = cause
-    assert database_unavailable.is_disk_full(error) == is_full
+    assert errors.is_disk_full(error) == is_full
     browser = Client(raise_request_exception=False)
     browser.force_login(alice)
     with away(error):

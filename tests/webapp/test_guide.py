@@ -33,9 +33,18 @@ from training.recipe.form import Group, Input, RecipeForm, flattened
 from training.recipe.recipe import PRESETS
 from training.services.checkpoints import register_starter
 from webapp.guide.generated import documents
-from webapp.guide.help_links import EXPLAINED_FORMS, PAGE_OF, field_address, help_address
-from webapp.guide.library import FOLDER, KINDS, pages, shelves
-from webapp.guide.rendering import anchor_of, render
+from webapp.guide.library import (
+    EXPLAINED_FORMS,
+    FOLDER,
+    KINDS,
+    PAGE_OF,
+    anchor_of,
+    field_address,
+    help_address,
+    pages,
+    render,
+    shelves,
+)
 from webapp.guide.views import search
 
 FILES = sorted(path for path in FOLDER.rglob("*.md"))

@@ -24,12 +24,12 @@ from tests.architecture import test_commands
 from tests.architecture.test_house import ROOT
 from tests.guide_blocks import Block, blocks
 from tests.webapp.test_guide import options_of
+from training.api.applications import NewFeedbackSerializer
 from training.api.base_models import NewBaseModelSerializer
-from training.api.feedback import NewFeedbackSerializer
 from training.recipe import Recipe
 from webapp.environment import read_environment
 from webapp.environment.table import TABLE
-from webapp.operations.requests import _LATENCY
+from webapp.operations.requests import LATENCY
 
 RUN_BY = {
     **test_commands.RUN_BY,
@@ -186,7 +186,7 @@ def read_proxy(block: Block) -> None:
 
 def read_query(block: Block) -> None:
     names = set(re.findall(r"rondo_[a-z_]+", block.text))
-    assert names == {f"{_LATENCY}_bucket"}
+    assert names == {f"{LATENCY}_bucket"}
 
 
 def read_messages(block: Block) -> None:

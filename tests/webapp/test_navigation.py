@@ -10,7 +10,7 @@ from annotation.choices import ReviewReason, WithholdingState
 from annotation.models import Project, Review, User, Withholding
 from tests import factories
 from webapp.navigation.pages import search
-from webapp.navigation.sections import SECTIONS, Entry, Link, entries
+from webapp.navigation.sections import SECTIONS, Link, SectionEntry, entries
 
 ClientOf = Callable[[User], Client]
 
@@ -110,6 +110,6 @@ def test_the_sidebar_counts_quarantined_comparisons_until_they_are_released(proj
 
 def test_more_than_ninety_nine_are_not_counted():
     links = [Link("Reviews", "/reviews/", False, 100), Link("Quarantined", "/withheld/", False, 3)]
-    assert Entry("quality", "Quality", "gauge", links, False).waiting == "99+"
-    assert Entry("quality", "Quality", "gauge", links[1:], False).waiting == "3"
-    assert Entry("quality", "Quality", "gauge", links[1:], False).address == "/withheld/"
+    assert SectionEntry("quality", "Quality", "gauge", links, False).waiting == "99+"
+    assert SectionEntry("quality", "Quality", "gauge", links[1:], False).waiting == "3"
+    assert SectionEntry("quality", "Quality", "gauge", links[1:], False).address == "/withheld/"

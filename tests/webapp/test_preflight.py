@@ -16,9 +16,8 @@ from packaging.requirements import Requirement
 from tests.webapp.running import free_port
 from webapp.environment.places import required_packages
 from webapp.supervision import preflight
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family, only_one
-from webapp.supervision.screen import Screen
+from webapp.supervision.family import Family, UpError, only_one
+from webapp.supervision.screen import StepScreen
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -95,7 +94,7 @@ def test_two_cannot_hold_one_folder(tmp_path: Path):
 _TAKE_THE_FOLDER = """
 import sys
 from pathlib import Path
-from webapp.supervision.errors import UpError
+from webapp.supervision.family import UpError
 from webapp.supervision.family import only_one
 try:
     with only_one(Path(sys.argv[1])):
@@ -171,7 +170,7 @@ class Terminal:
 
 def test_on_a_terminal_a_step_is_one_line_rewritten_in_place():
     terminal = Terminal(is_terminal=True)
-    screen = Screen(terminal)  # type: ignore[arg-type]
+    screen = StepScreen(terminal)  # type: ignore[arg-type]
     screen.progress("model", "fetching: 10%")
     screen.progress("model", "fetching: 20%")
     screen.done("model", "ready")
@@ -181,7 +180,7 @@ def test_on_a_terminal_a_step_is_one_line_rewritten_in_place():
 
 def test_in_a_log_file_a_short_step_is_one_plain_line():
     log = Terminal(is_terminal=False)
-    screen = Screen(log)  # type: ignore[arg-type]
+    screen = StepScreen(log)  # type: ignore[arg-type]
     screen.progress("model", "fetching: 10%")
     screen.progress("model", "fetching: 20%")
     screen.done("model", "ready")

@@ -17,7 +17,7 @@ from tests import factories
 from tests.refusals import refused
 from webapp.demo import starting
 from webapp.demo.project import STEPS
-from webapp.demo.starting import State
+from webapp.demo.starting import DemoState
 
 pytestmark = pytest.mark.django_db
 
@@ -100,13 +100,13 @@ def test_a_worker_records_each_step(sent: list[str], monkeypatch: pytest.MonkeyP
     demo_that_says(monkeypatch, ["project, prompts and people", "round 1: responses"])
     starting.write_demo()
     assert [(entry.state, entry.step, entry.message) for entry in seen] == [
-        (State.WAITING, 0, ""),
-        (State.RUNNING, 1, "project, prompts and people"),
-        (State.RUNNING, 2, "round 1: responses"),
-        (State.FINISHED, STEPS, ""),
+        (DemoState.WAITING, 0, ""),
+        (DemoState.RUNNING, 1, "project, prompts and people"),
+        (DemoState.RUNNING, 2, "round 1: responses"),
+        (DemoState.FINISHED, STEPS, ""),
     ]
     # Its project was deleted since: it can be created again.
-    assert starting.progress().state == State.NONE
+    assert starting.progress().state == DemoState.NONE
 
 
 def test_a_second_message_starts_no_second_demo(sent: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -128,17 +128,17 @@ def test_a_refusal_is_shown_and_the_demo_can_be_tried_again(
     assert " These accounts exist already: demo-ada." in page
     assert "CommandError" not in page
     starting.start_demo()
-    assert starting.progress().state == State.WAITING
+    assert starting.progress().state == DemoState.WAITING
 
 
 def test_an_interrupted_demo_says_so(sent: list[str]):
     starting.start_demo()
     values = json.loads(starting._file().read_text())
     starting._file().write_text(json.dumps(values | {"state": "running", "updated_at": time.time() - 400}))
-    assert starting.progress().state == State.FAILED
+    assert starting.progress().state == DemoState.FAILED
     assert "interrupted" in starting.progress().message
     starting._file().write_text("{")
-    assert starting.progress().state == State.NONE
+    assert starting.progress().state == DemoState.NONE
 
 
 def test_a_demo_that_exists_is_offered_to_be_opened(browser: Client, sent: list[str]):

@@ -11,8 +11,7 @@ from drf_spectacular.types import OpenApiTypes
 from rest_framework import serializers
 
 from annotation.api import fields
-from annotation.api.base import ApiView, Filters
-from annotation.api.downloads import attachment
+from annotation.api.base import ApiView, Filters, attachment
 from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project

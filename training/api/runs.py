@@ -14,8 +14,7 @@ from rest_framework import serializers
 
 from annotation.api import fields
 from annotation.api.answers import JudgmentSerializer, judgments_with_parts
-from annotation.api.base import ApiView, Filters, ProjectView
-from annotation.api.downloads import attachment
+from annotation.api.base import ApiView, Filters, ProjectView, attachment
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from annotation.selectors.access import projects_for
@@ -23,7 +22,7 @@ from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_samples
 from training.figures.curves import standing_rows
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Run, Snapshot
 from training.selectors import run_table
 from training.selectors.evaluations import run_baselines, run_people
@@ -121,7 +120,7 @@ class WholeRunSerializer(RunSerializer):
         return dataclasses.asdict(use) if use else None
 
 
-class RunFilters(Filters):
+class RunListFilters(Filters):
     """Filters of runs."""
 
     state = fields.choice(RunState.choices, required=False)
@@ -208,7 +207,7 @@ run.add_read("runs_read", WholeRunSerializer, "Read where a run is and what it w
 snapshots.add_list("snapshots_list", SnapshotSerializer, "List what runs learned from, newest first.")
 
 
-@runs.get_list(RunSerializer, filters=RunFilters)
+@runs.get_list(RunSerializer, filters=RunListFilters)
 def runs_list(view: ProjectView, query: Values) -> QuerySet[Run]:
     """List training jobs, newest first."""
     runs = run_table.runs_of_project(view.project, run_table.RunFilters(**query))

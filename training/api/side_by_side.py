@@ -20,7 +20,7 @@ from training.models import Checkpoint, PromptSet, SideBySide
 from training.selectors.projects import checkpoints_of, comparable_checkpoints
 from training.selectors.prompt_sets import progress_on
 from training.services.side_by_side import (
-    Sampling,
+    SharedSampling,
     ask_side_by_side,
     continue_side_by_side,
     next_of_set,
@@ -127,10 +127,10 @@ class SettingsSerializer(serializers.Serializer[Any]):
     system = _text("Replaces the system prompt; empty keeps it.", default="")
 
     @staticmethod
-    def sampling(values: Mapping[str, Any]) -> Sampling:
+    def sampling(values: Mapping[str, Any]) -> SharedSampling:
         """Return the sampling settings of a read body."""
         names = ("temperature", "top_p", "max_tokens")
-        return Sampling(**{name: values[name] for name in names})
+        return SharedSampling(**{name: values[name] for name in names})
 
 
 class AskSerializer(SettingsSerializer):

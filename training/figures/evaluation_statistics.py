@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from training.figures.win_rate_interval import win_rate_interval
+from training.figures.win_rates import win_rate_interval
 
 # NumPy is imported on use.
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from annotation.agreement.bootstrap import Floats
+    from annotation.agreement.intervals import Floats
 
 
 # ── Win rate at equal length ──
@@ -199,7 +199,7 @@ def ratio_of(above: Sequence[float], below: Sequence[float]) -> EvaluationFigure
 
 
 def _resampled(rows: Floats, value: float) -> EvaluationFigure:
-    from annotation.agreement.bootstrap import percentile_interval, ratio
+    from annotation.agreement.intervals import percentile_interval, ratio
 
     low, high = percentile_interval(rows, ratio)
     return EvaluationFigure(value=value, low=low, high=high, prompts=len(rows))

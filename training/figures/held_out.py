@@ -184,7 +184,7 @@ class CandidateRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class RewardModelChoice:
     """The reward model that was chosen, and those that it was chosen from."""
 
     title: str
@@ -193,7 +193,7 @@ class Choice:
     rows: tuple[CandidateRow, ...]
 
 
-def choice_of(evaluation: EvaluationReport | None) -> Choice | None:
+def choice_of(evaluation: EvaluationReport | None) -> RewardModelChoice | None:
     """Return the choice in a run's last evaluation; None where the settings left none."""
     choice = None if evaluation is None else choice_from_details(evaluation.details)
     if choice is None:
@@ -207,7 +207,7 @@ def choice_of(evaluation: EvaluationReport | None) -> Choice | None:
         )
         for entry in choice.candidates
     )
-    return Choice(title=_name_of(choice.winner), summary=_summary_of_choice(choice), rows=rows)
+    return RewardModelChoice(title=_name_of(choice.winner), summary=_summary_of_choice(choice), rows=rows)
 
 
 def _name_of(entry: Candidate) -> str:
@@ -372,7 +372,7 @@ _LEAST_SHOWN = 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class People:
+class PeopleFigures:
     """Groups, drift and reliability of a reward model's run."""
 
     report: PeopleReport
@@ -383,12 +383,12 @@ class People:
     """A sentence each; empty where nothing was measured."""
 
 
-def people_of(evaluation: EvaluationReport | None) -> People | None:
+def people_of(evaluation: EvaluationReport | None) -> PeopleFigures | None:
     """Return the report in a run's last evaluation; None without one."""
     report = None if evaluation is None else people_from_details(evaluation.details)
     if report is None:
         return None
-    return People(
+    return PeopleFigures(
         report=report,
         summaries=tuple(_people_summary(group) for group in report.groups),
         drift=_drift(report.drift, report.half_life),

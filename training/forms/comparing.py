@@ -16,7 +16,7 @@ from training.selectors.projects import checkpoints_of, comparable_checkpoints, 
 from training.selectors.prompt_sets import progress_on
 from training.services.arenas import MOST_PROMPTS
 from training.services.prompt_sets import LONGEST_NAME
-from training.services.side_by_side import Sampling
+from training.services.side_by_side import SharedSampling
 from training.services.voting import VOTES, VoteChoice
 
 LONGEST_PROMPT = 8000
@@ -81,10 +81,10 @@ class PlaygroundForm(SamplingForm):
     )
 
     @property
-    def sampling(self) -> Sampling:
+    def sampling(self) -> SharedSampling:
         """Return the sampling settings."""
         top_p = self.cleaned_data["top_p"]
-        return Sampling(
+        return SharedSampling(
             temperature=self.cleaned_data["temperature"],
             max_tokens=self.cleaned_data["max_tokens"],
             top_p=DEFAULT_TOP_P if top_p is None else top_p,

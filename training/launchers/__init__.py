@@ -5,11 +5,76 @@ Knows folders, commands and HTTP; no database, no torch, no Ray.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
+
+from annotation.record.base import Figure, record
+from training.contract import ContractError
+from training.contract.files import canonical_json, read_record, write_atomically
+
+# Files that worker and node exchange through a run's folder, or through the store that carries it.
+
+JOB_FILE = "job.json"
+BEAT_FILE = "heartbeat.json"
+CANCELS = "cancels"
+"""Folder of the store with an entry for each job that is asked to save and stop."""
+BEAT_SECONDS = 5.0
+
+
+@record
+class JobFile:
+    """For the node: `job.json`, written before a job is submitted."""
+
+    job: str
+    needs: tuple[str, ...] = ()
+    """Folders below RONDO_HOME that the trainer reads besides its own."""
+    trainer: tuple[str, ...] = ()
+    """Command of the trainer; empty for `python -m training.rlhf`."""
+
+
+@record
+class Beat:
+    """From the node: `heartbeat.json`, replaced every few seconds while the job runs."""
+
+    job: str
+    number: int
+    """Counts up; a reader compares it with the last one that it saw, so that clocks need not agree."""
+    host: str
+    started_at: Figure
+    """By the clock of the node, as `updated_at` of the trainer's status."""
+    code: int | None = None
+    """The trainer's exit status, negative for a signal; None while it runs."""
+
+
+def write_job_file(folder: Path, job: JobFile) -> None:
+    """Write `job.json`."""
+    write_atomically(folder / JOB_FILE, canonical_json(dataclasses.asdict(job)) + "\n")
+
+
+def read_job_file(folder: Path) -> JobFile:
+    """Read `job.json`."""
+    return read_record(JobFile, folder / JOB_FILE)
+
+
+def write_beat(folder: Path, beat: Beat) -> None:
+    """Replace the heartbeat."""
+    write_atomically(folder / BEAT_FILE, canonical_json(dataclasses.asdict(beat)) + "\n")
+
+
+def read_beat(folder: Path, job: str) -> Beat | None:
+    """Return the heartbeat of a job; None before its first, also where an earlier job left one."""
+    try:
+        beat = read_record(Beat, folder / BEAT_FILE)
+    except ContractError:
+        return None
+    return beat if beat.job == job else None
+
+
+# ──   init   ──
 
 JobState = Literal["waiting", "running", "ended", "cancelled", "failed", "unknown"]
 """`ended`: no process of it runs any more, for a reason that the run's folder may hold. `cancelled`: somebody
@@ -41,7 +106,7 @@ class Resources:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class ClusterPaths:
     """Paths of Rondo on the nodes of a cluster."""
 
     python: str
@@ -55,7 +120,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class LaunchJob:
     """A run to be started."""
 
     name: str
@@ -86,10 +151,10 @@ class Launcher(Protocol):
     def name(self) -> str:
         """Return the name by which recipes choose it."""
 
-    def script(self, job: Job) -> str:
+    def script(self, job: LaunchJob) -> str:
         """Return what would be submitted, for people to read. Holds no secret."""
 
-    def submit(self, job: Job) -> str:
+    def submit(self, job: LaunchJob) -> str:
         """Submit a job; return the handle by which it is known from then on."""
 
     def find(self, name: str) -> str | None:
@@ -114,12 +179,12 @@ class Launcher(Protocol):
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CONNECTION_STRING")
 
 
-def run_folder(job: Job, place: Place) -> str:
+def run_folder(job: LaunchJob, place: ClusterPaths) -> str:
     """Return the run's folder as the nodes see it."""
     return str(PurePosixPath(place.home) / "runs" / job.run)
 
 
-def node_command(job: Job, place: Place) -> list[str]:
+def node_command(job: LaunchJob, place: ClusterPaths) -> list[str]:
     """Return the command of every node, without its number and the first node's address."""
     command = [place.python, "-m", "training.launchers.node", run_folder(job, place), "--job", job.name]
     command += ["--nodes", str(job.resources.nodes), "--processes", str(job.resources.processes)]

@@ -14,12 +14,12 @@ from typing import get_args
 
 from training.contract.files import write_atomically
 from training.launchers import (
-    Job,
+    ClusterPaths,
     JobReport,
     JobState,
     LauncherError,
     LauncherUnreachableError,
-    Place,
+    LaunchJob,
     node_command,
     run_folder,
 )
@@ -133,7 +133,7 @@ def _filled(part: str, values: Mapping[str, object]) -> str:
 class CommandTemplate:
     """Commands that submit, poll, cancel and read logs."""
 
-    place: Place
+    place: ClusterPaths
     runs: Path
     """Folder of all runs on this machine, into which scripts are written."""
     submit_command: str
@@ -142,14 +142,14 @@ class CommandTemplate:
     logs_command: str = ""
     name: str = "command"
 
-    def script(self, job: Job) -> str:
+    def script(self, job: LaunchJob) -> str:
         """Return the script that the submit command is handed, as a file and by its standard input."""
         command = shlex.join(node_command(job, self.place))
         if job.resources.nodes > 1:
             command += ' --rank-from RONDO_NODE_RANK --master "${RONDO_MASTER:?host:port of the first node}"'
         return f"#!/bin/sh\nset -eu\ncd {shlex.quote(self.place.code)}\nexec {command}\n"
 
-    def submit(self, job: Job) -> str:
+    def submit(self, job: LaunchJob) -> str:
         """Run the submit command; the first line that it writes is the handle."""
         script = self.runs / job.run / SCRIPT_FILE
         write_atomically(script, self.script(job))

@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 
 from training.launchers import (
-    Job,
+    ClusterPaths,
     JobReport,
     JobState,
     LauncherError,
     LauncherUnreachableError,
-    Place,
+    LaunchJob,
     node_command,
     without_secrets,
 )
@@ -132,7 +132,7 @@ class Ray:
 
     def __init__(
         self,
-        place: Place,
+        place: ClusterPaths,
         *,
         url: str,
         token: str = "",
@@ -144,11 +144,11 @@ class Ray:
         self._server_command = server_command
         self._api = Api("Ray", url, token=lambda: token, transport=transport)
 
-    def script(self, job: Job) -> str:
+    def script(self, job: LaunchJob) -> str:
         """Return the entrypoint of the job, and after it the driver that it runs."""
         return f"{self._entrypoint(job, 'DRIVER')}\n\n# DRIVER:\n{_driver()}"
 
-    def submit(self, job: Job) -> str:
+    def submit(self, job: LaunchJob) -> str:
         """Submit a job under its own name, which is the handle."""
         body = {
             "entrypoint": self._entrypoint(job, _driver()),
@@ -198,7 +198,7 @@ class Ray:
         )
         return [f"version {version}; jobs: {jobs}"]
 
-    def _entrypoint(self, job: Job, driver: str) -> str:
+    def _entrypoint(self, job: LaunchJob, driver: str) -> str:
         wants = job.resources
         arguments = {
             "command": node_command(job, self._place),
@@ -213,7 +213,7 @@ class Ray:
         # A shell of the cluster reads it; `python` is the one that Ray runs in.
         return shlex.join(["python", "-c", driver, json.dumps(arguments)])
 
-    def _servers(self, job: Job) -> dict[str, Any]:
+    def _servers(self, job: LaunchJob) -> dict[str, Any]:
         """Return what the driver starts beside the nodes."""
         wants, base = job.resources, PurePosixPath(job.base_model)
         adapters = str(PurePosixPath(self._place.home) / "rollout")

@@ -1,12 +1,13 @@
 """Models of training: checkpoints, rounds, evaluations and comparisons, one module per subject."""
 
 from training.models.base_models import BaseModel, BaseModelAddition, ProjectBase
-from training.models.checkpoints import Checkpoint, Run, Snapshot, validate_checkpoint_name
+from training.models.checkpoints import Checkpoint, GpuLease, Launch, Run, Snapshot, validate_checkpoint_name
 from training.models.comparing import (
     ArenaBallot,
     ArenaLink,
     ArenaPair,
     EloPoints,
+    PromptSet,
     SideBySide,
     SideBySideAnswer,
     Slice,
@@ -35,13 +36,9 @@ from training.models.feedback import (
     FeedbackSettings,
     RequestOptIn,
 )
-from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
-from training.models.judges import Judge, JudgeVerdict, RubricDraft
-from training.models.launches import GpuLease, Launch
-from training.models.prompt_sets import PromptSet
+from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement, Worker
+from training.models.judges import Judge, JudgeVerdict, RubricDraft, SuggestionSource
 from training.models.rounds import Round, RoundStep, validate_recipe
-from training.models.suggestions import SuggestionSource
-from training.models.workers import Worker
 
 __all__ = [
     "FIGURES_FORMAT",

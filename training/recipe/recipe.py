@@ -39,7 +39,7 @@ from training.contract import (
     UpdateSettings,
     settings_from_json,
 )
-from training.contract.methods.policy_gradient import RuleKind
+from training.contract.methods.policy import RuleKind
 
 # ── Parts ──
 

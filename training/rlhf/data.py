@@ -23,7 +23,7 @@ from training.contract import ContractError, SnapshotRow, with_context
 from training.contract.chat_template import Thinking
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import Answered, Encoder, TokenCache, shorten
-from training.rlhf.tokens.example import Example, Labels, Missing, RowLabels, UsedLabels, among
+from training.rlhf.tokens.example import Example, Labels, MissingInformation, RowLabels, UsedLabels, among
 
 # ── The tokens in which a corrected answer differs from its original ──
 
@@ -343,7 +343,7 @@ class _Building:
         better = self._wanted.corrections and row.split == "train"
         for correction in row.corrections if row.weight else ():
             lacks = [
-                Missing(1, item.category)
+                MissingInformation(1, item.category)
                 for item in row.missing
                 if item.completion == correction.completion and among(item.category, self._wanted.missing)
             ]

@@ -44,9 +44,17 @@ from training.rlhf.methods.reward import train_reward_model
 from training.rlhf.methods.sft import SupervisedFineTuning
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.loop import train_on_samples
-from training.rlhf.runtime.config import has_fast_bfloat16, make_deterministic, resolve_device, resolve_dtype
 from training.rlhf.runtime.processes import Processes, join_processes, lost_another_process
-from training.rlhf.runtime.run_folder import FolderInUseError, RunFolder, locked, log
+from training.rlhf.runtime.run_folder import (
+    FolderInUseError,
+    RunFolder,
+    has_fast_bfloat16,
+    locked,
+    log,
+    make_deterministic,
+    resolve_device,
+    resolve_dtype,
+)
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 
 METHODS: Mapping[str, Callable[[TrainingRun], RunResult]] = {

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import ContractError, Message, manifest_digest
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import learned_reward, reward_settings
@@ -36,7 +36,7 @@ from training.rlhf.rewards.protocol import Reward
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Item:
+class YardstickItem:
     """A prompt with its responses. A right one is to score above every wrong one it is compared with."""
 
     name: str
@@ -61,7 +61,7 @@ STYLES = 3
 """RM-Bench writes every response three times: concise, detailed, detailed with Markdown."""
 
 
-def read_items(path: Path, reader: Callable[[Row, str], Item | None]) -> list[Item]:
+def read_items(path: Path, reader: Callable[[Row, str], YardstickItem | None]) -> list[YardstickItem]:
     """Return the items of a file; rows in which people found both responses alike are left out.
 
     Raises `ContractError` that names file and row for one that cannot be read, and for a file without items.
@@ -82,9 +82,9 @@ def read_items(path: Path, reader: Callable[[Row, str], Item | None]) -> list[It
     return items
 
 
-def reward_bench_2(row: Row, number: str) -> Item:
+def reward_bench_2(row: Row, number: str) -> YardstickItem:
     """RewardBench 2 (Malik et al. 2025, arXiv 2506.01937): the best of four, and ties."""
-    return Item(
+    return YardstickItem(
         name=str(row.get("id", number)),
         subset=str(row["subset"]),
         prompt=_messages(row["prompt"]),
@@ -93,14 +93,14 @@ def reward_bench_2(row: Row, number: str) -> Item:
     )
 
 
-def rm_bench(row: Row, number: str) -> Item:
+def rm_bench(row: Row, number: str) -> YardstickItem:
     """RM-Bench (Liu et al. 2024, arXiv 2410.16184): a right and a wrong response in three styles each."""
     chosen, rejected = _texts(row["chosen"], "chosen"), _texts(row["rejected"], "rejected")
     if not len(chosen) == len(rejected) == STYLES:
         raise ValueError(f"fields 'chosen' and 'rejected' need {STYLES} styles each")
     domain = str(row["domain"])
     # Two kinds of safety are one domain in the published figures.
-    return Item(
+    return YardstickItem(
         name=str(row.get("id", number)),
         subset="safety" if domain.startswith("safety") else domain,
         prompt=_messages(row["prompt"]),
@@ -109,7 +109,7 @@ def rm_bench(row: Row, number: str) -> Item:
     )
 
 
-def ppe_preference(row: Row, number: str) -> Item | None:
+def ppe_preference(row: Row, number: str) -> YardstickItem | None:
     """The human preferences of PPE (Frick et al. 2024, arXiv 2410.14872); ties are left out."""
     winner = str(row["winner"])
     responses = (str(row["response_1"]), str(row["response_2"]))
@@ -118,7 +118,7 @@ def ppe_preference(row: Row, number: str) -> Item | None:
     if winner not in ("model_a", "model_b"):
         raise ValueError(f"field 'winner' is {winner!r}; it is model_a, model_b or a tie")
     best = winner == "model_b"
-    return Item(
+    return YardstickItem(
         name=str(row.get("question_id", number)),
         subset=str(row.get("language") or "all"),
         prompt=_messages(row["prompt"]),
@@ -127,7 +127,7 @@ def ppe_preference(row: Row, number: str) -> Item | None:
     )
 
 
-def alpaca_pairs(row: Row, number: str) -> Item | None:
+def alpaca_pairs(row: Row, number: str) -> YardstickItem | None:
     """Pairs in AlpacaEval's format: `preference` is 1 for the first output, 2 for the second, else a tie."""
     preference = row["preference"]
     if preference is None or float(preference) not in (1.0, 2.0):
@@ -135,7 +135,7 @@ def alpaca_pairs(row: Row, number: str) -> Item | None:
     second = float(preference) == 2.0
     outputs = (str(row["output_1"]), str(row["output_2"]))
     instruction = "\n\n".join(part for part in (str(row["instruction"]), str(row.get("input") or "")) if part)
-    return Item(
+    return YardstickItem(
         name=number,
         subset=str(row.get("dataset") or "all"),
         prompt=_messages(instruction),
@@ -182,10 +182,10 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Scored:
+class ScoredItem:
     """An item and the scores of its responses."""
 
-    item: Item
+    item: YardstickItem
     chosen: tuple[float, ...]
     rejected: tuple[float, ...]
 
@@ -201,7 +201,7 @@ class Scored:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Figure:
+class ShareFigure:
     """A share of items, with its Wilson interval where it is a plain share."""
 
     value: float
@@ -210,30 +210,30 @@ class Figure:
     high: float | None = None
 
 
-def hit_share(hits: Sequence[float]) -> Figure:
+def hit_share(hits: Sequence[float]) -> ShareFigure:
     """Return the mean of hits between 0 and 1; an equal score counts as a miss."""
     value = sum(hits) / len(hits)
     low, high = wilson_interval(sum(hits), len(hits))
-    return Figure(value=value, items=len(hits), low=low, high=high)
+    return ShareFigure(value=value, items=len(hits), low=low, high=high)
 
 
-def mean_over(figures: Sequence[Figure]) -> Figure:
+def mean_over(figures: Sequence[ShareFigure]) -> ShareFigure:
     """Return the unweighted mean of subsets' figures, as leaderboards have it."""
-    return Figure(
+    return ShareFigure(
         value=sum(figure.value for figure in figures) / len(figures),
         items=sum(figure.items for figure in figures),
     )
 
 
-def by_subset(scored: Sequence[Scored]) -> dict[str, list[Scored]]:
+def by_subset(scored: Sequence[ScoredItem]) -> dict[str, list[ScoredItem]]:
     """Return the items of each subset, in the order of names."""
-    subsets: dict[str, list[Scored]] = defaultdict(list)
+    subsets: dict[str, list[ScoredItem]] = defaultdict(list)
     for result in scored:
         subsets[result.item.subset].append(result)
     return dict(sorted(subsets.items()))
 
 
-def accuracy_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
+def accuracy_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
     """Return the share of items whose right responses all score above the wrong ones, of subsets and all."""
     figures = {
         name: hit_share([result.margin > 0 for result in some]) for name, some in by_subset(scored).items()
@@ -241,7 +241,7 @@ def accuracy_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     return {"all": hit_share([result.margin > 0 for result in scored]), **_without(figures, "all")}
 
 
-def reward_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
+def reward_bench_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
     """Return RewardBench 2's figures: accuracy of the best of four, the score of ties, and their mean."""
     figures = {
         name: ties_figure(some) if name == TIES else hit_share([result.margin > 0 for result in some])
@@ -250,7 +250,7 @@ def reward_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     return {"all": mean_over(list(figures.values())), **figures}
 
 
-def ties_figure(scored: Sequence[Scored]) -> Figure:
+def ties_figure(scored: Sequence[ScoredItem]) -> ShareFigure:
     """Return the score of RewardBench 2's ties.
 
     Each question is there twice, as `ref:N` with one right answer and as `tied:N` with several. 0.3 for the
@@ -258,7 +258,7 @@ def ties_figure(scored: Sequence[Scored]) -> Figure:
     than they lie above the wrong ones, in `tied:N` alone and in both; 0.01 for the mean of
     tanh(margin / spread − 1), margin the smaller of both. From the authors' published scoring.
     """
-    kinds: dict[str, dict[str, Scored]] = {"ref": {}, "tied": {}}
+    kinds: dict[str, dict[str, ScoredItem]] = {"ref": {}, "tied": {}}
     for result in scored:
         kind, _, number = result.item.name.partition(":")
         kinds["ref" if kind == "ref" else "tied"][number] = result
@@ -274,7 +274,7 @@ def ties_figure(scored: Sequence[Scored]) -> Figure:
         value += 0.2 * sum(margin > spread for margin, _, spread in margins) / len(both)
         value += 0.2 * sum(least > spread for _, least, spread in margins) / len(both)
         value += 0.01 * sum(_beyond(least, spread) for _, least, spread in margins) / len(both)
-    return Figure(value=value, items=len(scored))
+    return ShareFigure(value=value, items=len(scored))
 
 
 def _beyond(margin: float, spread: float) -> float:
@@ -284,14 +284,14 @@ def _beyond(margin: float, spread: float) -> float:
     return math.tanh(margin / spread - 1)
 
 
-def rm_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
+def rm_bench_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
     """Return RM-Bench's figures: by domain, and how much style may say against the content.
 
     Of the nine pairs of styles, `hard` are the three in which the wrong response has the fancier style,
     `normal` those of one style, `easy` those in which the right one has it.
     """
 
-    def hits(some: Sequence[Scored], cells: Sequence[tuple[int, int]]) -> Figure:
+    def hits(some: Sequence[ScoredItem], cells: Sequence[tuple[int, int]]) -> ShareFigure:
         return hit_share(
             [sum(result.chosen[i] > result.rejected[j] for i, j in cells) / len(cells) for result in some]
         )
@@ -310,7 +310,7 @@ def rm_bench_figures(scored: Sequence[Scored]) -> dict[str, Figure]:
     return {"all": mean_over(list(figures.values())), **of_levels, **figures}
 
 
-def _without(figures: dict[str, Figure], name: str) -> dict[str, Figure]:
+def _without(figures: dict[str, ShareFigure], name: str) -> dict[str, ShareFigure]:
     return {key: value for key, value in figures.items() if key != name}
 
 
@@ -333,8 +333,8 @@ class Yardstick:
     """A test set."""
 
     title: str
-    reader: Callable[[Row, str], Item | None]
-    figures: Callable[[Sequence[Scored]], dict[str, Figure]]
+    reader: Callable[[Row, str], YardstickItem | None]
+    figures: Callable[[Sequence[ScoredItem]], dict[str, ShareFigure]]
     chance: Mapping[str, float]
     """Values that random scores reach, by figure; for figures that are not named, `all`."""
     published: Sequence[Published] = field(default_factory=tuple)
@@ -391,7 +391,7 @@ YARDSTICKS = {
 # ── A reward model's scores on a yardstick, and the result as JSON ──
 
 
-def scored_items(reward: Reward, items: Sequence[Item]) -> tuple[list[Scored], int]:
+def scored_items(reward: Reward, items: Sequence[YardstickItem]) -> tuple[list[ScoredItem], int]:
     """Return the items with their scores, and how many were left out: a response that cannot be scored."""
     prompts = [list(item.prompt) for item in items for _ in item.responses]
     texts = [text for item in items for text in item.responses]
@@ -405,7 +405,7 @@ def scored_items(reward: Reward, items: Sequence[Item]) -> tuple[list[Scored], i
         # Rewards of segments add up to the response's.
         values = [score.value + sum(part.value for part in score.segments) for score in some]
         right = len(item.chosen)
-        scored.append(Scored(item=item, chosen=tuple(values[:right]), rejected=tuple(values[right:])))
+        scored.append(ScoredItem(item=item, chosen=tuple(values[:right]), rejected=tuple(values[right:])))
     return scored, unread
 
 

@@ -1,7 +1,9 @@
 """Checkpoints: their pages, origins and uses."""
 
+from __future__ import annotations
+
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -15,11 +17,147 @@ from annotation.models import Comparison
 from training.choices import CAN_START, CheckpointKind, RoundState, RunState
 from training.contract import CHECKPOINT_FOLDER
 from training.figures.held_out import figures_of
-from training.figures.lineage import Node, Picture, picture_of
 from training.figures.model_card import CardFacts
 from training.models import Checkpoint, Evaluation, Round, Run, Snapshot
 from training.selectors.evaluations import in_words
 from training.selectors.projects import lineage_of
+
+# Lineage of checkpoints as a picture: coordinates of boxes and lines for an SVG. Uses no database.
+
+BOX_WIDTH = 168
+BOX_HEIGHT = 44
+_COLUMN = 224
+_ROW = 64
+_MARGIN = 8
+_LONGEST_NAME = 18
+"""Characters of 12 pixels that fit between the margins of a box, in the widest of the fonts in use."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineageNode:
+    """A checkpoint to draw."""
+
+    name: str
+    kind: str
+    parent: str | None
+    """The checkpoint or base model that its training started from; None for a base."""
+    rewarded_by: tuple[str, ...] = ()
+    """Reward models whose scores it was trained for."""
+    round_number: int | None = None
+    url: str = ""
+    note: str = ""
+    """A few words below the name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """A drawn node."""
+
+    node: LineageNode
+    x: int
+    y: int
+    is_here: bool
+
+    @property
+    def short_name(self) -> str:
+        """Return the name shortened to fit the box, keeping its end, which is more specific than its
+        middle."""
+        name = self.node.name
+        if len(name) <= _LONGEST_NAME:
+            return name
+        return f"{name[: _LONGEST_NAME // 3]}…{name[-(_LONGEST_NAME - _LONGEST_NAME // 3 - 1) :]}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LineageEdge:
+    """A line between two boxes, as an SVG path."""
+
+    path: str
+    is_reward: bool
+    """True if the line means a reward, not a parent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Picture:
+    """The whole picture."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    lines: tuple[LineageEdge, ...]
+
+
+def picture_of(nodes: Sequence[LineageNode], *, here: str = "") -> Picture:
+    """Return a picture with columns from left to right: bases, then each checkpoint by its round and parents.
+
+    Within a column the policies stand above the reward models. A parent or reward model that is not among the
+    nodes gets no line.
+    """
+    known = {node.name: node for node in nodes}
+    columns = _columns(known)
+    rows: dict[int, int] = {}
+    places: dict[str, tuple[int, int]] = {}
+    # Reward models are drawn last, below the policies, so that a line of policies is straight.
+    for node in sorted(nodes, key=lambda node: node.kind == "reward"):
+        column = columns[node.name]
+        row = rows.get(column, 0)
+        if node.parent in places and places[node.parent][1] > row:
+            row = places[node.parent][1]
+        rows[column] = row + 1
+        places[node.name] = (column, row)
+    boxes = tuple(
+        Box(
+            node=node,
+            x=_MARGIN + places[node.name][0] * _COLUMN,
+            y=_MARGIN + places[node.name][1] * _ROW,
+            is_here=node.name == here,
+        )
+        for node in nodes
+    )
+    by_name = {box.node.name: box for box in boxes}
+    lines = [
+        _line(by_name[parent], by_name[node.name], is_reward)
+        for node in nodes
+        for parent, is_reward in [(node.parent, False), *((name, True) for name in node.rewarded_by)]
+        if parent in by_name and parent != node.name
+    ]
+    return Picture(
+        width=2 * _MARGIN + max((columns.values()), default=0) * _COLUMN + BOX_WIDTH,
+        height=2 * _MARGIN + max((row for _, row in places.values()), default=0) * _ROW + BOX_HEIGHT,
+        boxes=boxes,
+        lines=tuple(lines),
+    )
+
+
+def _columns(known: Mapping[str, LineageNode]) -> dict[str, int]:
+    """Return the column of each node: right of its parents and rewards, and by its round."""
+    columns: dict[str, int] = {}
+
+    def column_of(name: str, seen: frozenset[str]) -> int:
+        if name in columns:
+            return columns[name]
+        node = known[name]
+        # `seen` ends the recursion even in data with a cycle.
+        origins = [
+            origin for origin in (node.parent, *node.rewarded_by) if origin in known and origin not in seen
+        ]
+        least = max((column_of(origin, seen | {name}) + 1 for origin in origins if origin), default=0)
+        columns[name] = max(least, node.round_number or 0)
+        return columns[name]
+
+    for name in known:
+        column_of(name, frozenset((name,)))
+    return columns
+
+
+def _line(origin: Box, target: Box, is_reward: bool) -> LineageEdge:
+    x1, y1 = origin.x + BOX_WIDTH, origin.y + BOX_HEIGHT // 2
+    x2, y2 = target.x, target.y + BOX_HEIGHT // 2
+    bend = max(20, (x2 - x1) // 2)
+    return LineageEdge(path=f"M{x1},{y1}C{x1 + bend},{y1} {x2 - bend},{y2} {x2},{y2}", is_reward=is_reward)
+
+
+# ── Checkpoints ──
 
 # ── Uses in comparisons ──
 
@@ -167,10 +305,10 @@ def lineage_picture(checkpoints: Sequence[Checkpoint], *, here: str = "") -> Pic
     return picture_of([_node(checkpoint) for checkpoint in checkpoints], here=here)
 
 
-def _node(checkpoint: Checkpoint) -> Node:
+def _node(checkpoint: Checkpoint) -> LineageNode:
     starter = checkpoint.kind == CheckpointKind.STARTER
     step = getattr(checkpoint.run, "round_step", None) if checkpoint.run else None
-    return Node(
+    return LineageNode(
         name=checkpoint.name,
         kind=checkpoint.kind,
         parent=checkpoint.parent.name if checkpoint.parent else None if starter else checkpoint.base_model,

@@ -20,7 +20,7 @@ from annotation.models import (
 )
 from annotation.models.conversations import MOST_TURNS
 from annotation.selectors.conversations import (
-    Continuation,
+    ContinuedResponse,
     assignment_of,
     continuation_of,
     last_turn,
@@ -173,7 +173,7 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class ConversationStanding:
     """State of a conversation: its newest turn, and what that waits for."""
 
     conversation: Conversation
@@ -182,7 +182,7 @@ class Standing:
     state: TurnState | None = None
     """None before the first message."""
     assignment: Assignment | None = None
-    continuation: Continuation | None = None
+    continuation: ContinuedResponse | None = None
     """Of a judged turn: what the next message answers."""
 
     @property
@@ -254,15 +254,15 @@ def terms_of_arena(arena: ArenaLink) -> Terms:
     )
 
 
-def standing_of(conversation: Conversation) -> Standing:
+def standing_of(conversation: Conversation) -> ConversationStanding:
     """Return where a conversation stands."""
     terms = terms_of(conversation)
     turn = last_turn(conversation)
     if turn is None:
-        return Standing(conversation=conversation, terms=terms)
+        return ConversationStanding(conversation=conversation, terms=terms)
     assignment = assignment_of(turn)
     state = state_of(turn, assignment=assignment)
-    return Standing(
+    return ConversationStanding(
         conversation=conversation,
         terms=terms,
         turn=turn,
@@ -272,7 +272,7 @@ def standing_of(conversation: Conversation) -> Standing:
     )
 
 
-def going_on(turn: ConversationTurn, terms: Terms) -> Continuation:
+def going_on(turn: ConversationTurn, terms: Terms) -> ContinuedResponse:
     """Return what a judged turn goes on with, under these terms."""
     return continuation_of(
         turn,

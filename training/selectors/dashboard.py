@@ -35,7 +35,7 @@ from training.choices import (
     StepKind,
 )
 from training.contract import ADAPTER_FROM, PolicyGradientSettings, RewardSettings, Settings, read_machine_use
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows
 from training.selectors.round_help import RoundHelp, help_of
@@ -279,7 +279,7 @@ _OUTLOOK_WIDTH, _OUTLOOK_HEIGHT = 300.0, 72.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outlook:
+class ProjectOutlook:
     """A project's learning curve in words and as a line."""
 
     rankings: int
@@ -299,7 +299,7 @@ class Outlook:
     """Number of random annotations that hold as much information."""
 
 
-def outlook_of(project: Project) -> Outlook | None:
+def outlook_of(project: Project) -> ProjectOutlook | None:
     """Return the outlook as a worker kept it; None before there are enough annotations for a curve."""
     row = AcquisitionFigures.objects.filter(project=project).first()
     outlook = row.figures.get("outlook") if row else None
@@ -309,7 +309,7 @@ def outlook_of(project: Project) -> Outlook | None:
     accuracies = [accuracy for _, accuracy in outlook["points"]]
     bottom, top = min(0.5, *accuracies), max(accuracies) + 0.02
     gain = row.figures.get("gain") if project.acquisition in FOLLOWS_HEAD else None
-    return Outlook(
+    return ProjectOutlook(
         rankings=outlook["rankings"],
         now=outlook["now"][0],
         next_100=(100 * value, 100 * low, 100 * high),
@@ -378,7 +378,7 @@ class Dashboard:
     rounds: tuple[RoundFigures, ...]
     help: RoundHelp | None
     """Of the newest round whose new policy was evaluated."""
-    outlook: Outlook | None
+    outlook: ProjectOutlook | None
 
 
 def dashboard_of(project: Project) -> Dashboard:

@@ -16,8 +16,8 @@ from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Split, WithholdingState
 from annotation.models import Comparison, Judgment, Withholding
 from annotation.statistics.cached import last_report_of
-from annotation.statistics.plots import Axis, Bar, Interval, bars
-from annotation.text.edits import Piece, sides
+from annotation.statistics.plots import Axis, Bar, PlottedInterval, bars
+from annotation.text.edits import DiffPiece, sides
 from training.choices import CAN_DECIDE, CheckpointKind, Method, RoundState, StepKind, Verdict
 from training.contract import (
     BASELINES_KEY,
@@ -35,7 +35,14 @@ from training.figures.evaluation_statistics import (
     prompt_outcomes,
     win_rate,
 )
-from training.figures.held_out import Baselines, Choice, People, baselines_of, choice_of, people_of
+from training.figures.held_out import (
+    Baselines,
+    PeopleFigures,
+    RewardModelChoice,
+    baselines_of,
+    choice_of,
+    people_of,
+)
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
 from training.models.decision_reasons import reason_text
 from training.models.evaluations import is_narrow
@@ -440,7 +447,7 @@ _ROW_HEIGHT = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
+class DrawnWinRate:
     """A win rate as drawn: a dot with its interval on an axis from 0 to 1."""
 
     label: str
@@ -449,7 +456,7 @@ class Share:
     by_people: bool = False
 
     @property
-    def place(self) -> Interval | None:
+    def place(self) -> PlottedInterval | None:
         """Return its dot and interval on the axis."""
         return _SHARES.interval(self.figure.value, self.figure.low, self.figure.high)
 
@@ -482,8 +489,8 @@ class ReportRow:
 
     prompt: Any
     measurements: PromptMeasurements
-    left: Sequence[Piece]
-    right: Sequence[Piece]
+    left: Sequence[DiffPiece]
+    right: Sequence[DiffPiece]
     tolerance: float
     """Scores this close are a tie."""
 
@@ -502,14 +509,14 @@ class ReportRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class EvaluationSummary:
     """The report on a checkpoint against its parent."""
 
     evaluation: Evaluation
     people: PeopleSay
     summary: str
     """One paragraph: subject, judges, meaning and limits of the comparison."""
-    shares: Sequence[Share]
+    shares: Sequence[DrawnWinRate]
     means: Sequence[Means]
     bars: Sequence[Bar]
     """Gains by prompt, the smallest first; none without a reward model."""
@@ -525,12 +532,12 @@ class Report:
         return height_of(self.shares)
 
 
-def height_of(shares: Sequence[Share]) -> int:
+def height_of(shares: Sequence[DrawnWinRate]) -> int:
     """Return the height of a picture of win rates."""
     return len(shares) * _ROW_HEIGHT
 
 
-def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[Share]:
+def deciding_shares(evaluation: Evaluation, people: PeopleSay) -> list[DrawnWinRate]:
     """Return the win rates that decide a round: by people on held-out prompts, and by the reward model."""
     by_model = EvaluationFigure.from_json(evaluation.figures["win_rate"])
     named = [
@@ -549,7 +556,7 @@ def _together_in(round_: Round, prompts: int) -> EvaluationFigure | None:
     return None
 
 
-def report_of(checkpoint: Checkpoint) -> Report | None:
+def report_of(checkpoint: Checkpoint) -> EvaluationSummary | None:
     """Return the report of a checkpoint's newest finished evaluation; None without one."""
     evaluation = (
         Evaluation.objects.filter(checkpoint=checkpoint, finished_at__isnull=False)
@@ -559,14 +566,14 @@ def report_of(checkpoint: Checkpoint) -> Report | None:
     return None if evaluation is None else report_on(evaluation)
 
 
-def report_on(evaluation: Evaluation) -> Report:
+def report_on(evaluation: Evaluation) -> EvaluationSummary:
     """Return the report of a finished evaluation, with people's current judgments."""
     figures = evaluation.figures
     people = people_say(evaluation.checkpoint, evaluation.parent)
     tolerance = tolerance_in(figures)
     rows = [_row(row, tolerance) for row in evaluation.rows.select_related("prompt", "old", "new")]
     gains = sorted(row.gain for row in rows if row.gain is not None)
-    return Report(
+    return EvaluationSummary(
         evaluation=evaluation,
         people=people,
         summary=paragraph_on(evaluation, people),
@@ -595,7 +602,7 @@ def _worse_first(row: ReportRow) -> tuple[bool, float]:
     return not gains, sum(gains) / len(gains) if gains else 0.0
 
 
-def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
+def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[DrawnWinRate]:
     named: list[tuple[str, EvaluationFigure | None]] = [
         (_("people, held-out prompts"), people.held_out),
         (
@@ -612,13 +619,13 @@ def _shares(figures: Mapping[str, Any], people: PeopleSay) -> list[Share]:
     return _drawn(named, people)
 
 
-def _drawn(named: Sequence[tuple[str, EvaluationFigure | None]], people: PeopleSay) -> list[Share]:
+def _drawn(named: Sequence[tuple[str, EvaluationFigure | None]], people: PeopleSay) -> list[DrawnWinRate]:
     known = [(label, figure) for label, figure in named if figure is not None]
     # Those that say something come first.
     known.sort(key=lambda entry: not is_narrow(entry[1].low, entry[1].high))
     people_figures = (people.held_out, people.everywhere)
     return [
-        Share(
+        DrawnWinRate(
             label=label,
             figure=figure,
             y=place * _ROW_HEIGHT + _ROW_HEIGHT / 2,
@@ -648,7 +655,7 @@ def _means(figures: Mapping[str, Any]) -> Iterable[Means]:
             )
 
 
-def report_file(report: Report) -> str:
+def report_file(report: EvaluationSummary) -> str:
     """Return a report as one HTML file that can be mailed: every prompt, style and pictures within."""
     return render_to_string("training/evaluation_file.html", {"report": report, "rows": report.rows})
 
@@ -677,12 +684,12 @@ def run_baselines(run: Run, report: EvaluationReport | None) -> Baselines | None
     return baselines_of(report, last_report_of(run.snapshot.project, Selection()))
 
 
-def run_choice(run: Run, report: EvaluationReport | None) -> Choice | None:
+def run_choice(run: Run, report: EvaluationReport | None) -> RewardModelChoice | None:
     """Return the choice of a reward model's run; None where its settings left none."""
     return choice_of(report) if run.method == Method.REWARD else None
 
 
-def run_people(run: Run, report: EvaluationReport | None) -> People | None:
+def run_people(run: Run, report: EvaluationReport | None) -> PeopleFigures | None:
     """Return groups, drift and reliability of a reward model's run; None for another method."""
     return people_of(report) if run.method == Method.REWARD else None
 

@@ -69,7 +69,7 @@ class DayFigure:
 def thumbs_by_day(project: Project) -> list[DayFigure]:
     """Return the usable thumbs by day and checkpoint, newest first, with Wilson's 95 % intervals."""
     # NumPy is loaded when somebody opens the page.
-    from annotation.agreement.shares import wilson_interval
+    from annotation.agreement.intervals import wilson_interval
 
     thumbs = usable_feedback(project).filter(kind=FeedbackKind.THUMB)
     rows = (

@@ -10,7 +10,6 @@ from statistics import fmean
 
 from django.db.models import Count, Q
 
-from annotation.agreement.alternative_annotator import AlternativeAnnotator, Item, alternative_annotator
 from annotation.agreement.coefficients import (
     Outcomes,
     cohen_kappa,
@@ -19,8 +18,9 @@ from annotation.agreement.coefficients import (
     position_bias,
 )
 from annotation.agreement.estimate import Estimate, PositionBias
+from annotation.agreement.intervals import share_of_independent
 from annotation.agreement.records import outcome_between
-from annotation.agreement.shares import share_of_independent
+from annotation.agreement.reliability import AlternativeAnnotator, Item, alternative_annotator
 from annotation.choices import AssignmentState, Split, Verdict
 from annotation.models import (
     Assignment,

@@ -17,7 +17,7 @@ from training.models import EloPoints, Slice, VoteCount, Voters, VoteTotals
 
 if TYPE_CHECKING:
     # Imported here: it loads NumPy and SciPy, which only the leaderboard needs.
-    from training.selectors.standings import Board, Group
+    from training.selectors.standings import Board, RatingGroup
 
 MOST_GROUPS = 30
 
@@ -46,7 +46,7 @@ def board_of(project: Project, choice: Choice) -> Board:
 
 
 @cached(LRUCache(32), key=lambda project, part, voters: (*_state(project), part, voters), lock=Lock())
-def groups_of(project: Project, part: str, voters: frozenset[str]) -> tuple[Group, ...]:
+def groups_of(project: Project, part: str, voters: frozenset[str]) -> tuple[RatingGroup, ...]:
     """Return ratings within each round or tag; those with the most votes where there are many."""
     return _grouped(project, part, voters)
 
@@ -102,7 +102,7 @@ def _board(project: Project, choice: Choice) -> Board:
     return board(list(rows), both_bad=choice.both_bad, elo=dict(points.values_list("source_id", "points")))
 
 
-def _grouped(project: Project, part: str, voters: frozenset[str]) -> tuple[Group, ...]:
+def _grouped(project: Project, part: str, voters: frozenset[str]) -> tuple[RatingGroup, ...]:
     from training.selectors.standings import groups
 
     rows = (

@@ -9,12 +9,12 @@ from annotation.agreement.estimate import Estimate
 from annotation.models import Project
 from annotation.selectors.access import judgments_current
 from annotation.selectors.cached_counts import cached
-from annotation.statistics.plots import SHARE, Axis, Interval
+from annotation.statistics.plots import SHARE, Axis, PlottedInterval
 from annotation.statistics.report import Report
 from training.choices import StepKind
 from training.contract import ContractError, EvaluationReport, read_evaluation
 from training.figures.held_out import HeldOutFigure, figures_of
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Evaluation, Round, RoundStep, Run
 
 # ── Lists ──
@@ -96,7 +96,7 @@ class RoundAccuracy:
 
     round_number: int
     row: RunRow
-    mark: Interval | None
+    mark: PlottedInterval | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

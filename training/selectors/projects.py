@@ -11,7 +11,7 @@ from django.http import Http404
 from annotation.choices import Role, Verdict
 from annotation.models import Candidate, Completion, Judgment, Project, Prompt, User
 from annotation.selectors.access import may, projects_for
-from annotation.selectors.membership import membership_of
+from annotation.selectors.allocation import membership_of
 from training.choices import WRITES_TEXT, CheckpointKind
 from training.contract import Message, Passage, with_context
 from training.models import Checkpoint, Snapshot

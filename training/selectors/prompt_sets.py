@@ -13,7 +13,7 @@ _LONGEST_SEARCH = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PromptSetProgress:
     """Prompts of a set that were voted on for some checkpoints, and the next one."""
 
     voted: int
@@ -37,7 +37,7 @@ def prompts_matching(project: Project, text: str, *, split: str = "", tag: str =
 
 def progress_on(
     prompt_set: PromptSet, checkpoints: Sequence[Checkpoint], *, after: int | None = None
-) -> Progress:
+) -> PromptSetProgress:
     """Return the progress of comparing exactly these checkpoints on a set, whoever voted.
 
     after: id of the prompt that the next one follows; behind the last one the first follows.
@@ -45,7 +45,7 @@ def progress_on(
     prompts = prompt_set.prompts.order_by("pk")
     voted = _voted(prompt_set, checkpoints)
     left = prompts.exclude(pk__in=voted)
-    return Progress(
+    return PromptSetProgress(
         voted=prompts.filter(pk__in=voted).count(),
         total=prompts.count(),
         next=left.filter(pk__gt=after or 0).first() or left.exclude(pk=after or 0).first(),

@@ -16,8 +16,8 @@ from training.choices import Verdict
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of
 from training.models import Evaluation, Round
 from training.selectors.evaluations import (
+    DrawnWinRate,
     PeopleSay,
-    Share,
     deciding_shares,
     evaluation_of,
     height_of,
@@ -48,7 +48,7 @@ class RoundHelp:
     title: str
     text: str
     facts: tuple[Fact, ...]
-    shares: tuple[Share, ...] = ()
+    shares: tuple[DrawnWinRate, ...] = ()
     """The win rates that decide, for one picture."""
     warning: str = ""
 

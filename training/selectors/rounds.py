@@ -22,7 +22,7 @@ from training.choices import (
 )
 from training.contract import ADAPTER_FROM, read_evaluation
 from training.figures.held_out import choice_of
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Checkpoint, Round, RoundStep, Run
 from training.recipe import Recipe
 from training.recipe.auto import POLICY_ROWS, row_of, with_chosen_policy

@@ -7,19 +7,19 @@ from typing import Any
 from annotation.agreement.estimate import Estimate
 from annotation.models import RubricVersion
 from annotation.record.judgment import Scale
-from training.judging import Rubric, RubricCriterion
+from training.judging import JudgingCriterion, JudgingRubric
 from training.models import RubricDraft
 
 # ── Rubrics ──
 
 
-def rubric_of(version: RubricVersion) -> Rubric:
+def rubric_of(version: RubricVersion) -> JudgingRubric:
     """Return a version as judges score by it and runs save it."""
-    return Rubric(
+    return JudgingRubric(
         name=version.rubric.name,
         version=version.number,
         criteria=tuple(
-            RubricCriterion(
+            JudgingCriterion(
                 key=row.key,
                 name=row.name,
                 text=row.text,
@@ -57,7 +57,7 @@ class CheckedCriterion:
 def checked_criteria(draft: RubricDraft) -> list[CheckedCriterion]:
     """Return the criteria of a draft in their order, the most frequently proposed first."""
     # Imported late: the web process has no use for NumPy.
-    from annotation.agreement.shares import share_of_independent
+    from annotation.agreement.intervals import share_of_independent
 
     return [
         CheckedCriterion(

@@ -113,10 +113,6 @@ def is_objective(metric: str) -> bool:
     return "loss" in words and "log" not in words
 
 
-def _is_one_method(runs: QuerySet[Run]) -> bool:
-    return runs.order_by().values("method").distinct().count() <= 1
-
-
 def title_of(metric: str) -> str:
     """Return a metric's display name, such as Held-out log loss."""
     words = metric.replace("held_out", "held-out").replace("_", " ").replace("/", ", ").split(" ")
@@ -163,7 +159,7 @@ def with_durations(runs: QuerySet[Run]) -> QuerySet[Run]:
 def best_values(runs: QuerySet[Run], columns: Iterable[RunColumn]) -> dict[str, float]:
     """Return the best value of each metric among runs, by key. One query."""
     sides = {Better.HIGHER: Max, Better.LOWER: Min}
-    one_method = _is_one_method(runs)
+    one_method = runs.order_by().values("method").distinct().count() <= 1
     ends = {
         f"best_{number}": (column.key, sides[column.better](_number(column)))
         for number, column in enumerate(columns)

@@ -1,5 +1,7 @@
 """Runs of a project: their pages, metrics and charts, and how two of them differ."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections import Counter
@@ -7,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from django.conf import settings
 from django.core.cache import cache
@@ -25,6 +27,8 @@ from training.contract import (
     SAMPLES_FILE,
     STATUS_FILE,
     MachineUse,
+    SampledAnswer,
+    SampledToken,
     read_machine_use,
     read_samples,
     read_watch_warnings,
@@ -32,8 +36,7 @@ from training.contract import (
 from training.contract.log_lines import search_lines, tail
 from training.figures.curves import MOST_LINES, Folded, Metric, folded_metrics, metric_of, points_since
 from training.figures.held_out import BASELINE_FIGURES, HeldOutFigure
-from training.figures.samples import Measure, Samples, shaded
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import BaseModel, Checkpoint, Launch, Run
 from training.selectors.base_models import same_tokenizer
 from training.selectors.checkpoints import rewarding_names
@@ -47,6 +50,110 @@ from training.selectors.run_table import (
     title_of,
 )
 
+# Samples of a run's step for display: each token shaded by its measure.
+#
+# Reads the trainer's output; uses no database and no torch.
+
+Measure = Literal["advantage", "reward", "kl"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+SHADES = 4
+"""Steps of colour on either side of 0."""
+_END = "∎"
+"""Shown for a token without text: the end of the answer, or a part of a character."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadedToken:
+    """A token with the class of its colour."""
+
+    token: SampledToken
+    shade: int
+    """-SHADES to SHADES: its measure relative to the largest of the step; 0 also without one."""
+
+    @property
+    def text(self) -> str:
+        """Return the displayed text."""
+        return self.token.text or _END
+
+    @property
+    def css(self) -> str:
+        """Return the class of its colour, `shade-n4` to `shade-p4`."""
+        side = "n" if self.shade < 0 else "p"
+        return f"shade-{side}{abs(self.shade)}" if self.shade else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShadedAnswer:
+    """An answer with its tokens shaded."""
+
+    sample: SampledAnswer
+    tokens: tuple[ShadedToken, ...]
+
+    @property
+    def parts(self) -> list[tuple[str, float | None]]:
+        """Return the parts of the reward with their scores, sorted by name."""
+        return sorted(self.sample.parts.items())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """One step's samples on the page."""
+
+    step: int
+    last_step: int
+    measure: Measure
+    answers: tuple[ShadedAnswer, ...]
+    largest: float
+    """Magnitude that has the deepest colour."""
+    has_reference: bool
+    """True if any token has a divergence."""
+
+    @property
+    def before(self) -> int | None:
+        """Return the step before, if there is one."""
+        return self.step - 1 if self.step > 1 else None
+
+    @property
+    def after(self) -> int | None:
+        """Return the step after, if there is one."""
+        return self.step + 1 if self.step < self.last_step else None
+
+
+def shaded(answers: Sequence[SampledAnswer], *, step: int, last_step: int, measure: Measure) -> Samples:
+    """Return the answers of a step, each token shaded by `measure` on a common scale."""
+    values = [_value(token, measure) for answer in answers for token in answer.tokens]
+    largest = max(map(abs, values), default=0.0)
+    return Samples(
+        step=step,
+        last_step=last_step,
+        measure=measure,
+        answers=tuple(
+            ShadedAnswer(
+                answer,
+                tuple(ShadedToken(token, _shade(_value(token, measure), largest)) for token in answer.tokens),
+            )
+            for answer in answers
+        ),
+        largest=largest,
+        has_reference=any(token.kl is not None for answer in answers for token in answer.tokens),
+    )
+
+
+def _value(token: SampledToken, measure: Measure) -> float:
+    value: float | None = getattr(token, measure)
+    return value or 0.0
+
+
+def _shade(value: float, largest: float) -> int:
+    """Return the nearest shade; never 0 for a value that is not 0."""
+    if not value:
+        return 0
+    nearest = max(round(abs(value) / largest * SHADES), 1)
+    return nearest if value > 0 else -nearest
+
+
+# ── Runs ──
+
 # ── Differences between runs ──
 
 
@@ -56,7 +163,7 @@ _NOT_SETTINGS = ("name", "cache", "format")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RunComparisonLine:
     """A setting or metric of each run; None for a run without it."""
 
     label: str | Promise
@@ -67,14 +174,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """Runs beside each other."""
 
     runs: Sequence[Run]
-    settings: Sequence[Line]
+    settings: Sequence[RunComparisonLine]
     same_settings: int
     """Settings that all share."""
-    metrics: Sequence[Line]
+    metrics: Sequence[RunComparisonLine]
 
 
 def runs_to_compare(project: Project, requested_ids: Sequence[str]) -> list[Run]:
@@ -91,10 +198,10 @@ def runs_to_compare(project: Project, requested_ids: Sequence[str]) -> list[Run]
     return [runs[pk] for pk in ids if pk in runs][:MOST_COMPARED]
 
 
-def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> Comparison:
+def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> RunComparison:
     """Return runs beside each other; settings that all share only with `all_settings`."""
     lines = _settings(runs)
-    return Comparison(
+    return RunComparison(
         runs=runs,
         settings=lines if all_settings else [line for line in lines if line.differs],
         same_settings=sum(1 for line in lines if not line.differs),
@@ -102,7 +209,7 @@ def comparison_of(runs: Sequence[Run], *, all_settings: bool) -> Comparison:
     )
 
 
-def _settings(runs: Sequence[Run]) -> list[Line]:
+def _settings(runs: Sequence[Run]) -> list[RunComparisonLine]:
     flat = [{path: value for path, value in leaves(run.spec) if path[0] not in _NOT_SETTINGS} for run in runs]
     labels = {path: label for label, path in SETTINGS.values()}
     paths = list(dict.fromkeys(path for values in flat for path in values))
@@ -114,7 +221,7 @@ def _settings(runs: Sequence[Run]) -> list[Line]:
     return lines
 
 
-def _metrics(runs: Sequence[Run]) -> list[Line]:
+def _metrics(runs: Sequence[Run]) -> list[RunComparisonLine]:
     summaries = [run.summary or {} for run in runs]
     names = sorted({name for summary in summaries for name in summary})
     ordered = [*(name for name in HEADLINES if name in names), *(n for n in names if n not in HEADLINES)]
@@ -141,13 +248,13 @@ def _is_per_token(name: str) -> bool:
     return "kl" in name.split("_") or "log_ratio" in name
 
 
-def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> Line:
+def _line(label: str | Promise, values: Sequence[Any], *, better: Better = Better.NONE) -> RunComparisonLine:
     differs = any(value != values[0] for value in values[1:])
     numbers = [value for value in values if value is not None]
     best = None
     if differs and len(numbers) > 1 and better != Better.NONE:
         best = max(numbers) if better == Better.HIGHER else min(numbers)
-    return Line(label=label, values=values, differs=differs, best=best)
+    return RunComparisonLine(label=label, values=values, differs=differs, best=best)
 
 
 # ── Runs ──
@@ -218,7 +325,7 @@ class LogLines:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Dropped:
+class DroppedExamples:
     """Examples that a run could not learn from."""
 
     total: int
@@ -417,7 +524,7 @@ def machine_of(run: Run) -> MachineUse | None:
     return uses[-1] if uses else None
 
 
-def dropped_of(run: Run) -> Dropped | None:
+def dropped_of(run: Run) -> DroppedExamples | None:
     """Return the examples that the run could not learn from; None before it wrote any. Cached per file."""
     path = folder_of(run) / DROPPED_FILE
     try:
@@ -425,14 +532,14 @@ def dropped_of(run: Run) -> Dropped | None:
     except OSError:
         return None
     key = f"dropped-{run.pk}-{stat.st_ino}-{stat.st_size}-{stat.st_mtime_ns}"
-    dropped: Dropped | None = cache.get(key)
+    dropped: DroppedExamples | None = cache.get(key)
     if dropped is None:
         dropped = _count_dropped(path)
         cache.set(key, dropped)
     return dropped
 
 
-def _count_dropped(path: Path) -> Dropped:
+def _count_dropped(path: Path) -> DroppedExamples:
     reasons: Counter[str] = Counter()
     first: list[dict[str, str]] = []
     with path.open(encoding="utf-8") as stream:
@@ -441,7 +548,7 @@ def _count_dropped(path: Path) -> Dropped:
             reasons[str(entry.get("reason", ""))] += 1
             if len(first) < _MOST_DROPPED_SHOWN:
                 first.append({str(name): str(value) for name, value in entry.items() if value})
-    return Dropped(total=reasons.total(), reasons=reasons.most_common(), first=first)
+    return DroppedExamples(total=reasons.total(), reasons=reasons.most_common(), first=first)
 
 
 def state_mark(run: Run) -> str:

@@ -67,7 +67,7 @@ class PairRecord:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Effect:
+class ControlEffect:
     """Effect of length or position on the odds of winning: a factor with its 95 % interval."""
 
     factor: float
@@ -86,14 +86,14 @@ class Board:
     both_bad: int = 0
     tie: float | None = None
     """The chance of a tie between two equals; None without ties."""
-    length: Effect | None = None
+    length: ControlEffect | None = None
     """For an answer twice as long as the other."""
-    position: Effect | None = None
+    position: ControlEffect | None = None
     """For the answer that was shown first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Group:
+class RatingGroup:
     """Ratings within one round or under one tag: source → rating and the ends of its interval."""
 
     value: str
@@ -173,7 +173,7 @@ def board(rows: Sequence[tuple[int, ...]], *, both_bad: bool, elo: Mapping[int, 
     )
 
 
-def groups(rows: Iterable[tuple[str, *tuple[int, ...]]], *, most: int) -> tuple[Group, ...]:
+def groups(rows: Iterable[tuple[str, *tuple[int, ...]]], *, most: int) -> tuple[RatingGroup, ...]:
     """Return ratings within each part, those with the most votes. Rows: the part's value, then as in
     `board`."""
     parts: dict[str, list[tuple[int, ...]]] = {}
@@ -187,7 +187,7 @@ def groups(rows: Iterable[tuple[str, *tuple[int, ...]]], *, most: int) -> tuple[
         ratings = bradley_terry_ratings(*votes.matrices(), prior=WEAK_PRIOR)
         points = (ratings.elo(), ratings.elo(ratings.low), ratings.elo(ratings.high))
         ratings_by_part.append(
-            Group(
+            RatingGroup(
                 value=value,
                 votes=int(votes.counts.sum()),
                 ratings={
@@ -248,8 +248,8 @@ def _standings(
         )
 
 
-def _effect(ratings: Ratings, place: int, units: float) -> Effect:
+def _effect(ratings: Ratings, place: int, units: float) -> ControlEffect:
     low, high = ratings.coefficient_interval
     values = (ratings.coefficients[place], low[place], high[place])
     factor, at_least, at_most = (exp(float(value) * units) for value in values)
-    return Effect(factor=factor, low=at_least, high=at_most)
+    return ControlEffect(factor=factor, low=at_least, high=at_most)

@@ -54,14 +54,14 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgmentVotes:
     """The votes of one judgment."""
 
     votes: tuple[Vote, ...]
     supersedes: int | None
 
 
-def judged(ids: Sequence[int]) -> dict[int, Judged]:
+def judged(ids: Sequence[int]) -> dict[int, JudgmentVotes]:
     """Return the votes of these judgments, by id. Two queries, three where a ranking is partial."""
     ranked: dict[int, list[_Place]] = defaultdict(list)
     for judgment, completion, rank, source, length in (
@@ -101,7 +101,7 @@ def judged(ids: Sequence[int]) -> dict[int, Judged]:
                 )
                 for left, right in _pairs(ranked.get(pk, ()))
             )
-        by_id[pk] = Judged(votes, supersedes)
+        by_id[pk] = JudgmentVotes(votes, supersedes)
     return by_id
 
 

@@ -25,11 +25,10 @@ from annotation.errors import NotAllowed, Refusal, Unavailable
 from annotation.models import Completion, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.jobs.claims import Heartbeat, write
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, call_with_heartbeat, run_job
-from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.quarantine import finding_in
+from annotation.services.job_runs import EXPECTED, call_with_heartbeat, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
+from annotation.services.judgments.submission import voted_comparison
+from annotation.services.texts import finding_in
 from training.choices import TaskName
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint

@@ -22,12 +22,11 @@ from annotation.choices import JobState, SourceKind
 from annotation.errors import NotAllowed, Refusal, Unavailable
 from annotation.models import CompletionSource, User
 from annotation.services import audit
-from annotation.services.jobs.claims import Heartbeat, still_held, write
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import run_job
+from annotation.services.job_runs import run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep, write
 from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
 from training.contract import SOURCE_FILE, RewardSettings, Settings
-from training.engine import OPENAI, Engine, EngineError, GuardedTransport, base_of, check_url, key_of
+from training.engine import OPENAI, Engine, EngineError, ModelServerTransport, base_of, check_url, key_of
 from training.files import shared
 from training.files.hub import HubError, HubModel, HubUnreachableError, look_up
 from training.models import BaseModel, BaseModelAddition, Checkpoint, validate_checkpoint_name
@@ -334,7 +333,7 @@ _PRECISIONS = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes of one use, by the precision of the frozen base."""
 
     name: str
@@ -346,14 +345,14 @@ class Estimate:
     """Training every parameter instead of an adapter; None where there is no training."""
 
 
-def estimates_of(base: BaseModel) -> list[Estimate]:
+def estimates_of(base: BaseModel) -> list[MemoryEstimate]:
     """Return the memory estimates of a base model, by the formulas of the dry run; none before inspection."""
     if "shape" not in base.facts:
         return []
     shape, parameters = Shape(**base.facts["shape"]), int(base.facts["parameters"])
     serving = {name: serving_bytes(shape, parameters, size) for name, size in _PRECISIONS.items()}
     return [
-        Estimate(name="serving", title="serving", **serving),
+        MemoryEstimate(name="serving", title="serving", **serving),
         *(_of_method(name, title, method, shape, parameters) for name, title, method in _methods()),
     ]
 
@@ -364,12 +363,12 @@ def serving_bytes(shape: Shape, parameters: int, weight_bytes: int) -> int:
     return (parameters + places) * weight_bytes + PROCESS_BYTES
 
 
-def _of_method(name: str, title: str, method: Settings, shape: Shape, parameters: int) -> Estimate:
+def _of_method(name: str, title: str, method: Settings, shape: Shape, parameters: int) -> MemoryEstimate:
     def memory(settings: Settings, weight_bytes: int) -> Memory:
         return memory_of(settings, shape, parameters=parameters, base_bytes=weight_bytes)
 
     whole = _without_adapter(method)
-    return Estimate(
+    return MemoryEstimate(
         name=name,
         title=title,
         **{precision: memory(method, size).total for precision, size in _PRECISIONS.items()},
@@ -711,7 +710,7 @@ def _add_served(addition: BaseModelAddition, beat: Heartbeat) -> str:
         with Engine(
             url=base_of(addition.server_url),
             key=key_of(addition.server_key),
-            transport=GuardedTransport(),
+            transport=ModelServerTransport(),
             dialect=OPENAI,
         ) as engine:
             known = engine.models()

@@ -15,9 +15,8 @@ from django.utils.translation import gettext as _
 from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services import audit
-from annotation.services.jobs.claims import Heartbeat, write
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import call_with_heartbeat, run_job
+from annotation.services.job_runs import call_with_heartbeat, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
 from training.choices import CheckpointKind, JobKind, TaskName
 from training.contract import CHECKPOINT_NAME
 from training.figures.model_card import model_card

@@ -38,12 +38,11 @@ from annotation.selectors.jobs import has_enough_long_jobs
 from annotation.services import audit
 from annotation.services.assignments.display_order import balanced_order
 from annotation.services.conversations import add_turn, begin_conversation, put_to_judgment, take_up
-from annotation.services.jobs.claims import alone
-from annotation.services.jobs.messages import send, send_after_commit
-from annotation.services.judgments.votes import record_vote
-from annotation.services.texts.completions import storable
+from annotation.services.jobs import alone, send, send_after_commit
+from annotation.services.judgments.submission import record_vote
+from annotation.services.texts import storable
 from training.choices import TaskName
-from training.engine import Answer, Delta, EngineError, engine_for
+from training.engine import Answer, EngineError, StreamDelta, engine_for
 from training.models import (
     ArenaLink,
     ArenaTalk,
@@ -55,7 +54,7 @@ from training.models import (
     TurnResponse,
 )
 from training.selectors.conversations import (
-    Standing,
+    ConversationStanding,
     Terms,
     completions_shown,
     responses_to,
@@ -308,7 +307,9 @@ def stream_turn(*, turn: ConversationTurn) -> Iterator[Pieces]:
     ]:
         yield stored
     streams = [
-        _Stream(response, turn.prompt.messages) for response in responses if response.written_at is None
+        _ResponseStream(response, turn.prompt.messages)
+        for response in responses
+        if response.written_at is None
     ]
     trouble: Exception | None = None
     try:
@@ -321,10 +322,10 @@ def stream_turn(*, turn: ConversationTurn) -> Iterator[Pieces]:
                 elif item is None:
                     _store(stream)
             if pieces := [
-                (s.response.position, s.take(i)) for s, i in items if isinstance(i, Delta) and i.text
+                (s.response.position, s.take(i)) for s, i in items if isinstance(i, StreamDelta) and i.text
             ]:
                 yield pieces
-            live = [stream for stream, item in items if isinstance(item, Delta)]
+            live = [stream for stream, item in items if isinstance(item, StreamDelta)]
     finally:
         for stream in streams:
             stream.stop.set()
@@ -358,25 +359,25 @@ def complete_turn(*, turn: ConversationTurn) -> None:
     )
 
 
-class _Stream:
+class _ResponseStream:
     """One response on its way, read in a thread of its own, which touches no database."""
 
     def __init__(self, response: TurnResponse, messages: Sequence[Mapping[str, Any]]) -> None:
         self.response = response
-        self.items: SimpleQueue[Delta | Exception | None] = SimpleQueue()
+        self.items: SimpleQueue[StreamDelta | Exception | None] = SimpleQueue()
         self.stop = threading.Event()
         self.text = ""
-        self.last = Delta()
+        self.last = StreamDelta()
         self._messages = [{"role": message["role"], "content": message["content"]} for message in messages]
         threading.Thread(target=self._read, name="turn", daemon=True).start()
 
-    def take(self, delta: Delta) -> str:
+    def take(self, delta: StreamDelta) -> str:
         """Add a released piece to the text."""
         self.text += delta.text
         return delta.text
 
     def _read(self) -> None:
-        response, last = self.response, Delta()
+        response, last = self.response, StreamDelta()
         try:
             with engine_for(response.checkpoint) as engine:
                 deltas = engine.stream(
@@ -398,7 +399,7 @@ class _Stream:
             self.items.put(error)
 
 
-def _store(stream: _Stream) -> None:
+def _store(stream: _ResponseStream) -> None:
     """Write a complete response. Whoever writes first stays."""
     TurnResponse.objects.filter(pk=stream.response.pk, written_at__isnull=True).update(
         text=storable(stream.text),
@@ -448,7 +449,7 @@ def begin(*, project: Project, annotator: User, task: ConversationTask | None = 
     conversation = begin_conversation(project=project, annotator=annotator, task=task)
     if task is not None and task.opening.strip():
         opening = take_opening(task, terms)
-        _add(Standing(conversation=conversation, terms=terms), task.opening, opening)
+        _add(ConversationStanding(conversation=conversation, terms=terms), task.opening, opening)
         # The next one who begins finds another.
         send_after_commit(TaskName.PREPARE_OPENINGS, project.pk)
     return conversation
@@ -520,7 +521,7 @@ def _require_pace(arena: ArenaLink, voter: User) -> None:
         raise TooFast("too_fast", _("You write faster than one can read. Go on in a minute."))
 
 
-def take_up_turn(*, standing: Standing) -> Standing:
+def take_up_turn(*, standing: ConversationStanding) -> ConversationStanding:
     """Lease the newest turn's comparison again where its lease ran out; return where it stands then."""
     turn = standing.turn
     if (
@@ -538,7 +539,9 @@ def take_up_turn(*, standing: Standing) -> Standing:
     return standing_of(standing.conversation) if assignment is not None else standing
 
 
-def _add(standing: Standing, text: str, prepared: PreparedOpening | None = None) -> ConversationTurn:
+def _add(
+    standing: ConversationStanding, text: str, prepared: PreparedOpening | None = None
+) -> ConversationTurn:
     turn = add_turn(
         conversation=standing.conversation,
         text=text,
@@ -557,7 +560,7 @@ def _add(standing: Standing, text: str, prepared: PreparedOpening | None = None)
     return turn
 
 
-def _drawn(standing: Standing, turn: ConversationTurn) -> list[TurnResponse]:
+def _drawn(standing: ConversationStanding, turn: ConversationTurn) -> list[TurnResponse]:
     """Return the responses that are still to be generated."""
     conversation = standing.conversation
     drawn = draw_checkpoints(project=conversation.project, terms=standing.terms)

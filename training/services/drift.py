@@ -13,9 +13,8 @@ from annotation.agreement.records import outcome_between, unordered_among
 from annotation.choices import Split
 from annotation.errors import Refusal
 from annotation.models import Completion, CompletionScore, Project, Prompt, RankedCompletion, User
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import run_job
+from annotation.services.job_runs import run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from training.choices import JobKind, TaskName
 from training.engine import EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, DriftFigure, DriftMeasurement
@@ -37,7 +36,7 @@ class JudgedPair:
 
 
 @dataclass(slots=True)
-class Tally:
+class AgreementTally:
     """Agreement of one reward model with the pairs of one round."""
 
     by_prompt: dict[int, list[float]]
@@ -131,7 +130,7 @@ def judged_pairs(project: Project, round_number: int) -> Iterator[JudgedPair]:
                     yield JudgedPair(prompt, comparison, split == Split.HELD_OUT, winner, loser)
 
 
-def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
+def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> AgreementTally:
     """Count the pairs that a reward model did not learn from.
 
     It learned from comparisons of training prompts that are in its snapshot; held-out prompts only measure.
@@ -140,7 +139,7 @@ def tally_of(model: Checkpoint, pairs: Sequence[JudgedPair]) -> Tally:
     if model.run:
         learned = set(model.run.snapshot.judgments.values_list("comparison_id", flat=True).distinct())
     scores = _scores_of(model, {pk for pair in pairs for pk in (pair.winner, pair.loser)})
-    tally = Tally(by_prompt=defaultdict(lambda: [0.0, 0.0]))
+    tally = AgreementTally(by_prompt=defaultdict(lambda: [0.0, 0.0]))
     for pair in pairs:
         if not pair.held_out and pair.comparison in learned:
             tally.trained_on += 1
@@ -163,7 +162,7 @@ def agreement_interval(by_prompt: Mapping[int, Sequence[float]]) -> tuple[float 
     trials as there are prompts; else percentiles of resampled prompts, whose pairs hang together.
     """
     # Imported late: the web process has no use for NumPy.
-    from annotation.agreement.shares import share_of, wilson_interval
+    from annotation.agreement.intervals import share_of, wilson_interval
 
     counted = [(hits, pairs) for hits, pairs in by_prompt.values() if pairs]
     if not counted:
@@ -225,7 +224,7 @@ def _pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
     return (ids[start : start + _AT_ONCE] for start in range(0, len(ids), _AT_ONCE))
 
 
-def _write_down(model: Checkpoint, round_number: int, tally: Tally) -> None:
+def _write_down(model: Checkpoint, round_number: int, tally: AgreementTally) -> None:
     low, high = agreement_interval(tally.by_prompt)
     DriftFigure.objects.update_or_create(
         checkpoint=model,

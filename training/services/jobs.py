@@ -10,9 +10,9 @@ from django.db.models import F
 from django.urls import reverse
 
 from annotation.choices import NotificationKind, WebhookEvent
+from annotation.services import job_runs
 from annotation.services.inbox import Event, notify_managers
-from annotation.services.jobs import running
-from annotation.services.jobs.claims import Heartbeat, write
+from annotation.services.jobs import Heartbeat, write
 from annotation.services.webhooks import tell
 from training.choices import RoundState, StepKind
 from training.models import Checkpoint, Round, RoundStep, Run
@@ -117,8 +117,8 @@ class StepHeartbeat(Heartbeat):
             raise PausedError
         if self._ends_at is not None and time.monotonic() > self._ends_at:
             raise BudgetSpentError
-        if self.job.kind != StepKind.DECIDE and running.is_low():
-            raise NoRoomError(running.sentence())
+        if self.job.kind != StepKind.DECIDE and job_runs.is_low():
+            raise NoRoomError(job_runs.sentence())
 
 
 # ── GPUs of this host, as nvidia-smi lists them ──

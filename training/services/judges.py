@@ -28,16 +28,15 @@ from annotation.selectors import access
 from annotation.selectors.rubrics import published_version
 from annotation.services.assignments.leases import release_assignment, skip_assignment
 from annotation.services.audit import record
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from annotation.services.judgments.submission import (
     create_machine,
     judge_as_machine,
     lease_to_machine,
     unjudged_by,
 )
-from annotation.services.texts.completions import storable
+from annotation.services.texts import storable
 from training.choices import WRITES_TEXT, TaskName
 from training.engine import Answer, Engine, EngineError, engine_for
 from training.judging import (

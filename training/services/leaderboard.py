@@ -16,7 +16,7 @@ from django.db.models.signals import post_save
 
 from annotation.models import Judgment, Project, Prompt, bulk
 from training.models import EloPoints, VoteCount, VoteLedger, Voters, VoteTotals
-from training.selectors.votes import Judged, Vote, judged
+from training.selectors.votes import JudgmentVotes, Vote, judged
 
 BATCH = 50_000
 """Judgments that are counted together: of many the same few thousand counts change once."""
@@ -131,7 +131,7 @@ def _without(first: int, last: int, since: float, filled: Sequence[int]) -> Iter
         yield [first, last, since]
 
 
-def _changes(judgments: Mapping[int, Judged]) -> dict[Key, Counts]:
+def _changes(judgments: Mapping[int, JudgmentVotes]) -> dict[Key, Counts]:
     """Return the changes of these judgments: their votes come, those of the superseded go."""
     gone = [judgment.supersedes for judgment in judgments.values() if judgment.supersedes is not None]
     before = {pk: judgments[pk] for pk in gone if pk in judgments}
@@ -152,7 +152,7 @@ def _tally(changes: dict[Key, Counts], votes: Iterable[Vote], weight: int) -> No
             changes[key][column] += weight
 
 
-def _elo_votes(judgments: Mapping[int, Judged]) -> list[Vote]:
+def _elo_votes(judgments: Mapping[int, JudgmentVotes]) -> list[Vote]:
     """Return every vote in order of arrival, revisions included."""
     return [vote for pk in sorted(judgments) for vote in judgments[pk].votes if vote.voters != Voters.MODELS]
 

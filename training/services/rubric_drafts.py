@@ -15,9 +15,8 @@ from annotation.errors import Refusal
 from annotation.models import Completion, Project, Prompt, RankedCompletion, RubricVersion, User
 from annotation.selectors import access
 from annotation.services.audit import record
-from annotation.services.jobs.claims import Heartbeat
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from training.choices import WRITES_TEXT, JobKind, TaskName
 from training.engine import Engine, EngineError, engine_for
@@ -25,8 +24,8 @@ from training.judging import (
     LONGEST_REPLY,
     RUBRIC_TEMPLATE,
     Chat,
-    Rubric,
-    RubricCriterion,
+    JudgingCriterion,
+    JudgingRubric,
     UnreadableError,
     ask,
     conversation_text,
@@ -442,7 +441,7 @@ class _Model:
             self.unread += 1
             return []
 
-    def check(self, pair: Pair, rubric: Rubric, checks: Sequence[Check]) -> bool:
+    def check(self, pair: Pair, rubric: JudgingRubric, checks: Sequence[Check]) -> bool:
         """Score a held-out pair in both orders and count each criterion; False where it cannot be scored."""
         differences = [0.0] * len(checks)
         for answers, sign in (((pair.winner, pair.loser), 1), ((pair.loser, pair.winner), -1)):
@@ -456,7 +455,9 @@ class _Model:
             check.count(difference)
         return True
 
-    def _scores(self, pair: Pair, answers: Sequence[str], rubric: Rubric) -> list[tuple[int, int]] | None:
+    def _scores(
+        self, pair: Pair, answers: Sequence[str], rubric: JudgingRubric
+    ) -> list[tuple[int, int]] | None:
         """Return both answers' values by criterion; None where no reply can be read."""
         chat = question(
             RUBRIC_TEMPLATE,
@@ -508,11 +509,11 @@ def _texts(pairs: Sequence[tuple[int, int, int]]) -> Iterator[Pair]:
         )
 
 
-def _rubric(criteria: Sequence[Proposal]) -> Rubric:
-    return Rubric(
+def _rubric(criteria: Sequence[Proposal]) -> JudgingRubric:
+    return JudgingRubric(
         name="draft",
         criteria=tuple(
-            RubricCriterion(key=f"c{number}", name=criterion.name, text=criterion.text)
+            JudgingCriterion(key=f"c{number}", name=criterion.name, text=criterion.text)
             for number, criterion in enumerate(criteria, start=1)
         ),
     )

@@ -15,9 +15,9 @@ from django.utils.translation import gettext as _
 from annotation.choices import FinishReason, Split
 from annotation.errors import Refusal, Unavailable
 from annotation.models import Completion, Prompt
-from annotation.services.jobs.running import call_with_heartbeat
+from annotation.services.job_runs import call_with_heartbeat
 from annotation.services.judgments.drafts import Written
-from annotation.services.texts.completions import NewCompletion, create_comparison, record_completions
+from annotation.services.texts import NewCompletion, create_comparison, record_completions
 from training.choices import WRITES_TEXT, CheckpointKind, RoundState, StepKind
 from training.contract import canonical_json
 from training.engine import (

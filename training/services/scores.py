@@ -19,9 +19,8 @@ from annotation.choices import FOLLOWS_HEAD, Purpose
 from annotation.models import Comparison, Completion, CompletionScore, Project, Prompt
 from annotation.selectors.access import current_round
 from annotation.services.assignments.acquisition import NEEDS_SCORES, score_open_comparisons
-from annotation.services.jobs.claims import WorkerStoppingError, alone, lock_file, worker_is_stopping
-from annotation.services.jobs.messages import send
-from annotation.services.jobs.running import call_with_heartbeat
+from annotation.services.job_runs import call_with_heartbeat
+from annotation.services.jobs import WorkerStoppingError, alone, lock_file, send, worker_is_stopping
 from training.choices import CheckpointKind, StepKind, TaskName
 from training.engine import Engine, EngineError, EngineUnavailableError, EngineUnknownModelError
 from training.models import Checkpoint

@@ -17,8 +17,8 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Judgment, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.judgments.votes import voted_comparison
-from annotation.services.texts.completions import find_or_add_prompt
+from annotation.services.judgments.submission import voted_comparison
+from annotation.services.texts import find_or_add_prompt
 from training.engine import Answer, EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, PromptSet, SideBySide, SideBySideAnswer
 from training.selectors.projects import chat_with, system_of, with_system
@@ -47,7 +47,7 @@ Chat = Sequence[Mapping[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
+class SharedSampling:
     """Sampling settings that all checkpoints share."""
 
     temperature: float = 0.7
@@ -71,7 +71,7 @@ def ask_side_by_side(
     created_by: User,
     checkpoints: Sequence[Checkpoint],
     question: Prompt | str,
-    sampling: Sampling,
+    sampling: SharedSampling,
     seed: int,
     scorer: Checkpoint | None = None,
     blind: bool = True,
@@ -411,7 +411,7 @@ def regenerate_side_by_side(
     *,
     shown: SideBySide,
     created_by: User,
-    sampling: Sampling,
+    sampling: SharedSampling,
     seed: int | None = None,
     system: str = "",
     blind: bool = True,
@@ -469,7 +469,7 @@ def next_of_set(*, shown: SideBySide, created_by: User) -> SideBySide:
         created_by=created_by,
         checkpoints=checkpoints,
         question=progress.next,
-        sampling=Sampling.of(shown),
+        sampling=SharedSampling.of(shown),
         seed=shown.seed,
         scorer=shown.scorer,
         system=system if system != base_system else "",

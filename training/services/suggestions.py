@@ -21,9 +21,8 @@ from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments.display_order import drawn_below, drawn_within
 from annotation.services.assignments.next import QUEUE_ORDER
-from annotation.services.jobs.claims import Heartbeat, still_held
-from annotation.services.jobs.messages import send_after_commit, sweep
-from annotation.services.jobs.running import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep
 from annotation.services.suggestions import SuggestionInput, set_help, store_suggestions
 from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
 from training.contract.segmentation import segment
@@ -68,7 +67,7 @@ _MOST_OF_A_KIND = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Question:
+class SuggestionQuestion:
     """Question about one comparison: its completions as lettered, and what the project asks for."""
 
     texts: Mapping[int, str]
@@ -87,7 +86,7 @@ def check_template(template: str) -> None:
 
 
 def chat_about(
-    question: Question,
+    question: SuggestionQuestion,
     *,
     template: str,
     guidelines: str,
@@ -109,7 +108,7 @@ def _described(categories: Mapping[str, Category]) -> str:
     )
 
 
-def form_of(question: Question) -> str:
+def form_of(question: SuggestionQuestion) -> str:
     """Return an example of the reply with the parts that the project asks for."""
     form: dict[str, Any] = {}
     if SuggestionKind.SPAN in question.kinds:
@@ -126,7 +125,7 @@ def form_of(question: Question) -> str:
     return json.dumps(form, ensure_ascii=False)
 
 
-def read_suggestions(reply: str, question: Question) -> list[SuggestionInput]:
+def read_suggestions(reply: str, question: SuggestionQuestion) -> list[SuggestionInput]:
     """Return the suggestions of a reply. Raises `UnreadableError` where it is no such JSON object."""
     start, end = reply.find("{"), reply.rfind("}")
     try:
@@ -135,7 +134,7 @@ def read_suggestions(reply: str, question: Question) -> list[SuggestionInput]:
         data = None
     if not isinstance(data, dict):
         raise UnreadableError("The reply is not one JSON object of the form that was asked for.")
-    reader = _Reader(question)
+    reader = _ReplyReader(question)
     suggestions: list[SuggestionInput | None] = []
     if SuggestionKind.SPAN in question.kinds:
         suggestions += map(reader.span, _rows(data, "spans"))
@@ -148,10 +147,10 @@ def read_suggestions(reply: str, question: Question) -> list[SuggestionInput]:
     return _once(suggestion for suggestion in suggestions if suggestion is not None)
 
 
-class _Reader:
+class _ReplyReader:
     """Reads one row of a reply each; None where it names nothing that is there."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: SuggestionQuestion) -> None:
         self.question = question
         self.by_letter = dict(zip(string.ascii_uppercase, question.texts, strict=False))
         self.spans = question.of_scope(CategoryScope.SPAN)
@@ -260,7 +259,7 @@ def categories_of_heads(checkpoint: Checkpoint) -> dict[str, list[str]]:
 
 
 def suggestions_of(
-    scores: Scores, question: Question, heads: Mapping[str, Sequence[str]]
+    scores: Scores, question: SuggestionQuestion, heads: Mapping[str, Sequence[str]]
 ) -> list[SuggestionInput]:
     """Return the spans and the preference that follow from a reward model's scores.
 
@@ -277,7 +276,7 @@ def suggestions_of(
 
 
 def _spans(
-    scores: Scores, question: Question, heads: Mapping[str, Sequence[str]]
+    scores: Scores, question: SuggestionQuestion, heads: Mapping[str, Sequence[str]]
 ) -> Iterator[SuggestionInput]:
     known = question.of_scope(CategoryScope.SPAN)
     for head, of_completions in sorted(scores.segments.items()):
@@ -328,7 +327,7 @@ def _sigmoid(x: float) -> float:
 
 
 def plant(
-    suggestions: Sequence[SuggestionInput], *, question: Question, share: float, comparison_id: int
+    suggestions: Sequence[SuggestionInput], *, question: SuggestionQuestion, share: float, comparison_id: int
 ) -> list[SuggestionInput]:
     """Return the suggestions, a `share` of those that can be made wrong in a wrong form.
 
@@ -347,7 +346,7 @@ def plant(
 
 
 def _wrong_forms(
-    suggestion: SuggestionInput, all_of_them: Sequence[SuggestionInput], question: Question
+    suggestion: SuggestionInput, all_of_them: Sequence[SuggestionInput], question: SuggestionQuestion
 ) -> list[SuggestionInput]:
     if suggestion.kind == SuggestionKind.PREFERENCE:
         # Turned around, a partial ranking would put its rest nowhere.
@@ -381,7 +380,7 @@ def _moved(
     return moved
 
 
-def _recategorised(suggestion: SuggestionInput, question: Question) -> list[SuggestionInput]:
+def _recategorised(suggestion: SuggestionInput, question: SuggestionQuestion) -> list[SuggestionInput]:
     others = [
         category
         for category in question.of_scope(CategoryScope.SPAN).values()
@@ -524,7 +523,7 @@ def _suggest_one(
     _store(source, comparison, question, suggestions)
 
 
-def question_about(comparison: Comparison) -> Question:
+def question_about(comparison: Comparison) -> SuggestionQuestion:
     """Return what to ask of a model about a comparison, by what the project asks of its annotators."""
     project = comparison.project
     rows = comparison.candidates.order_by("index").values_list("completion_id", "completion__text")
@@ -535,7 +534,7 @@ def question_about(comparison: Comparison) -> Question:
         SuggestionKind.MISSING: project.ask_missing_info,
         SuggestionKind.PREFERENCE: project.ask_verdict and len(texts) > 1,
     }
-    return Question(
+    return SuggestionQuestion(
         texts=texts,
         categories=configuration_of(project).asked_categories,
         kinds=frozenset(kind for kind, is_enabled in enabled.items() if is_enabled),
@@ -543,7 +542,7 @@ def question_about(comparison: Comparison) -> Question:
 
 
 def _scored(
-    source: SuggestionSource, comparison: Comparison, question: Question, engine: Engine, tell: Any
+    source: SuggestionSource, comparison: Comparison, question: SuggestionQuestion, engine: Engine, tell: Any
 ) -> list[SuggestionInput]:
     scores = retry_until_available(
         lambda: engine.scores_of_heads(
@@ -558,7 +557,7 @@ def _scored(
 
 
 def _generated(
-    source: SuggestionSource, comparison: Comparison, question: Question, engine: Engine, tell: Any
+    source: SuggestionSource, comparison: Comparison, question: SuggestionQuestion, engine: Engine, tell: Any
 ) -> list[SuggestionInput]:
     guideline = access.current_guideline(source.project)
     chat = chat_about(
@@ -593,7 +592,7 @@ def _generated(
 def _store(
     source: SuggestionSource,
     comparison: Comparison,
-    question: Question,
+    question: SuggestionQuestion,
     suggestions: Sequence[SuggestionInput],
 ) -> None:
     sure = [

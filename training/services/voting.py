@@ -9,8 +9,8 @@ from typing import Any
 from annotation.choices import FinishReason, Verdict
 from annotation.models import Comparison, Completion, CompletionSource, Judgment, Prompt, User
 from annotation.record.judgment import JudgmentRecord
-from annotation.services.judgments.votes import record_vote
-from annotation.services.texts.completions import NewCompletion, record_completions
+from annotation.services.judgments.submission import record_vote
+from annotation.services.texts import NewCompletion, record_completions
 from training.engine import Answer
 from training.models import ArenaBallot, SideBySide, SideBySideAnswer, TurnResponse
 

@@ -16,7 +16,7 @@ from django.db import DatabaseError, InterfaceError, close_old_connections, conn
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from annotation.services.jobs.claims import worker_name
+from annotation.services.jobs import worker_name
 from training.models import Worker
 from training.services.jobs import gpu_bytes_by_process, gpus
 from training.services.runs.runs import version_of_rondo

@@ -19,20 +19,20 @@ import threading
 import uvicorn
 
 from training.contract.log_lines import log_to_stderr
-from training.serving.app import Server, build_application
+from training.serving.app import ServerComponents, build_application
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
 from training.serving.metrics import Metrics
-from training.serving.options import (
+from training.serving.startup import (
     KEY_VARIABLE,
-    Limits,
+    ServerLimits,
+    Startup,
     build_parser,
     keys_of_environment,
     listen,
     socket_url,
 )
-from training.serving.startup import Startup
-from training.serving.worker import Worker
+from training.serving.worker import WorkerThread
 from training.store import Store, StoreError
 
 _SECONDS_TO_STOP_COMPUTING = 3.0
@@ -68,8 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _limits(options: argparse.Namespace) -> Limits:
-    return Limits(
+def _limits(options: argparse.Namespace) -> ServerLimits:
+    return ServerLimits(
         max_adapters=options.max_adapters,
         max_rows=options.max_rows,
         cache_tokens=options.cache_tokens,
@@ -94,9 +94,9 @@ def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socke
         status_file=options.status,
     )
     metrics = Metrics()
-    worker = Worker(limits.queue, per_client=limits.per_key, observe=metrics.observe)
+    worker = WorkerThread(limits.queue, per_client=limits.per_key, observe=metrics.observe)
     metrics.watch(worker, startup)
-    server = Server(
+    server = ServerComponents(
         keys=Keys(tuple(keys)),
         catalogue=catalogue,
         startup=startup,

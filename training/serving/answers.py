@@ -28,7 +28,7 @@ def event(body: dict[str, Any]) -> bytes:
 
 
 @dataclass(slots=True)
-class Answer:
+class CompletionResponse:
     """The answer to one request for chat or text completions."""
 
     request: SamplingRequest

@@ -34,11 +34,11 @@ from training.serving.requests import (
     ScoreRequest,
 )
 from training.serving.startup import Startup
-from training.serving.worker import Job, Work, Worker
+from training.serving.worker import ServingJob, Work, WorkerThread
 
 if TYPE_CHECKING:
     from training.rlhf.rollout.samples import Sample
-    from training.serving.answers import Answer
+    from training.serving.answers import CompletionResponse
     from training.serving.model import Model
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -50,14 +50,14 @@ _CLIENT_HEADER = "X-Rondo-Client"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class ServerComponents:
     """Components that the routes use."""
 
     keys: Keys
     """The web application, whose key is the first, may say on whose behalf it asks."""
     catalogue: Catalogue
     startup: Startup
-    worker: Worker
+    worker: WorkerThread
     metrics: Metrics
     seconds_per_request: float
     max_body_bytes: int
@@ -142,7 +142,7 @@ class Server:
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────
 
-    def _submit(self, request: Request, body: RequestBody, work: Work) -> Job:
+    def _submit(self, request: Request, body: RequestBody, work: Work) -> ServingJob:
         number = self.keys.require(request)
         client = f"{number}"
         if number == 0:
@@ -175,8 +175,10 @@ class Server:
         except ValidationError as error:
             raise from_validation(error) from None
 
-    async def _answer(self, request: Request, body: SamplingRequest, model: Model, job: Job) -> Response:
-        from training.serving.answers import Answer
+    async def _answer(
+        self, request: Request, body: SamplingRequest, model: Model, job: ServingJob
+    ) -> Response:
+        from training.serving.answers import CompletionResponse
 
         events = job.events()
         async with _called_off_with_client(request, job):
@@ -184,7 +186,7 @@ class Server:
             started = await anext(events, None)
             if started is None:
                 raise ClientDisconnect
-            answer = Answer(request=body, started=started, tokenizer=model.backbone.tokenizer)
+            answer = CompletionResponse(request=body, started=started, tokenizer=model.backbone.tokenizer)
             if not body.stream:
                 async for generated in events:
                     return JSONResponse(answer.whole(generated.samples))
@@ -196,7 +198,9 @@ class Server:
         )
 
 
-async def _stream(answer: Answer, events: AsyncIterator[Any], job: Job) -> AsyncIterator[bytes]:
+async def _stream(
+    answer: CompletionResponse, events: AsyncIterator[Any], job: ServingJob
+) -> AsyncIterator[bytes]:
     """Server-sent events; closing this early, as happens when the client goes, calls the job off."""
     from training.rlhf.rollout.samples import Delta
     from training.serving.answers import DONE, event
@@ -225,7 +229,7 @@ async def _stream(answer: Answer, events: AsyncIterator[Any], job: Job) -> Async
 
 
 @contextlib.asynccontextmanager
-async def _called_off_with_client(request: Request, job: Job) -> AsyncIterator[None]:
+async def _called_off_with_client(request: Request, job: ServingJob) -> AsyncIterator[None]:
     """Inside, the job is cancelled as soon as the client closes its connection."""
 
     async def watch() -> None:
@@ -247,7 +251,7 @@ async def _called_off_with_client(request: Request, job: Job) -> AsyncIterator[N
 # ── Application ───────────────────────────────────────────────────────────────────────
 
 
-def build_application(server: Server) -> Starlette:
+def build_application(server: ServerComponents) -> Starlette:
     """Return the application: it begins to fetch and load as it starts, and calls all off as it stops."""
 
     @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
     from training.serving.startup import Startup
-    from training.serving.worker import Job, Worker
+    from training.serving.worker import ServingJob, WorkerThread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -45,11 +45,11 @@ class Metrics:
             registry=self._registry,
         )
 
-    def watch(self, worker: Worker, startup: Startup) -> None:
+    def watch(self, worker: WorkerThread, startup: Startup) -> None:
         """Tell also what these two have at the moment of asking."""
-        self._registry.register(_Now(worker, startup))
+        self._registry.register(_ServerMetrics(worker, startup))
 
-    def observe(self, job: Job, outcome: str) -> None:
+    def observe(self, job: ServingJob, outcome: str) -> None:
         """Count a job that has ended."""
         self._requests.labels(job.route, outcome).inc()
         if job.begun_at is not None:
@@ -62,8 +62,8 @@ class Metrics:
         return generate_latest(self._registry)
 
 
-class _Now(Collector):
-    def __init__(self, worker: Worker, startup: Startup) -> None:
+class _ServerMetrics(Collector):
+    def __init__(self, worker: WorkerThread, startup: Startup) -> None:
         self._worker = worker
         self._startup = startup
 

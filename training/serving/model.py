@@ -38,7 +38,7 @@ from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.model.templates import TurnEnd, token_pattern
 from training.rlhf.rollout.distribution import Constraint, ConstraintError
-from training.rlhf.rollout.engine import Engine
+from training.rlhf.rollout.engine import RolloutEngine
 from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
@@ -46,7 +46,6 @@ from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
 from training.serving.http import RequestError
-from training.serving.options import Limits
 from training.serving.requests import (
     DEFAULT_CHAT_TOKENS,
     DEFAULT_COMPLETION_TOKENS,
@@ -57,6 +56,7 @@ from training.serving.requests import (
     SamplingRequest,
     ScoreRequest,
 )
+from training.serving.startup import ServerLimits
 from training.serving.structures import Structures, ToolPrompts
 from training.serving.worker import Emit, NotNowError
 
@@ -432,7 +432,7 @@ class Model:
         one answer always find place. kept_tokens: places for those of earlier answers, see `Prefixes`."""
         self.backbone = backbone
         self.shelf = Shelf(backbone, catalogue, max_adapters=max_adapters)
-        self.engine = Engine(
+        self.engine = RolloutEngine(
             backbone,
             ends=end_tokens(backbone),
             max_rows=max_rows,
@@ -448,7 +448,9 @@ class Model:
 
     # ── Generating ────────────────────────────────────────────────────────────────────
 
-    def chat(self, request: ChatRequest, constraint: Constraint | None, emit: Emit) -> Iterator[Engine]:
+    def chat(
+        self, request: ChatRequest, constraint: Constraint | None, emit: Emit
+    ) -> Iterator[RolloutEngine]:
         """Answer a chat; emits `GenerationStarted`, deltas if streaming, `Generated`. constraint: of this
         request, by `structures`."""
         self._refuse_without_room()
@@ -456,7 +458,7 @@ class Model:
             prompt = self._texts.chat(request)
             yield from self._generate(request, [prompt], held, emit, constraint=constraint)
 
-    def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[Engine | None]:
+    def complete(self, request: CompletionRequest, emit: Emit) -> Iterator[RolloutEngine | None]:
         """Continue raw text; emits `GenerationStarted`, deltas if streaming, `Generated`."""
         self._refuse_without_room()
         with self.shelf.holding(request.model) as (held,):
@@ -493,7 +495,7 @@ class Model:
         *,
         echoed: Sequence[EchoedPrompt] = (),
         constraint: Constraint | None = None,
-    ) -> Iterator[Engine]:
+    ) -> Iterator[RolloutEngine]:
         limit = self._token_limit(request, prompts)
         seed = request.seed if request.seed is not None else secrets.randbelow(2**31)
         emit(
@@ -741,7 +743,7 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
 
 
-def load_model(catalogue: Catalogue, *, device: str, dtype: str, limits: Limits) -> Model:
+def load_model(catalogue: Catalogue, *, device: str, dtype: str, limits: ServerLimits) -> Model:
     """Load the base and make ready to answer. Raises `ContractError` where the folder holds no model."""
     place = choose_device(device)
     backbone = Backbone.load(catalogue.base_folder, device=place, dtype=choose_dtype(dtype, place))

@@ -30,7 +30,7 @@ class Steps(Protocol):
 
 Emit = Callable[[Any], None]
 Work = Callable[[Emit], Iterator[Steps | None]]
-Observe = Callable[["Job", str], None]
+Observe = Callable[["ServingJob", str], None]
 """Called with every job that has ended, and how: answered, refused, cancelled, overdue or failed."""
 
 _LONGEST_RETRY_SECONDS = 60
@@ -44,10 +44,10 @@ class _Finished:
     """Put into a job's events after its last."""
 
 
-class Job:
+class ServingJob:
     """One piece of work. Its events are read on the event loop that made it."""
 
-    def __init__(self, work: Work, *, route: str, client: str, seconds: float, worker: Worker) -> None:
+    def __init__(self, work: Work, *, route: str, client: str, seconds: float, worker: WorkerThread) -> None:
         self.route = route
         self.client = client
         self.asked_at = time.monotonic()
@@ -112,7 +112,7 @@ class Job:
             self._cancelled.set()
 
 
-class Worker:
+class WorkerThread:
     """The thread, its queue, and the jobs that it has begun."""
 
     def __init__(
@@ -124,8 +124,8 @@ class Worker:
         self._per_client = per_client
         self._observe = observe
         self._changed = threading.Condition()
-        self._waiting: deque[Job] = deque()
-        self._running: list[Job] = []
+        self._waiting: deque[ServingJob] = deque()
+        self._running: list[ServingJob] = []
         self._in_flight: Counter[str] = Counter()
         self._stopping = False
         self._ended_at = 0.0
@@ -152,10 +152,10 @@ class Worker:
         """Return whether a job runs."""
         return bool(self._running)
 
-    def submit(self, work: Work, *, route: str, client: str = "", seconds: float = math.inf) -> Job:
+    def submit(self, work: Work, *, route: str, client: str = "", seconds: float = math.inf) -> ServingJob:
         """Queue a job, which is given so many seconds. Raises `RequestError` 429 when the queue is full or
         the client has too many in flight, 503 while stopping."""
-        job = Job(work, route=route, client=client, seconds=seconds, worker=self)
+        job = ServingJob(work, route=route, client=client, seconds=seconds, worker=self)
         with self._changed:
             refusal = self._refusal(client)
             if refusal is None:
@@ -250,7 +250,7 @@ class Worker:
             self._running.append(alone)
             self._go_on(alone)
 
-    def _go_on(self, job: Job) -> bool:
+    def _go_on(self, job: ServingJob) -> bool:
         """The next piece of a job; False where it must go on waiting. An error reaches the one who asked,
         nobody else."""
         try:
@@ -275,7 +275,7 @@ class Worker:
                     self._running.append(job)
         return True
 
-    def _end(self, job: Job, outcome: str, error: RequestError | None = None) -> None:
+    def _end(self, job: ServingJob, outcome: str, error: RequestError | None = None) -> None:
         try:
             job.close()
         except Exception:
@@ -305,7 +305,7 @@ def _failed() -> RequestError:
     return RequestError(500, message, code="internal_error")
 
 
-def _overdue(job: Job) -> RequestError:
+def _overdue(job: ServingJob) -> RequestError:
     return RequestError(
         504,
         f"The answer was not there after {job.seconds:g} seconds. Ask for less, or give it more time.",

@@ -9,7 +9,7 @@ from django.utils.formats import number_format
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
-from annotation.templatetags.audit import audit_details
+from annotation.templatetags.annotation import audit_details
 from training.choices import ChartGroup, RoundState, RunState, StepState
 
 register = template.Library()
@@ -139,3 +139,24 @@ def parameters(count: int) -> str:
     if count >= 10**6:
         return _("%(number)s million") % {"number": number_format(count / 10**6, 0)}
     return number_format(count, 0, force_grouping=True)
+
+
+# Shares on the pages of the registry and of drift.
+
+_WORSE, _CHANCE, _BETTER = 0.45, 0.55, 0.7
+
+
+@register.filter
+def percent(share: float | None, decimals: int = 1) -> str:
+    """Return a share as percent, by default with one decimal; nothing for None."""
+    return "" if share is None else f"{100 * share:.{decimals}f} %"
+
+
+@register.filter
+def agreement_shade(share: float) -> str:
+    """The class of a cell: below chance, about chance, above, far above."""
+    if share < _WORSE:
+        return "shade-worse"
+    if share <= _CHANCE:
+        return "shade-chance"
+    return "shade-better" if share < _BETTER else "shade-best"

@@ -9,6 +9,7 @@ from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import Role
@@ -16,9 +17,8 @@ from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.choices import BaseOrigin, CheckpointKind
-from training.forms.base_models import FORMS, ProjectBaseForm
 from training.models import BaseModel, BaseModelAddition
-from training.selectors.base_models import additions_shown, base_of, bases_for, uses_of_base
+from training.selectors.base_models import additions_shown, base_of, bases_for, trainable_bases, uses_of_base
 from training.selectors.projects import managed_projects, require_manager
 from training.services.base_models import (
     NewBaseModel,
@@ -31,6 +31,100 @@ from training.services.base_models import (
     request_base_model,
 )
 from training.services.rounds.base_choice import choose_base
+
+# Forms that add a base model, one for each origin, and the choice of a project's base.
+
+
+def _name() -> forms.CharField:
+    return forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Name"),
+        help_text=gettext_lazy("Its name here: letters, digits, . - _. Empty takes its present name."),
+    )
+
+
+class StarterForm(forms.Form):
+    """The starter package needs no settings."""
+
+
+class FolderForm(forms.Form):
+    """A folder on the server."""
+
+    folder = forms.CharField(
+        max_length=1000,
+        label=gettext_lazy("Folder"),
+        help_text=gettext_lazy(
+            "Absolute path on the server of a folder with config.json, tokenizer.json and *.safetensors."
+        ),
+    )
+    name = _name()
+
+
+class HubForm(forms.Form):
+    """A model on the hub, at one commit; the licence is accepted once it was shown."""
+
+    repository = forms.CharField(
+        max_length=200,
+        label=gettext_lazy("Model id"),
+        widget=forms.TextInput(attrs={"placeholder": "owner/name"}),
+    )
+    revision = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Revision"),
+        help_text=gettext_lazy("Branch, tag or commit; empty is the main branch. The commit is pinned."),
+    )
+    name = _name()
+    licence = forms.CharField(max_length=200, required=False, widget=forms.HiddenInput)
+    accept = forms.BooleanField(required=False, label=gettext_lazy("I have read the licence and accept it"))
+
+
+class ServerForm(forms.Form):
+    """A model of another OpenAI-compatible server."""
+
+    server_url = forms.CharField(
+        max_length=200,
+        label=gettext_lazy("Address"),
+        help_text=gettext_lazy("Such as https://models.example.org/v1"),
+    )
+    server_model = forms.CharField(max_length=200, label=gettext_lazy("Its name there"))
+    server_key = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Variable with the key"),
+        help_text=gettext_lazy(
+            "The environment variable that holds the server's key. Its name begins with RONDO_SERVER_KEY_; "
+            "the key itself is never stored."
+        ),
+    )
+    name = _name()
+
+
+FORMS: dict[BaseOrigin, type[forms.Form]] = {
+    BaseOrigin.HUB: HubForm,
+    BaseOrigin.FOLDER: FolderForm,
+    BaseOrigin.STARTER: StarterForm,
+    BaseOrigin.SERVER: ServerForm,
+}
+"""By origin, in the order of the page."""
+
+
+class ProjectBaseForm(forms.Form):
+    """The base model of a project's next round."""
+
+    base = forms.ModelChoiceField(
+        BaseModel.objects.none(), label=gettext_lazy("Base model"), to_field_name="name", empty_label=None
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field = self.fields["base"]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
+        field.queryset = trainable_bases()
+
+
+# ── Base models ──
 
 _CHECKPOINTS_SHOWN = 20
 

@@ -38,7 +38,7 @@ from training.selectors.checkpoints import (
     with_evaluations,
 )
 from training.selectors.drift import drift_page, items_behind, items_of
-from training.selectors.evaluations import Report, report_file, report_of
+from training.selectors.evaluations import EvaluationSummary, report_file, report_of
 from training.selectors.judges import stand_in_by_scores
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
@@ -251,7 +251,7 @@ def _page(request: Request, checkpoint: Checkpoint, *, status: int = 200, **more
         "stand_in": stand_in_by_scores(checkpoint) if checkpoint.kind == CheckpointKind.REWARD else None,
         "answers": checkpoint.source.completions.count() if checkpoint.source else 0,
         "notes": render_markdown(checkpoint.notes),
-        "card": render_markdown(_without_metadata(model_card(card_of(checkpoint)))),
+        "card": render_markdown(model_card(card_of(checkpoint)).split("\n---\n", 1)[-1]),
         "may_change": checkpoint.project is not None or request.user.is_superuser,
         "has_files": not checkpoint.files_deleted_at and not checkpoint.server_url,
         "entered": {"tags": ", ".join(checkpoint.tags), "notes": checkpoint.notes},
@@ -270,11 +270,6 @@ def _exports(checkpoint: Checkpoint) -> dict[str, object]:
         "hub_is_set": hub_is_set(),
         "hub_variable": "RONDO_HUB_TOKEN",
     }
-
-
-def _without_metadata(card: str) -> str:
-    """The card as people read it: what stands between the first two lines of dashes is for programs."""
-    return card.split("\n---\n", 1)[-1]
 
 
 # ── Evaluations ──
@@ -304,7 +299,7 @@ def evaluation_file(request: Request, name: str) -> HttpResponse:
     return response
 
 
-def _report(request: Request, name: str) -> Report:
+def _report(request: Request, name: str) -> EvaluationSummary:
     checkpoint = get_object_or_404(Checkpoint.objects.select_related("project"), name=name)
     require_manager(request.user, checkpoint.project)
     report = report_of(checkpoint)

@@ -1,30 +1,32 @@
 """Stored requests of applications, feedback on them, and their settings, for managers."""
 
+from datetime import datetime, time, timedelta
 from typing import Any
 
+from django import forms
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.db.models import BigIntegerField
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.choices import Role
+from annotation.choices import Role, TokenScope
 from annotation.errors import Refusal
-from annotation.models import Project
+from annotation.models import ApiToken, Project, User
 from annotation.views.access import Request, project_page
-from training.forms.feedback import (
-    EraseForm,
-    FeedbackSettingsForm,
-    KeyForm,
-    OptInForm,
-    PatternTestForm,
-    RequestFilter,
-    RuleForm,
+from training.choices import FeedbackKind, SelectionReason
+from training.models import (
+    ApplicationRequest,
+    Feedback,
+    FeedbackIncident,
+    FeedbackKey,
+    FeedbackSettings,
+    RequestOptIn,
 )
-from training.models import ApplicationRequest, FeedbackIncident, FeedbackKey, RequestOptIn
 from training.selectors.feedback import (
     incidents_of,
     stored_requests,
@@ -33,7 +35,7 @@ from training.selectors.feedback import (
     with_exclusion,
 )
 from training.services.feedback.abuse import decide_incident
-from training.services.feedback.recording import erase_user
+from training.services.feedback.recording import erase_user, pseudonyms
 from training.services.feedback.settings import (
     Redactor,
     TooSlowError,
@@ -47,6 +49,192 @@ from training.services.feedback.settings import (
     set_rule,
     settings_of,
 )
+
+# Forms of stored requests and feedback: settings, rules, keys, filters.
+
+_LINES = {"rows": 4, "spellcheck": "false", "autocapitalize": "off"}
+_TOKEN = TokenScope.GENERATE
+
+
+class LinesField(forms.CharField):
+    """A list of texts, one a line."""
+
+    widget = forms.Textarea(attrs=_LINES)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> list[str]:
+        """Return the lines that are not blank."""
+        text = str(super().clean(value) or "")
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+class FeedbackSettingsForm(forms.Form):
+    """Settings of applications' requests and feedback: storage, retention, origins and quotas."""
+
+    stores_requests = forms.BooleanField(
+        required=False,
+        label=gettext_lazy("Store requests"),
+        help_text=gettext_lazy(
+            "Of the tokens below alone. Off: applications are answered, and nothing is stored."
+        ),
+    )
+    retention_days = forms.IntegerField(
+        min_value=1,
+        max_value=3650,
+        label=gettext_lazy("Retention (days)"),
+        help_text=gettext_lazy("Older requests are deleted once a day, with their feedback."),
+    )
+    patterns = LinesField(
+        required=False,
+        max_length=30_000,
+        label=gettext_lazy("Redaction patterns"),
+        help_text=gettext_lazy(
+            "Regular expressions, one per line. What matches is replaced before anything is stored."
+        ),
+    )
+    origins = LinesField(
+        required=False,
+        max_length=10_000,
+        label=gettext_lazy("Origins"),
+        help_text=gettext_lazy(
+            "Sites whose pages may send feedback, one per line, such as https://app.example.org"
+        ),
+    )
+    daily_quota = forms.IntegerField(
+        min_value=1, max_value=10_000_000, label=gettext_lazy("Max. feedback per token or key and day")
+    )
+    daily_quota_of_user = forms.IntegerField(
+        min_value=1, max_value=1_000_000, label=gettext_lazy("Max. feedback per user and day")
+    )
+
+    @classmethod
+    def of(cls, settings: FeedbackSettings, data: Any = None) -> "FeedbackSettingsForm":
+        """Return the form with the values of `settings`."""
+        return cls(data, initial={name: getattr(settings, name) for name in cls.base_fields})
+
+
+class PatternTestForm(forms.Form):
+    """Patterns and a text to try them on."""
+
+    patterns = LinesField(required=False, max_length=30_000, label=gettext_lazy("Redaction patterns"))
+    sample = forms.CharField(
+        required=False,
+        strip=False,
+        max_length=5_000,
+        label=gettext_lazy("Sample text"),
+        help_text=gettext_lazy("Nothing of it is stored."),
+        widget=forms.Textarea(attrs={"rows": 3}),
+    )
+
+
+class SelectionRuleForm(forms.Form):
+    """One rule of the selection for annotators."""
+
+    reason = forms.ChoiceField(choices=SelectionReason.choices)
+    is_on = forms.BooleanField(required=False)
+    share = forms.FloatField(min_value=0, max_value=1)
+    most_per_day = forms.IntegerField(min_value=1, max_value=10_000)
+
+
+class OptInForm(forms.Form):
+    """One of the user's tokens that generate."""
+
+    token = forms.ModelChoiceField(ApiToken.objects.none(), label=gettext_lazy("Token"))
+
+    def __init__(self, *args: Any, user: User) -> None:
+        super().__init__(*args)
+        field = self.fields["token"]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
+        tokens = user.api_tokens.filter(revoked_at__isnull=True, request_opt_in__isnull=True)
+        # The list of scopes is JSON, which SQLite cannot look into.
+        good = [token.pk for token in tokens if _TOKEN in token.scopes and token.is_good(timezone.now())]
+        field.queryset = tokens.filter(pk__in=good)
+
+
+class KeyForm(forms.Form):
+    """A publishable key."""
+
+    name = forms.CharField(
+        max_length=100,
+        label=gettext_lazy("Application"),
+        help_text=gettext_lazy("The page that uses it, such as “help centre”."),
+    )
+
+
+class EraseForm(forms.Form):
+    """An end user whose requests and feedback are deleted."""
+
+    user = forms.CharField(
+        max_length=512,
+        label=gettext_lazy("User id"),
+        help_text=gettext_lazy("As the application sends it in “user”."),
+        widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"}),
+    )
+
+
+def _day(label: Any) -> forms.DateField:
+    widget = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
+    return forms.DateField(required=False, label=label, widget=widget)
+
+
+class RequestFilter(forms.Form):
+    """Filters of the list of stored requests."""
+
+    kind = forms.ChoiceField(
+        required=False,
+        choices=[("", gettext_lazy("any")), *FeedbackKind.choices],
+        label=gettext_lazy("Feedback"),
+    )
+    rating = forms.ChoiceField(
+        required=False,
+        choices=[
+            ("", gettext_lazy("any")),
+            ("positive", gettext_lazy("positive")),
+            ("negative", gettext_lazy("negative")),
+        ],
+        label=gettext_lazy("Opinion"),
+    )
+    source = forms.ChoiceField(required=False, label=gettext_lazy("Token or key"))
+    checkpoint = forms.ChoiceField(required=False, label=gettext_lazy("Model"))
+    user = forms.CharField(required=False, max_length=512, label=gettext_lazy("User id"))
+    since = _day(gettext_lazy("From"))
+    until = _day(gettext_lazy("To"))
+    has_feedback = forms.BooleanField(required=False, label=gettext_lazy("With feedback"))
+    excluded = forms.BooleanField(required=False, label=gettext_lazy("With excluded feedback"))
+
+    def __init__(self, data: Any, *, project: Project) -> None:
+        super().__init__(data)
+        self._project = project
+        requests = ApplicationRequest.objects.filter(project=project).order_by()
+        tokens = requests.values_list("token_name", flat=True).distinct()
+        keys = Feedback.objects.filter(project=project).order_by().values_list("source_name", flat=True)
+        models = requests.values_list("checkpoint__name", flat=True).distinct()
+        for name, values in (("source", {*tokens, *keys.distinct()}), ("checkpoint", set(models))):
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
+            field.choices = [("", gettext_lazy("any")), *((value, value) for value in sorted(values))]
+
+    def asked(self) -> dict[str, Any]:
+        """Return the filters for `selectors.feedback.stored_requests`; none while a field has an error."""
+        if not self.is_valid():
+            return {}
+        values = dict(self.cleaned_data)
+        if values["since"]:
+            values["since"] = _midnight(values["since"])
+        if values["until"]:
+            values["until"] = _midnight(values["until"] + timedelta(days=1))
+        if user := values.pop("user"):
+            values["pseudonyms"] = pseudonyms(self._project.pk, user)
+        return values
+
+
+def _midnight(day: Any) -> datetime:
+    return timezone.make_aware(datetime.combine(day, time()))
+
+
+# ── Feedback ──
 
 _PER_PAGE = 50
 
@@ -163,7 +351,7 @@ def pattern_test(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def rule(request: Request, project: Project) -> HttpResponse:
     """Switch a rule on or off, and set its share and bound. For managers."""
-    form = RuleForm(request.POST)
+    form = SelectionRuleForm(request.POST)
     try:
         if form.is_valid():
             set_rule(project=project, changed_by=request.user, **form.cleaned_data)

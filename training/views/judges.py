@@ -1,24 +1,179 @@
 """Pages of AI annotators: judges, suggestions, rubric drafts."""
 
+from django import forms
 from django.contrib import messages
-from django.db.models import BigIntegerField
+from django.db.models import BigIntegerField, Q
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import JobState, Role
 from annotation.errors import Refusal
 from annotation.forms.rubrics import RubricForm, criterion_forms
-from annotation.models import Project
+from annotation.models import Project, RubricVersion
+from annotation.selectors.rubrics import published_versions
 from annotation.views.access import Request, project_page
-from training.forms.judges import JudgeForm, RubricDraftForm, ServedModelForm
+from training.choices import WRITES_TEXT
 from training.forms.suggestions import SuggestionsForm
-from training.models import Judge, RubricDraft, SuggestionSource
+from training.judging import DEFAULT_TEMPLATE
+from training.models import Checkpoint, Judge, RubricDraft, SuggestionSource
 from training.services.checkpoints import register_served_model
-from training.services.judges import create_judge, set_judge
-from training.services.rubric_drafts import request_draft, save_draft
+from training.services.judges import create_judge, rounds_to_judge, set_judge
+from training.services.rubric_drafts import LEAST_PAIRS, MOST_PAIRS, request_draft, save_draft
 from training.services.suggestions import set_suggestions
+
+# Forms of judges and of rubric drafts.
+
+# ── Judges ──
+
+
+class JudgeForm(forms.Form):
+    """A new judge of a project."""
+
+    name = forms.CharField(max_length=100, label=gettext_lazy("Name"))
+    checkpoint = forms.ModelChoiceField(
+        Checkpoint.objects.none(),
+        label=gettext_lazy("Model"),
+        help_text=gettext_lazy(
+            "A checkpoint of this project, or a model of another server that an administrator added."
+        ),
+    )
+    round_number = forms.TypedChoiceField(
+        coerce=int,
+        empty_value=None,
+        required=False,
+        label=gettext_lazy("Round"),
+        help_text=gettext_lazy("Whose comparisons it judges."),
+    )
+    rubric = forms.ModelChoiceField(
+        RubricVersion.objects.none(),
+        required=False,
+        label=gettext_lazy("Rubric"),
+        empty_label=gettext_lazy("None: it ranks by the guidelines"),
+        help_text=gettext_lazy("It scores each response by every criterion; the weighted sum decides."),
+    )
+    most_judgments = forms.IntegerField(
+        min_value=1,
+        required=False,
+        label=gettext_lazy("Max. annotations"),
+        help_text=gettext_lazy("Empty: no limit."),
+    )
+    most_tokens = forms.IntegerField(
+        min_value=1,
+        required=False,
+        label=gettext_lazy("Max. tokens in total"),
+        help_text=gettext_lazy("Read and written together. Empty: no limit."),
+    )
+    max_tokens = forms.IntegerField(
+        min_value=16, max_value=8192, initial=512, label=gettext_lazy("Longest reply, in tokens")
+    )
+    template = forms.CharField(
+        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false"}),
+        initial=DEFAULT_TEMPLATE,
+        strip=False,
+        label=gettext_lazy("What it is asked"),
+        help_text=gettext_lazy(
+            "{guidelines} is the newest version of the guidelines, {conversation} the prompt, "
+            "{answers} the responses with their letters, {example} a ranking in the expected "
+            "form. With a rubric, {rubric} is its criteria; unchanged, a template for rubrics is used."
+        ),
+    )
+
+    def __init__(self, *args: object, project: Project) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        field = self.fields["checkpoint"]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
+        field.queryset = Checkpoint.objects.filter(
+            Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
+        )
+        rubric = self.fields["rubric"]
+        assert isinstance(rubric, forms.ModelChoiceField)  # noqa: S101 - declared above
+        rubric.queryset = published_versions(project)
+        rounds = self.fields["round_number"]
+        assert isinstance(rounds, forms.TypedChoiceField)  # noqa: S101 - declared above
+        rounds.choices = [
+            ("", gettext_lazy("The newest, whichever that is")),
+            *(
+                (number, gettext_lazy("Round %(number)s") % {"number": number})
+                for number in rounds_to_judge(project)
+            ),
+        ]
+
+
+class ServedModelForm(forms.Form):
+    """A model of another OpenAI-compatible server."""
+
+    name = forms.CharField(
+        max_length=100,
+        label=gettext_lazy("Name"),
+        help_text=gettext_lazy("What it is called here: letters, digits, . - _"),
+    )
+    url = forms.CharField(
+        max_length=200,
+        label=gettext_lazy("Address"),
+        help_text=gettext_lazy("Of the server, such as https://models.example.org/v1"),
+    )
+    model = forms.CharField(
+        max_length=200,
+        required=False,
+        label=gettext_lazy("Its name there"),
+        help_text=gettext_lazy("Empty: the same name."),
+    )
+    key = forms.CharField(
+        max_length=100,
+        required=False,
+        label=gettext_lazy("Variable with the key"),
+        help_text=gettext_lazy(
+            "The environment variable that holds the server's key. Its name begins with RONDO_SERVER_KEY_; "
+            "the key itself is never stored."
+        ),
+    )
+    project = forms.ModelChoiceField(
+        Project.objects.filter(is_incomplete=False).order_by("name"),
+        required=False,
+        label=gettext_lazy("Project"),
+        help_text=gettext_lazy("Whose managers may use it. Empty: those of every project."),
+    )
+
+
+# ── Rubric drafts ──
+
+
+class RubricDraftForm(forms.Form):
+    """A model that drafts criteria, and the number of pairs that it gets."""
+
+    checkpoint = forms.ModelChoiceField(
+        Checkpoint.objects.none(),
+        label=gettext_lazy("Model"),
+        help_text=gettext_lazy(
+            "A checkpoint of this project, or a model of another server that an administrator added."
+        ),
+    )
+    pairs = forms.IntegerField(
+        min_value=LEAST_PAIRS,
+        max_value=MOST_PAIRS,
+        initial=24,
+        label=gettext_lazy("Max. pairs"),
+        help_text=gettext_lazy(
+            "Drawn at random from decided pairs of training prompts; a third checks the criteria."
+        ),
+    )
+    max_tokens = forms.IntegerField(
+        min_value=64, max_value=8192, initial=1024, label=gettext_lazy("Longest reply, in tokens")
+    )
+
+    def __init__(self, *args: object, project: Project) -> None:
+        super().__init__(*args)  # type: ignore[arg-type]
+        field = self.fields["checkpoint"]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
+        field.queryset = Checkpoint.objects.filter(
+            Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
+        )
+
+
+# ── Judges ──
 
 # ── Judges ──
 

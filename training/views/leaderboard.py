@@ -15,7 +15,7 @@ from django.views.decorators.http import require_safe
 
 from annotation.choices import Role
 from annotation.models import Project
-from annotation.statistics.plots import Axis, Interval
+from annotation.statistics.plots import Axis, PlottedInterval
 from annotation.views.access import Request, project_page
 from training.models import Slice, Voters
 from training.selectors.leaderboard import (
@@ -97,14 +97,14 @@ def _part_name(part: str, value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Row:
+class _BoardRow:
     """One line of the board as it is written."""
 
     standing: Any
     name: str
     checkpoint_url: str
     items_url: str
-    place: Interval | None
+    place: PlottedInterval | None
 
 
 @require_safe
@@ -120,7 +120,7 @@ def leaderboard(request: Request, project: Project) -> HttpResponse:
     high = max((standing.high for standing in rated), default=1.0)
     axis = Axis(start=low, end=max(high, low + 1.0))
     rows = [
-        _Row(
+        _BoardRow(
             standing=standing,
             name=names[standing.source][0],
             checkpoint_url=_checkpoint_url(names[standing.source][1]),

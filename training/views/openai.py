@@ -23,7 +23,7 @@ from django.views.decorators.csrf import csrf_exempt
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import ApiToken, User
-from annotation.services.people.tokens import TooManyRequests, use_token
+from annotation.services.people.accounts import TooManyRequests, use_token
 from training.engine import (
     ClientGoneError,
     EngineError,

@@ -8,8 +8,8 @@ from django.utils.translation import gettext_lazy
 
 from annotation.choices import Verdict
 from annotation.models import Completion, Judgment
-from annotation.text.edits import Piece, sides
-from annotation.text.orders import with_rest
+from annotation.text.edits import DiffPiece, sides
+from annotation.text.identity import with_rest
 from annotation.text.rendering import render_markdown
 from training.models import ArenaBallot, SideBySide, SideBySideAnswer
 from training.selectors.base_models import same_tokenizer
@@ -43,7 +43,7 @@ class Response:
     written: bool = True
     html: str = ""
     """The rendered text, in an arena."""
-    pieces: Sequence[Piece] = ()
+    pieces: Sequence[DiffPiece] = ()
     """The text side by side, with the difference from the first; one piece while hidden."""
     name: str = ""
     url: str = ""
@@ -137,7 +137,7 @@ def _ranks(judgment: Judgment | None) -> dict[int | None, int]:
     return dict(judgment.ranks.values_list("completion__source_id", "rank"))
 
 
-def _pieces(texts: Sequence[str], place: int) -> Sequence[Piece]:
+def _pieces(texts: Sequence[str], place: int) -> Sequence[DiffPiece]:
     """Return the difference from the first response; of the first, from the second where there are two."""
     if place:
         return sides(texts[0], texts[place])[1]
@@ -146,8 +146,8 @@ def _pieces(texts: Sequence[str], place: int) -> Sequence[Piece]:
     return _plain(texts[0])
 
 
-def _plain(text: str) -> Sequence[Piece]:
-    return [Piece("same", text)] if text else []
+def _plain(text: str) -> Sequence[DiffPiece]:
+    return [DiffPiece("same", text)] if text else []
 
 
 def _segments(answer: SideBySideAnswer) -> list[tuple[str, list[Stretch]]]:

@@ -1,10 +1,17 @@
 """Pages of runs: the table, one run, its downloads."""
 
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
+from django.conf import settings
 from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import BigIntegerField
 from django.http import (
+    Http404,
     HttpResponse,
     HttpResponseBase,
     HttpResponseNotModified,
@@ -14,25 +21,33 @@ from django.http import (
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
-from annotation.models import Project
+from annotation.models import Completion, Project
+from annotation.selectors.access import projects_for
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
+from training.choices import CheckpointKind, Method, RunState
 from training.contract import read_evaluation
 from training.figures.curves import MOST_LINES
 from training.figures.held_out import held_out_of
-from training.figures.samples import MEASURES
-from training.files.run_folders import folder_of
-from training.forms.runs import RunFilterForm
-from training.models import Run
+from training.files.shared import folder_of
+from training.models import Run, Snapshot
 from training.selectors.evaluations import run_baselines, run_choice, run_people, run_validation
-from training.selectors.projects import require_manager
+from training.selectors.projects import (
+    judgments_in,
+    judgments_of,
+    placed_candidates,
+    request_of,
+    require_manager,
+)
 from training.selectors.run_table import (
     MOST_COLUMNS,
     RunColumn,
+    RunFilters,
     RunTable,
     rounds_of_runs,
     run_table,
@@ -40,6 +55,7 @@ from training.selectors.run_table import (
 )
 from training.selectors.runs import (
     IS_GOING_ON,
+    MEASURES,
     MOST_COMPARED,
     comparison_of,
     dropped_of,
@@ -60,6 +76,70 @@ from training.selectors.runs import (
 )
 from training.services.checkpoints import describe_run
 from training.services.runs.files import archive_of, events_of
+
+# Form of the filters of a project's runs.
+
+
+class RunFilterForm(forms.Form):
+    """Filters of runs. Unreadable values count as left out."""
+
+    text = forms.CharField(
+        required=False,
+        max_length=200,
+        label=gettext_lazy("Name or notes"),
+        widget=forms.TextInput(attrs={"type": "search"}),
+    )
+    kind = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Kind"),
+        choices=[
+            ("", gettext_lazy("All kinds")),
+            (CheckpointKind.REWARD, CheckpointKind.REWARD.label),
+            (CheckpointKind.POLICY, CheckpointKind.POLICY.label),
+        ],
+    )
+    method = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("Method"),
+        choices=[("", gettext_lazy("All methods")), *Method.choices],
+    )
+    state = forms.ChoiceField(
+        required=False,
+        label=gettext_lazy("State"),
+        choices=[("", gettext_lazy("All states")), *RunState.choices],
+    )
+    round = forms.TypedChoiceField(required=False, label=gettext_lazy("Round"), coerce=int, empty_value=None)
+    tag = forms.ChoiceField(required=False, label=gettext_lazy("Tag"))
+
+    def __init__(self, data: Mapping[str, Any], *, rounds: Sequence[int], tags: Sequence[str]) -> None:
+        super().__init__(data)
+        self._offer(
+            "round", [("", gettext_lazy("All rounds")), *((str(number), str(number)) for number in rounds)]
+        )
+        self._offer("tag", [("", gettext_lazy("All tags")), *((tag, tag) for tag in tags)])
+        if not rounds:
+            del self.fields["round"]
+        if not tags:
+            del self.fields["tag"]
+        self.is_valid()
+
+    def _offer(self, name: str, choices: Sequence[tuple[str, Any]]) -> None:
+        field = self.fields[name]
+        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
+        field.choices = choices
+
+    @property
+    def filters(self) -> RunFilters:
+        """The filters that are meant."""
+        return RunFilters(**{name: value for name, value in self.cleaned_data.items() if value})
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The filters as a part of an address."""
+        return {name: str(value) for name, value in self.cleaned_data.items() if value}
+
+
+# ── Runs ──
 
 # ── Run ──
 
@@ -267,3 +347,53 @@ def _order(column: RunColumn, table: RunTable) -> tuple[str, str]:
     if table.sort == column.key:
         return f"-{column.key}", "ascending"
     return f"-{column.key}", ""
+
+
+# Training data: a snapshot with its judgments, and a completion with its provenance.
+
+_ROWS_ON_A_PAGE = 50
+
+
+@require_safe
+def snapshot(request: Request, digest: str) -> HttpResponse:
+    """One snapshot with every judgment in it, page by page or at `?judgment=`. For managers."""
+    snapshots = Snapshot.objects.filter(digest=digest, project__in=projects_for(request.user))
+    snapshot = snapshots.select_related("project", "created_by").first()
+    if snapshot is None:
+        raise Http404
+    require_manager(request.user, snapshot.project)
+    number = _page_with(snapshot, request.GET.get("judgment", "")) or request.GET.get("page")
+    page = Paginator(judgments_in(snapshot), _ROWS_ON_A_PAGE).get_page(number)
+    context = {
+        "project": snapshot.project,
+        "snapshot": snapshot,
+        "page": page,
+        "rows": [(judgment, placed_candidates(judgment)) for judgment in page],
+        "runs": snapshot.runs.order_by("pk"),
+    }
+    return render(request, "training/snapshot.html", context)
+
+
+def _page_with(snapshot: Snapshot, judgment: str) -> int | None:
+    """Return the number of the page on which a judgment stands; None for none."""
+    if not judgment.isdecimal() or int(judgment) > BigIntegerField.MAX_BIGINT:
+        return None
+    return snapshot.judgments.filter(pk__lt=int(judgment)).count() // _ROWS_ON_A_PAGE + 1
+
+
+@require_safe
+def completion(request: Request, pk: int) -> HttpResponse:
+    """One answer: who wrote it, with which seed, and how to have it written again. For managers."""
+    related = ("prompt__project", "source__checkpoint")
+    completion = get_object_or_404(Completion.objects.select_related(*related), pk=pk)
+    require_manager(request.user, completion.prompt.project)
+    body = request_of(completion)
+    context = {
+        "project": completion.prompt.project,
+        "completion": completion,
+        "writer": getattr(completion.source, "checkpoint", None),
+        "places": judgments_of(completion)[:_ROWS_ON_A_PAGE],
+        "request_body": json.dumps(body, indent=2, ensure_ascii=False) if body else "",
+        "server": settings.RONDO_MODEL_SERVER_URL,
+    }
+    return render(request, "training/completion.html", context)

@@ -18,7 +18,7 @@ from training.engine import Engine, EngineError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
 from training.models import SideBySide, SideBySideAnswer
 from training.selectors.projects import checkpoints_for, managed_projects, require_manager, system_of
-from training.selectors.prompt_sets import Progress, progress_on, prompt_sets_of, prompts_matching
+from training.selectors.prompt_sets import PromptSetProgress, progress_on, prompt_sets_of, prompts_matching
 from training.services.side_by_side import (
     ask_side_by_side,
     continue_side_by_side,
@@ -265,7 +265,7 @@ def _settings_of(shown: SideBySide) -> dict[str, object]:
     return {**shown.sampling, "system": system_of(shown.messages), "unblinded": False}
 
 
-def _progress_of(shown: SideBySide) -> Progress | None:
+def _progress_of(shown: SideBySide) -> PromptSetProgress | None:
     if shown.prompt_set is None:
         return None
     checkpoints = [answer.checkpoint for answer in shown.answers.select_related("checkpoint")]

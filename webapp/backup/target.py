@@ -48,7 +48,7 @@ class File:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
+class BackupManifest:
     """The content of one back-up."""
 
     time: str
@@ -87,7 +87,7 @@ class Manifest:
         return (canonical_json({**plain, "digest": digest}) + "\n").encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes, *, where: str) -> Manifest:
+    def from_bytes(cls, data: bytes, *, where: str) -> BackupManifest:
         """Parse the output of `to_bytes`. Raise `BackupError` for anything else and for unsafe names."""
         try:
             plain = json.loads(data)
@@ -130,7 +130,7 @@ def _file(plain: Any) -> File:
     return file
 
 
-class Writer:
+class BackupWriter:
     """A stream into a back-up that counts and digests what goes through it."""
 
     def __init__(self, stream: IO[bytes], address: str) -> None:
@@ -151,7 +151,7 @@ class Writer:
         return File(self._size, self._digest.hexdigest())
 
 
-class _Reader:
+class _DigestReader:
     """A stream of a back-up that digests what is read."""
 
     def __init__(self, stream: IO[bytes]) -> None:
@@ -194,7 +194,7 @@ class Target:
         names = self._objects.sizes(_OF_1_0)
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
-    def manifest(self, name: str = "") -> Manifest:
+    def manifest(self, name: str = "") -> BackupManifest:
         """Return the manifest of a back-up, by default the newest. Raise `BackupError`."""
         names = self.names()
         if not names or (name and name not in names):
@@ -207,9 +207,9 @@ class Target:
             raise BackupError(f"{self.address} holds no back-up{f' named {name}' if name else ''}.")
         chosen = name or names[-1]
         data = self._objects.read(f"{_FOLDER}/{chosen}/{_MANIFEST}")
-        return Manifest.from_bytes(data, where=f"{chosen} in {self.address}")
+        return BackupManifest.from_bytes(data, where=f"{chosen} in {self.address}")
 
-    def write_manifest(self, name: str, manifest: Manifest) -> None:
+    def write_manifest(self, name: str, manifest: BackupManifest) -> None:
         """Write the manifest, which completes the back-up."""
         self._objects.write(f"{_FOLDER}/{name}/{_MANIFEST}", manifest.to_bytes())
 
@@ -248,10 +248,10 @@ class Target:
                 (self._folder / _FOLDER / name).rmdir()
 
     @contextmanager
-    def writing(self, name: str, part: str) -> Iterator[Writer]:
+    def writing(self, name: str, part: str) -> Iterator[BackupWriter]:
         """Yield a stream into a part of a back-up; complete, and on the disk, once the block ends."""
         with self._objects.writing(f"{_FOLDER}/{name}/{part}") as stream:
-            yield Writer(stream, self.address)
+            yield BackupWriter(stream, self.address)
 
     @contextmanager
     def reading(self, name: str, part: str) -> Iterator[IO[bytes]]:
@@ -264,13 +264,13 @@ class Target:
                 f"The back-up in {self.address} is damaged: {part} is missing. Take an earlier one."
             ) from None
 
-    def damaged(self, name: str, manifest: Manifest) -> list[str]:
+    def damaged(self, name: str, manifest: BackupManifest) -> list[str]:
         """Read everything of a back-up once. Return the damaged files."""
         with self.reading(name, DATABASE) as stream:
             database = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]
         found: dict[str, str] = {}
         with self.reading(name, ARCHIVE) as stream:
-            whole = _Reader(stream)
+            whole = _DigestReader(stream)
             with suppress(tarfile.TarError, EOFError, ValueError):
                 for member, content in members(whole):
                     found[member] = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -34,19 +34,18 @@ from annotation.selectors import access
 from annotation.selectors.configuration import configuration_of
 from annotation.services.assignments import display_order as randomness
 from annotation.services.assignments.display_order import display_order, draw_number
+from annotation.services.assignments.leases import lease_time
 from annotation.services.assignments.next import QUEUE_ORDER, drawn_from, is_retest_due
-from annotation.services.assignments.slots import lease_time
 from annotation.services.inbox import post_comment
-from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
+from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
-from annotation.services.quality.agreement import record_agreement
-from annotation.services.quality.reviews import review_after_judgment
+from annotation.services.quality import record_agreement, review_after_judgment
 
 # A clock that the demo project sets, so that its weeks of work can be written within a minute.
 
 
-class Clock:
+class DemoClock:
     """A time that moves only when somebody moves it."""
 
     def __init__(self, now: datetime) -> None:
@@ -81,7 +80,7 @@ _BATCH = 500
 class Desk:
     """One round of a project, from its first annotation to `write`."""
 
-    def __init__(self, project: Project, clock: Clock) -> None:
+    def __init__(self, project: Project, clock: DemoClock) -> None:
         self._project = project
         self._clock = clock
         self._guideline = access.current_guideline(project)
@@ -291,7 +290,7 @@ class Desk:
     def _write_parts(self) -> None:
         """Store what the annotations say."""
         configured = configuration_of(self._project)
-        keys = Keys(
+        keys = PartKeys(
             categories={category.key: category.pk for category in configured.categories},
             criteria={criterion.key: criterion.pk for criterion in configured.criteria},
         )

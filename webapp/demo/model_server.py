@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 from typing import Any, ClassVar
 
-from webapp.demo.texts import Response, Skill, compose, topics_by_question
+from webapp.demo.texts import DemoResponse, Skill, compose, topics_by_question
 
 STARTER_SKILL = Skill(
     wrong=0.55, irrelevant=0.5, repeated=0.35, truncated=0.25, facts=(1, 3), names_itself=0.012
@@ -26,7 +26,7 @@ class ScriptedModels:
     """The responses that were composed so far, by their text, and how models answer and score."""
 
     def __init__(self) -> None:
-        self.responses: dict[str, Response] = {}
+        self.responses: dict[str, DemoResponse] = {}
 
     def complete(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a chat completion request."""

@@ -25,15 +25,15 @@ from annotation.errors import Refusal
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Comment, Completion, Project, User
 from annotation.services.inbox import post_comment
-from annotation.services.jobs.messages import no_messages
+from annotation.services.jobs import no_messages
 from annotation.services.projects.projects import add_member
 from annotation.services.projects.templates import create_from_template
-from annotation.services.quality.gold import create_gold_item
+from annotation.services.quality import create_gold_item
 from training.choices import CAN_DECIDE, IS_DECIDED, RoundState, StepKind
 from training.models import Checkpoint, Evaluation, Round, Run
 from training.recipe import Recipe
 from training.services.rounds import advance_round, open_first_round, promote_round, start_round
-from webapp.demo.desk import Clock, Desk
+from webapp.demo.desk import DemoClock, Desk
 from webapp.demo.model_server import ScriptedModels, scripted_model_server
 from webapp.demo.showcase import TEMPERS, Annotator, Showcase
 from webapp.demo.texts import prompt_rows
@@ -70,7 +70,7 @@ class _Demo:
     project: Project
     manager: User
     annotators: Sequence[Annotator]
-    clock: Clock
+    clock: DemoClock
     chance: Random
     models: ScriptedModels
     annotations: int
@@ -116,7 +116,7 @@ def create_demo(*, annotations: int = 2000, seed: int = 0, tell: Progress = lamb
 def _write(annotations: int, seed: int, tell: Progress) -> Project:
     """Write the project, incomplete until its last transaction."""
     began = timezone.now() - timedelta(days=3 * _DAYS_OF_A_ROUND + 1)
-    clock = Clock(began.replace(hour=8, minute=0, second=0, microsecond=0))
+    clock = DemoClock(began.replace(hour=8, minute=0, second=0, microsecond=0))
     # The first notification would load all pages while it holds the database.
     get_resolver().url_patterns  # noqa: B018 - loads them
     with clock.in_charge(), no_messages(), _scripted() as models:
@@ -171,7 +171,7 @@ def _scripted() -> Iterator[ScriptedModels]:
             settings.RONDO_TRAINER_COMMAND = command
 
 
-def _prepared(clock: Clock, models: ScriptedModels, annotations: int, seed: int, tell: Progress) -> _Demo:
+def _prepared(clock: DemoClock, models: ScriptedModels, annotations: int, seed: int, tell: Progress) -> _Demo:
     """Create the project, its prompts and its people, and open the first round."""
     tell("project, prompts and people")
     chance = Random(seed)  # noqa: S311 - a demo

@@ -40,21 +40,21 @@ from annotation.services.suggestions import (
     set_help,
     store_suggestions,
 )
-from annotation.services.texts.completions import create_comparison, write_steps
+from annotation.services.texts import create_comparison, write_steps
 from annotation.text.identity import content_hash, text_hash
-from annotation.text.traces import Step, written
+from annotation.text.traces import UnwrittenStep, written
 from training.choices import FeedbackKind
 from training.models import ApplicationRequest, Checkpoint, SuggestionSource, TurnResponse
 from training.selectors.conversations import standing_of
 from training.services.conversations import begin, complete_turn, save_conversation_settings, say
 from training.services.feedback.recording import NewFeedback, give_feedback
 from training.services.feedback.settings import change_settings, create_key
-from training.services.side_by_side import Sampling, ask_side_by_side, vote_side_by_side, write_answers
+from training.services.side_by_side import SharedSampling, ask_side_by_side, vote_side_by_side, write_answers
 from training.services.suggestions import DEFAULT_TEMPLATE
 from training.services.voting import VOTES
-from webapp.demo.desk import Clock, Desk, shown_in
+from webapp.demo.desk import DemoClock, Desk, shown_in
 from webapp.demo.model_server import ScriptedModels
-from webapp.demo.texts import Response, rewrite, topics_by_question
+from webapp.demo.texts import DemoResponse, rewrite, topics_by_question
 
 # Simulated annotators of the demo project: careful, hasty, tired, and one who prefers what stands first.
 
@@ -114,7 +114,7 @@ class Annotator:
     """A simulated annotator at work in a project."""
 
     def __init__(
-        self, user: User, temper: Temper, project: Project, responses: Mapping[str, Response], seed: int
+        self, user: User, temper: Temper, project: Project, responses: Mapping[str, DemoResponse], seed: int
     ) -> None:
         self.user = user
         self.temper = temper
@@ -123,7 +123,7 @@ class Annotator:
         self._chance = Random(f"{seed}:{temper.name}")  # noqa: S311 - a demo
         self._categories = {category.key: category for category in Category.objects.filter(project=project)}
 
-    def work(self, desk: Desk, clock: Clock, *, most: int, round_number: int) -> int:
+    def work(self, desk: Desk, clock: DemoClock, *, most: int, round_number: int) -> int:
         """Annotate up to `most` comparisons, one after the other; return how many there were."""
         done = 0
         while done < most and (assignment := desk.next(self.user)):
@@ -218,7 +218,7 @@ class Showcase:
     """An administrator who tries the demo: a conversation of theirs waits for a preference."""
     annotators: Sequence[Annotator]
     models: ScriptedModels
-    clock: Clock
+    clock: DemoClock
     chance: Random
 
     def add_all(self) -> None:
@@ -415,7 +415,7 @@ class Showcase:
                 created_by=self.manager,
                 checkpoints=policies,
                 question=prompt,
-                sampling=Sampling(),
+                sampling=SharedSampling(),
                 seed=7,
                 scorer=checkpoints.get(name__endswith="round-2-reward"),
             )
@@ -496,38 +496,38 @@ class Showcase:
         self.clock.now = ends
 
 
-def _careful_trace() -> list[Step]:
+def _careful_trace() -> list[UnwrittenStep]:
     return [
-        Step(
+        UnwrittenStep(
             kind=Kind.REASONING,
             content="I need tomorrow's departures from Zürich and their arrival in Bern.",
         ),
-        Step(
+        UnwrittenStep(
             kind=Kind.TOOL_CALL,
             tool="timetable",
             call="c1",
             arguments={"from": "Zürich HB", "to": "Bern", "arrive_before": "09:00"},
         ),
-        Step(
+        UnwrittenStep(
             kind=Kind.TOOL_RESULT,
             role="tool",
             tool="timetable",
             call="c1",
             content="IC 1  07:32 → 08:28\nIC 8  08:02 → 08:58\nIR 16 07:06 → 08:24",
         ),
-        Step(
+        UnwrittenStep(
             kind=Kind.MESSAGE,
             content="The IC 8 at 08:02 arrives at 08:58. To be safe, take the IC 1 at 07:32 (08:28).",
         ),
     ]
 
 
-def _hasty_trace() -> list[Step]:
+def _hasty_trace() -> list[UnwrittenStep]:
     return [
-        Step(
+        UnwrittenStep(
             kind=Kind.TOOL_CALL, tool="timetable", call="c1", arguments={"from": "Zürich HB", "to": "Berne"}
         ),
-        Step(
+        UnwrittenStep(
             kind=Kind.TOOL_RESULT,
             role="tool",
             tool="timetable",
@@ -535,13 +535,15 @@ def _hasty_trace() -> list[Step]:
             content="Unknown station: Berne. Did you mean Bern?",
             is_error=True,
         ),
-        Step(kind=Kind.TOOL_CALL, tool="timetable", call="c2", arguments={"from": "Zürich HB", "to": "Bern"}),
-        Step(
+        UnwrittenStep(
+            kind=Kind.TOOL_CALL, tool="timetable", call="c2", arguments={"from": "Zürich HB", "to": "Bern"}
+        ),
+        UnwrittenStep(
             kind=Kind.TOOL_RESULT,
             role="tool",
             tool="timetable",
             call="c2",
             content="IC 8  08:02 → 08:58\nIC 1  08:32 → 09:28",
         ),
-        Step(kind=Kind.MESSAGE, content="Take the IC 1 at 08:32."),
+        UnwrittenStep(kind=Kind.MESSAGE, content="Take the IC 1 at 08:32."),
     ]

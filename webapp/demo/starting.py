@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Project
-from annotation.services.jobs.messages import send
+from annotation.services.jobs import send
 from training.contract.files import write_atomically
 from webapp.demo.project import SLUG, STEPS
 
@@ -25,7 +25,7 @@ _SILENT_SECONDS = 300
 """A demo that has said nothing for so long was interrupted."""
 
 
-class State(StrEnum):
+class DemoState(StrEnum):
     """State of the demo's creation."""
 
     NONE = "none"
@@ -36,10 +36,10 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class DemoProgress:
     """Progress of the demo: steps begun of all, and what is being written or went wrong."""
 
-    state: State = State.NONE
+    state: DemoState = DemoState.NONE
     step: int = 0
     total: int = STEPS
     message: str = ""
@@ -47,37 +47,37 @@ class Progress:
 
     @property
     def goes_on(self) -> bool:
-        return self.state in (State.WAITING, State.RUNNING)
+        return self.state in (DemoState.WAITING, DemoState.RUNNING)
 
 
-def progress() -> Progress:
+def progress() -> DemoProgress:
     """Return the progress of the demo; finished where its complete project exists."""
     if Project.objects.filter(slug=SLUG, is_incomplete=False).exists():
-        return Progress(state=State.FINISHED, step=STEPS)
+        return DemoProgress(state=DemoState.FINISHED, step=STEPS)
     try:
         values = json.loads(_file().read_text(encoding="utf-8"))
-        record = Progress(**{**values, "state": State(values["state"])})
+        record = DemoProgress(**{**values, "state": DemoState(values["state"])})
     except (OSError, ValueError, TypeError, KeyError):
-        return Progress()
+        return DemoProgress()
     if record.goes_on and time.time() - record.updated_at > _SILENT_SECONDS:
-        return Progress(
-            state=State.FAILED, message=_("It was interrupted. Nothing was kept; start it again.")
+        return DemoProgress(
+            state=DemoState.FAILED, message=_("It was interrupted. Nothing was kept; start it again.")
         )
     # A demo that was deleted can be created again.
-    return Progress() if record.state == State.FINISHED else record
+    return DemoProgress() if record.state == DemoState.FINISHED else record
 
 
 def start_demo() -> None:
     """Have a worker create the demo project. Refuses while one is being created or exists."""
-    if progress().state not in (State.NONE, State.FAILED):
+    if progress().state not in (DemoState.NONE, DemoState.FAILED):
         raise Refusal("demo_exists", _("The demo is there already, or being created."))
-    _tell(Progress(state=State.WAITING))
+    _tell(DemoProgress(state=DemoState.WAITING))
     send(TASK)
 
 
 def write_demo() -> None:
     """Create the demo project in a process of its own; record each of its steps."""
-    if progress().state != State.WAITING:
+    if progress().state != DemoState.WAITING:
         return
     process = subprocess.Popen(
         [sys.executable, "-m", "django", "demo"],
@@ -90,14 +90,14 @@ def write_demo() -> None:
     for line in process.stdout or ():
         last = line.strip() or last
         step = min(step + 1, STEPS)
-        _tell(Progress(state=State.RUNNING, step=step, message=last))
+        _tell(DemoProgress(state=DemoState.RUNNING, step=step, message=last))
     if process.wait():
-        _tell(Progress(state=State.FAILED, step=step, message=last.removeprefix("CommandError: ")))
+        _tell(DemoProgress(state=DemoState.FAILED, step=step, message=last.removeprefix("CommandError: ")))
     else:
-        _tell(Progress(state=State.FINISHED, step=STEPS))
+        _tell(DemoProgress(state=DemoState.FINISHED, step=STEPS))
 
 
-def _tell(now: Progress) -> None:
+def _tell(now: DemoProgress) -> None:
     values = asdict(now) | {"state": now.state.value, "updated_at": time.time()}
     write_atomically(_file(), json.dumps(values))
 

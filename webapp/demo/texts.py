@@ -38,7 +38,7 @@ class Flaw:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Response:
+class DemoResponse:
     """A composed response with its flaws and its true quality."""
 
     text: str
@@ -106,7 +106,7 @@ def prompt_rows(count: int, chance: Random) -> Iterator[str]:
         yield json.dumps({"prompt": question, "tags": [kind]})
 
 
-def compose(topic: Topic, skill: Skill, chance: Random) -> Response:
+def compose(topic: Topic, skill: Skill, chance: Random) -> DemoResponse:
     """Compose a response of a model of this skill. The same `chance` composes the same response."""
     facts = chance.sample(topic.facts, chance.randint(*skill.facts))
     sentences = [(fact, "") for fact in facts]
@@ -125,7 +125,9 @@ def compose(topic: Topic, skill: Skill, chance: Random) -> Response:
         text = text[: max(20, len(text) - chance.randint(8, 25))].rstrip()
         flaws = tuple(flaw for flaw in flaws if flaw.end <= len(text))
     quality = len(facts) - sum(2.0 if flaw.category == UNTRUTHFUL else 0.8 for flaw in flaws)
-    return Response(text=text, flaws=flaws, quality=quality - 0.9 * is_truncated, is_truncated=is_truncated)
+    return DemoResponse(
+        text=text, flaws=flaws, quality=quality - 0.9 * is_truncated, is_truncated=is_truncated
+    )
 
 
 def rewrite(topic: Topic, text: str) -> str:

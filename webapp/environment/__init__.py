@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
+from celery.schedules import crontab
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
@@ -168,3 +169,19 @@ def _shown_default(setting: Setting) -> str:
     if setting.default_note:
         return f" {setting.default_note}"
     return f" `{setting.documented_default}`" if setting.documented_default else ""
+
+
+# The schedule of recurring tasks. It is these few lines, so the scheduler stores no state on disk.
+
+
+def beat_schedule(*, sweep_seconds: float) -> dict[str, dict[str, Any]]:
+    """Return the tasks that Celery's scheduler sends; clock times are those of CELERY_TIMEZONE."""
+    # A sweep that was not executed in time expires: the next one covers the same rows.
+    sweep = {"schedule": sweep_seconds, "options": {"expires": sweep_seconds}}
+    return {
+        "sweep_imports": {"task": "annotation.tasks.sweep", **sweep},
+        "sweep": {"task": "training.tasks.sweep", **sweep},
+        # Before working hours.
+        "retention": {"task": "training.tasks.retention", "schedule": crontab(hour=3, minute=30)},
+        "digests": {"task": "annotation.tasks.send_digests", "schedule": crontab(hour=6, minute=0)},
+    }

@@ -9,8 +9,7 @@ from django.shortcuts import render
 from django.utils.translation import get_language
 from django.views.decorators.http import require_safe
 
-from webapp.guide.library import Page, neighbours, pages, shelves
-from webapp.guide.rendering import Section
+from webapp.guide.library import GuidePage, GuideSection, neighbours, pages, shelves
 
 # Search over titles and text of the guide: sections that hold every word.
 
@@ -24,8 +23,8 @@ _AROUND = 80
 class Hit:
     """A section that matches, with the text around the first word, split where words match."""
 
-    page: Page
-    section: Section
+    page: GuidePage
+    section: GuideSection
     snippet: Sequence[tuple[str, bool]]
     """Pieces of text, and whether each is one of the words."""
 

@@ -42,14 +42,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ResultGroup:
     """Results of one kind."""
 
     title: str
     results: Sequence[Result]
 
 
-def search(*, user: User, text: str, project: Project | None) -> list[Group]:
+def search(*, user: User, text: str, project: Project | None) -> list[ResultGroup]:
     """Return what matches `text`, by kind; without a text the pages of `project` and the projects."""
     text = text.strip().replace("\0", "")
     kinds = [
@@ -59,7 +59,7 @@ def search(*, user: User, text: str, project: Project | None) -> list[Group]:
         (_("Checkpoints"), _checkpoints(user, text)),
         (_("Runs"), _runs(user, text)),
     ]
-    groups = [Group(title, list(islice(results, _MOST))) for title, results in kinds]
+    groups = [ResultGroup(title, list(islice(results, _MOST))) for title, results in kinds]
     return [group for group in groups if group.results]
 
 

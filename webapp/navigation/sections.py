@@ -24,7 +24,7 @@ MOST = 99
 """The highest number that is shown; more are shown as "99+"."""
 
 
-class _Counted(Subquery):
+class _CountUpToMost(Subquery):
     """Count the rows of a query within another, `MOST` + 1 at most."""
 
     template = "(SELECT COUNT(*) FROM (%(subquery)s) counted)"
@@ -32,12 +32,12 @@ class _Counted(Subquery):
 
 
 def _reviews(project: Project, user: User) -> Subquery:
-    return _Counted(open_reviews_for(project, user).order_by().values("pk")[: MOST + 1])
+    return _CountUpToMost(open_reviews_for(project, user).order_by().values("pk")[: MOST + 1])
 
 
 def _quarantined(project: Project, _user: User) -> Subquery:
     pending = Withholding.objects.filter(comparison__project=project, state=WithholdingState.PENDING)
-    return _Counted(pending.order_by().values("pk")[: MOST + 1])
+    return _CountUpToMost(pending.order_by().values("pk")[: MOST + 1])
 
 
 def _rounds(project: Project, _user: User) -> Subquery:
@@ -270,7 +270,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SectionEntry:
     """A section as somebody sees it, with the pages that they may open."""
 
     name: str
@@ -296,7 +296,7 @@ class Entry:
         return f"{MOST}+" if together > MOST else str(together or "")
 
 
-def entries(project: Project, user: User, url_name: str) -> Iterator[Entry]:
+def entries(project: Project, user: User, url_name: str) -> Iterator[SectionEntry]:
     """Yield the sections of which `user` may open a page; `url_name` tells the current one."""
     membership = access.membership_of(user, project)
     allowed = [
@@ -310,4 +310,4 @@ def entries(project: Project, user: User, url_name: str) -> Iterator[Entry]:
         ]
         if links:
             current = any(link.current for link in links)
-            yield Entry(section.name, section.label, section.icon, links, current)
+            yield SectionEntry(section.name, section.label, section.icon, links, current)

@@ -2,13 +2,15 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from threading import Lock, Thread
+from typing import TypeVar
 
 import django
 from django.conf import settings
@@ -25,8 +27,51 @@ from django.utils.translation import ngettext
 from training.services.runs.runs import version_of_rondo
 from training.services.workers import clock_ahead
 from webapp import __version__
-from webapp.operations import queues, work
-from webapp.operations.deadlines import OverdueError, within
+from webapp.operations import work
+
+# Calls with a deadline, for resources that may never answer.
+
+Answer = TypeVar("Answer")
+
+_threads: dict[str, Thread] = {}
+_guard = Lock()
+
+
+class OverdueError(Exception):
+    """The call did not return in time."""
+
+
+def within(seconds: float, name: str, ask: Callable[[], Answer]) -> Answer:
+    """Return or raise the outcome of `ask`, called in a thread; raise `OverdueError` after `seconds`.
+
+    Raise it at once while an earlier call of the same name is still running: a database that hangs for an
+    hour costs one thread, not one per check.
+    """
+    outcome: list[Answer] = []
+    problem: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            outcome.append(ask())
+        except Exception as error:
+            problem.append(error)
+
+    with _guard:
+        earlier = _threads.get(name)
+        if earlier is not None and earlier.is_alive():
+            raise OverdueError
+        thread = Thread(target=work, name=f"within-{name}", daemon=True)
+        _threads[name] = thread
+        thread.start()
+    thread.join(seconds)
+    if problem:
+        raise problem[0]
+    if not outcome:
+        raise OverdueError
+    return outcome[0]
+
+
+# ── Health ──
 
 _QUEUE_SECONDS = 2.0
 _WAITS_LONG = timedelta(minutes=10)
@@ -139,9 +184,9 @@ def workers() -> list[Finding]:
 def waiting_messages() -> list[Finding]:
     """Report the messages in each queue, and queues that no worker serves."""
     served = work.served_queues()
-    names = queues.known_queues() | served
+    names = work.known_queues() | served
     try:
-        depths = within(_QUEUE_SECONDS + 1, "queues", lambda: queues.depths(names, seconds=_QUEUE_SECONDS))
+        depths = within(_QUEUE_SECONDS + 1, "queues", lambda: work.depths(names, seconds=_QUEUE_SECONDS))
     except Exception as error:  # every transport has its own exceptions
         why = _("no response") if isinstance(error, OverdueError) else type(error).__name__
         return [

@@ -20,12 +20,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from annotation.services.jobs import running
+from annotation.services import job_runs
 from training.choices import RunState
 from training.models import Run
 from training.selectors.runs import machine_of
-from webapp.operations import queues, reach, requests, work
-from webapp.operations.deadlines import OverdueError, within
+from webapp.operations import reach, requests, work
+from webapp.operations.health import OverdueError, within
 
 PATH = "/metrics"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -82,7 +82,7 @@ class _Now(Collector):
     """Metrics collected at the time of a scrape."""
 
     def collect(self) -> Iterator[Metric]:
-        yield from requests.collect(requests.figures_folder())
+        yield from requests.collect()
         up = GaugeMetricFamily(
             "rondo_up", "Whether a part answers: database, broker, model_server.", labels=["part"]
         )
@@ -95,7 +95,7 @@ class _Now(Collector):
             is_up = _collected(collect_part, into=rows)
             up.add_metric([part], float(is_up))
             yield from rows
-        disk = running.free_bytes()
+        disk = job_runs.free_bytes()
         if disk is not None:
             yield _gauge("rondo_disk_free_bytes", "Room left where Rondo keeps its files.", disk)
         yield up
@@ -117,8 +117,8 @@ def _of_database() -> list[Metric]:
 
 
 def _of_broker() -> list[Metric]:
-    names = queues.known_queues() | work.served_queues()
-    depths = within(_BROKER_SECONDS + 1, "queues", lambda: queues.depths(names, seconds=_BROKER_SECONDS))
+    names = work.known_queues() | work.served_queues()
+    depths = within(_BROKER_SECONDS + 1, "queues", lambda: work.depths(names, seconds=_BROKER_SECONDS))
     depth = GaugeMetricFamily("rondo_queue_messages", "Messages that no worker took yet.", labels=["queue"])
     for name, count in depths.items():
         depth.add_metric([name], count)

@@ -16,12 +16,11 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from annotation.services.jobs import running
+from annotation.services import job_runs
 from training.contract import log_lines
 from training.engine import BaseState, Engine, EngineError, Health
-from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.health import Finding, attention, fine, wrong
-from webapp.operations.queues import open_broker
+from webapp.operations.health import Finding, OverdueError, attention, fine, within, wrong
+from webapp.operations.work import open_broker
 
 SECONDS = 2.0
 """Timeout of each check, in seconds."""
@@ -170,8 +169,8 @@ def disk() -> Finding:
         "total": megabytes(usage.total),
     }
     remedy = _("Make room: manage.py retention --dry-run lists what the settings do not keep.")
-    if running.is_low():
-        return wrong("disk", f"{says} {running.sentence()}", remedy)
+    if job_runs.is_low():
+        return wrong("disk", f"{says} {job_runs.sentence()}", remedy)
     return attention("disk", says, remedy) if usage.free < DISK_ATTENTION_BYTES else fine("disk", says)
 
 

@@ -22,8 +22,7 @@ from training.launchers import LauncherError
 from training.models import GpuLease, Launch, RoundStep
 from training.services.runs.clusters import LOCAL, allowed_launchers, cluster
 from webapp.operations import health, reach, work
-from webapp.operations.deadlines import OverdueError, within
-from webapp.operations.health import Finding, Level, attention, fine, wrong
+from webapp.operations.health import Finding, Level, OverdueError, attention, fine, within, wrong
 
 # Findings about launchers: whether clusters answer, which jobs wait or run there, which GPUs are leased.
 

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Invitation, User
-from annotation.models.encryption import seal, unseal
+from annotation.models.webhooks import seal, unseal
 from annotation.services.people.accounts import require_one_meaning
 from annotation.services.projects.invitations import accept_invitation, good_invitation
 from annotation.views.invitations import INVITATION

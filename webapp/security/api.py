@@ -14,8 +14,7 @@ from rest_framework.request import Request
 
 from annotation.api import fields
 from annotation.api.account import require_session
-from annotation.api.base import ApiView
-from annotation.api.downloads import attachment
+from annotation.api.base import ApiView, attachment
 from annotation.api.operations import Resource, Values
 from annotation.errors import Refusal
 from annotation.selectors.personal_data import personal_data

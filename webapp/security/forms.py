@@ -25,7 +25,7 @@ from django.utils.translation import ngettext
 from annotation.api.authentication import client_address
 from annotation.choices import TaskName
 from annotation.models import User
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs import send_after_commit
 
 # Lockout after repeated wrong passwords or codes, with the remaining time.
 #

@@ -19,10 +19,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.errors import Refusal
-from annotation.forms.inbox import MailForm
 from annotation.selectors.personal_data import personal_data
 from annotation.services.inbox import choose_mail
 from annotation.views.access import Request
+from annotation.views.inbox import MailForm
 from webapp.security.accounts import delete_account, end_other_sessions, end_session, open_sessions
 
 

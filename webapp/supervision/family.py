@@ -10,7 +10,14 @@ from pathlib import Path
 
 import psutil
 
-from webapp.supervision.errors import UpError
+# The base error of `manage.py up`.
+
+
+class UpError(Exception):
+    """`up` cannot continue. The message says what is wrong, where, and the remedy."""
+
+
+# ── Family ──
 
 # Readings of a start time may differ this much if the clock was set in between.
 _SAME_START_SECONDS = 2.0

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from annotation.models import User
 from webapp.celery import app
 from webapp.environment.places import IS_CHECKOUT
-from webapp.supervision.errors import UpError
+from webapp.supervision.family import UpError
 
 # The starter model, its download, a database and a few checkpoints.
 FREE_BYTES_FIRST_START = 2 * 1024**3

@@ -23,10 +23,9 @@ from typing import IO, Any, cast
 import httpx
 from supervisor.xmlrpc import SupervisorTransport
 
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family
+from webapp.supervision.family import Family, UpError
 from webapp.supervision.programs import Program, environment, working_folder
-from webapp.supervision.screen import Screen
+from webapp.supervision.screen import StepScreen
 
 _LOG_BYTES = "10MB"
 _LOG_BACKUPS = 3
@@ -251,7 +250,7 @@ def wait_for_web(manager: ProcessManager, family: Family, address: str, seconds:
 class ProgramWatch:
     """Reports in one line when a program dies and when it runs again."""
 
-    def __init__(self, manager: ProcessManager, screen: Screen) -> None:
+    def __init__(self, manager: ProcessManager, screen: StepScreen) -> None:
         self._manager = manager
         self._screen = screen
         self._titles = {program.name: program.title for program in manager.programs}
@@ -294,7 +293,7 @@ class ProgramWatch:
 class ModelWatch:
     """Reports the state of the model server: fetching, loading, ready, or its error."""
 
-    def __init__(self, url: str, key: str, screen: Screen) -> None:
+    def __init__(self, url: str, key: str, screen: StepScreen) -> None:
         self._client = httpx.Client(
             base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=2, trust_env=False
         )

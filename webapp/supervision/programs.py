@@ -13,7 +13,7 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 
 from training.services.base_models import STARTER_PACKAGE
-from webapp.supervision.errors import UpError
+from webapp.supervision.family import UpError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ _NAME_WIDTH = 15
 _SECONDS_BETWEEN_PLAIN_LINES = 5.0
 
 
-class Screen:
+class StepScreen:
     """One line per step. On a terminal a step's line is rewritten until the step is done."""
 
     def __init__(self, stream: TextIO | None = None) -> None:

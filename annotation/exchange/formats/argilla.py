@@ -26,9 +26,9 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    Part,
     Reader,
     Row,
+    RowPart,
     dense,
     key_of,
     ranks_by_place,
@@ -41,7 +41,7 @@ from annotation.exchange.formats.tables import (
     completions_of,
     prompt_parts,
 )
-from annotation.exchange.formats.verdicts import Decision, is_left_out, read_value, winner_of
+from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, read_value, winner_of
 from annotation.record.judgment import RatingPart, SpanPart
 
 _SUFFIX = ".responses"
@@ -73,7 +73,7 @@ def _records(row: Row) -> Iterator[ImportedItem]:
             by_person.setdefault(response.person, []).append(response)
     judgments = []
     for person, of_person in by_person.items():
-        reading = _Reading(row, names, completions)
+        reading = _PersonReading(row, names, completions)
         for response in of_person:
             reading.read(response)
         judgments.append(reading.judgment(person, of_person))
@@ -133,20 +133,20 @@ def _flat(row: Row) -> tuple[Mapping[str, Any], list[_Response]]:
     return shown, responses
 
 
-class _Reading:
+class _PersonReading:
     """The responses of one person, read one after another."""
 
     def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
         self._row = row
         self._names = names
         self._answers = answers
-        self._decision = Decision(len(answers))
+        self._decision = VerdictRanks(len(answers))
         self._spans: list[SpanPart] = []
         self._ratings: list[RatingPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
 
-    def read(self, response: _Response) -> Part | None:
+    def read(self, response: _Response) -> RowPart | None:
         """Read one response; what became of it, None for an empty one. Raises `FieldError`."""
         question, value = response.question, response.value
         where = f"responses.{question}"
@@ -175,14 +175,16 @@ class _Reading:
                 self._unread[question] = value
             else:
                 self._decision.say(said, where)
-            return Part(where, value, "read", "the preference", answers=tuple(self._names))
+            return RowPart(where, value, "read", "the preference", answers=tuple(self._names))
         elif isinstance(value, str) and not _may_be_verdict(question):
             self._comments.append(fields.text(value, where))
             reading = "the annotator's comment"
         else:
             self._unread[question] = value
-            return Part(where, _shown(value), "question", f"its values name none of {', '.join(self._names)}")
-        return Part(where, _shown(value), "read", reading)
+            return RowPart(
+                where, _shown(value), "question", f"its values name none of {', '.join(self._names)}"
+            )
+        return RowPart(where, _shown(value), "read", reading)
 
     def judgment(self, person: str, responses: Sequence[_Response]) -> ImportedJudgment:
         """Return the judgment that the responses of one person are."""
@@ -222,7 +224,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     """Account for every response."""
     try:
         columns, responses = _opened(row)
@@ -230,13 +232,13 @@ def _survey(row: Row) -> Iterator[Part]:
     except FieldError:
         # Its reading raises the same error, which then names the row.
         return
-    readings: dict[str, _Reading] = {}
+    readings: dict[str, _PersonReading] = {}
     for response in responses:
         if response.status in _NO_ANNOTATION:
             name = f"responses.{response.question}"
-            yield Part(name, _shown(response.value), "not_read", _NO_ANNOTATION[response.status])
+            yield RowPart(name, _shown(response.value), "not_read", _NO_ANNOTATION[response.status])
             continue
-        reading = readings.setdefault(response.person, _Reading(row, names, completions))
+        reading = readings.setdefault(response.person, _PersonReading(row, names, completions))
         with suppress(FieldError):
             if part := reading.read(response):
                 yield part

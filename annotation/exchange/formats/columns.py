@@ -49,7 +49,7 @@ INNER = ("data", "fields")
 
 
 @dataclass(slots=True)
-class Column:
+class FileColumn:
     """One column: its rows that have a value, the kinds of its values, and the values if they are few."""
 
     name: str
@@ -103,7 +103,7 @@ class Profile:
     """All columns of a file, in the order in which they first appear, and rows that show its shape."""
 
     rows: int = 0
-    columns: dict[str, Column] = field(default_factory=dict)
+    columns: dict[str, FileColumn] = field(default_factory=dict)
     sample: list[Row] = field(default_factory=list)
     room: int = MOST_VALUES_OF_ALL
 
@@ -123,7 +123,7 @@ class Profile:
         for name, value in values.items():
             column = self.columns.get(prefix + name)
             if column is None:
-                column = self.columns[prefix + name] = Column(prefix + name)
+                column = self.columns[prefix + name] = FileColumn(prefix + name)
                 new = True
             if value is not None and value != "":
                 new |= not column.rows
@@ -293,10 +293,6 @@ def words_of(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", " ", parted.lower()).strip()
 
 
-def _snake(name: str) -> str:
-    return words_of(name).replace(" ", "_")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Roles:
     """The roles of a file's columns, and what the values of its verdicts mean."""
@@ -318,7 +314,9 @@ class Roles:
         return [name for name, each in self.columns.items() if each == role]
 
 
-def roles_of(profile: Mapping[str, Column], stated: Mapping[str, str], meanings: Mapping[str, str]) -> Roles:
+def roles_of(
+    profile: Mapping[str, FileColumn], stated: Mapping[str, str], meanings: Mapping[str, str]
+) -> Roles:
     """Guess the role of every column that has one; what a person stated goes before what is guessed.
 
     profile: column → its values. stated: column → role. meanings: value of the winner → what it means.
@@ -334,11 +332,11 @@ def roles_of(profile: Mapping[str, Column], stated: Mapping[str, str], meanings:
 
 class _Guess:
     def __init__(
-        self, profile: Mapping[str, Column], stated: Mapping[str, str], meanings: Mapping[str, str]
+        self, profile: Mapping[str, FileColumn], stated: Mapping[str, str], meanings: Mapping[str, str]
     ) -> None:
         self._profile = profile
         self._meanings = meanings
-        self._snakes = {name: _snake(name) for name in profile}
+        self._snakes = {name: words_of(name).replace(" ", "_") for name in profile}
         self._columns = {name: RATING if role == "label" else role for name, role in stated.items()}
         self._stated = set(stated)
         self._answers: list[str] = []
@@ -419,7 +417,7 @@ class _Guess:
                 self._columns[name] = "messages" if "list" in kinds else "prompt"
                 break
 
-    def _fits(self, role: str, column: Column) -> bool:
+    def _fits(self, role: str, column: FileColumn) -> bool:
         if role == "created_at":
             return not column.kinds & {"list", "object", "boolean"} and _is_time(column)
         if role == "seconds" and column.kinds != {"number"}:
@@ -633,7 +631,7 @@ def _is_negative(value: Any) -> bool:
     return isinstance(number, (int, float)) and number < 0
 
 
-def _is_time(column: Column) -> bool:
+def _is_time(column: FileColumn) -> bool:
     values = column.distinct or ([column.example] if column.rows else [])
     try:
         for value in values:
@@ -679,7 +677,7 @@ def _with_names(row: Row, columns: Mapping[str, str], prefix: str) -> dict[str, 
 
 @lru_cache(maxsize=256)
 def _roles_by_name(names: tuple[str, ...]) -> Roles:
-    guess = _Guess({name: Column(name) for name in names}, {}, {})
+    guess = _Guess({name: FileColumn(name) for name in names}, {}, {})
     guess.answers()
     guess.singles()
     guess.numbered()

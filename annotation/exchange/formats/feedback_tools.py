@@ -14,9 +14,9 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    Part,
     Reader,
     Row,
+    RowPart,
     neighbours,
     ranks_by_place,
     verdict_of,
@@ -162,7 +162,7 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
         yield first, together[0] if key is None else {"rows": together}
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     """Account for what the results hold."""
     try:
         results = _results(row) if "results" in row else [row]
@@ -171,7 +171,7 @@ def _survey(row: Row) -> Iterator[Part]:
         return
     for result in results:
         if _output(result) is None:
-            yield Part(
+            yield RowPart(
                 "response.output", result.get("error") or "", "not_read", "the provider gave no output"
             )
             continue
@@ -179,11 +179,13 @@ def _survey(row: Row) -> Iterator[Part]:
         for part in grading.get("componentResults") or ():
             if isinstance(part, dict):
                 kind = "a person's" if _is_human(part) else "a program's"
-                yield Part("gradingResult.componentResults", part.get("pass"), "read", f"{kind} pass or fail")
+                yield RowPart(
+                    "gradingResult.componentResults", part.get("pass"), "read", f"{kind} pass or fail"
+                )
         if grading.get("comment"):
-            yield Part("gradingResult.comment", grading["comment"], "read", "a critique of the response")
+            yield RowPart("gradingResult.comment", grading["comment"], "read", "a critique of the response")
         if result.get("namedScores"):
-            yield Part("namedScores", result["namedScores"], "not_read", "the parts of a score")
+            yield RowPart("namedScores", result["namedScores"], "not_read", "the parts of a score")
 
 
 # Open WebUI's export of feedback (Admin Panel, Evaluations, Export): in.
@@ -314,11 +316,11 @@ def _webui_source(message: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     return fields.optional_text(named, "model")
 
 
-def _webui_survey(row: Row) -> Iterator[Part]:
+def _webui_survey(row: Row) -> Iterator[RowPart]:
     """Account for feedback without a rating."""
     data = row.get("data")
     if not isinstance(data, dict) or data.get("rating") in (None, "", 0):
-        yield Part("data.rating", "none", "not_read", "feedback without a rating is no annotation")
+        yield RowPart("data.rating", "none", "not_read", "feedback without a rating is no annotation")
 
 
 READERS = (

@@ -118,7 +118,7 @@ Kind = Literal["read", "metadata", "left_out", "not_read", "question"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RowPart:
     """Something inside a row of a nested format, such as a result of an annotation: like a column."""
 
     name: str
@@ -199,7 +199,7 @@ class Reader:
     """True for a table: `read` and `matches` get rows under the roles of `columns`; `reads` names roles."""
     inner: str = ""
     """The column of a nested format whose own columns are those of a table."""
-    survey: Callable[[Row], Iterator[Part]] | None = None
+    survey: Callable[[Row], Iterator[RowPart]] | None = None
     """What else a nested row holds, for the account."""
     completion_fields: tuple[str, ...] = ()
     """Columns that hold the first, second, … answer, for errors about an answer."""

@@ -38,9 +38,9 @@ from annotation.exchange.formats.items import (
     ImportedItem,
     ImportedJudgment,
     Kind,
-    Part,
     Reader,
     Row,
+    RowPart,
     dense,
     key_of,
     placed,
@@ -54,7 +54,7 @@ from annotation.exchange.formats.tables import (
     completions_of,
     prompt_parts,
 )
-from annotation.exchange.formats.verdicts import Decision, is_left_out, named_place, no_winner, winner_of
+from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, named_place, no_winner, winner_of
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
 from annotation.record.judgment import RatingPart, SpanPart
 
@@ -222,7 +222,7 @@ def _tasks(row: Row) -> Iterator[ImportedItem]:
     judgments = []
     for where, annotation in _annotations(row):
         if not annotation.get("was_cancelled"):
-            reading = _Reading(row, names, completions)
+            reading = _AnnotationReading(row, names, completions)
             reading.read(annotation, where)
             judgments.append(reading.judgment(_annotator(row, annotation), annotation, where))
     shown, _roles = by_name(data)
@@ -265,21 +265,21 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], Sequence[ImportedCompl
     return completions_of(data, answers, "data")
 
 
-class _Reading:
+class _AnnotationReading:
     """The results of one annotation, read one after another."""
 
     def __init__(self, row: Row, names: Sequence[str], answers: Sequence[ImportedCompletion]) -> None:
         self._row = row
         self._names = names
         self._answers = answers
-        self._decision = Decision(len(answers))
+        self._decision = VerdictRanks(len(answers))
         self._spans: list[SpanPart] = []
         self._ratings: list[RatingPart] = []
         self._comments: list[str] = []
         self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
         self._regions: list[tuple[str, SpanPart]] = []
         self._unread: list[Mapping[str, Any]] = []
-        self.parts: list[Part] = []
+        self.parts: list[RowPart] = []
         """The account of every result."""
 
     def read(self, annotation: Mapping[str, Any], where: str) -> None:
@@ -342,7 +342,7 @@ class _Reading:
             is_verdict = kind in _VERDICT_LIKE and not is_region
             self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
             return
-        self.parts.append(Part(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
+        self.parts.append(RowPart(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
 
     def _words(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> None:
         lines = value.get("text")
@@ -358,7 +358,7 @@ class _Reading:
 
     def _choose(self, result: Mapping[str, Any], word: str, at: str) -> None:
         name, names = _part_name(result), tuple(self._names)
-        self.parts.append(Part(name, word, "read", _READINGS["choices"], answers=names))
+        self.parts.append(RowPart(name, word, "read", _READINGS["choices"], answers=names))
         if (reading := winner_of(self._row, name, word, names)) is None:
             self._unread.append(_kept(result))
         else:
@@ -367,7 +367,7 @@ class _Reading:
     def _keep(self, result: Mapping[str, Any], kind: Kind, why: str) -> None:
         """A result that is not read: it stays with the judgment."""
         self._unread.append(_kept(result))
-        self.parts.append(Part(_part_name(result), _shown(result.get("value")), kind, why))
+        self.parts.append(RowPart(_part_name(result), _shown(result.get("value")), kind, why))
 
     def _pair(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> tuple[int, ...]:
         """The ranks of a pair. Left is the first that `to_name` names, whatever their order in the task."""
@@ -566,7 +566,7 @@ def _rating(result: Mapping[str, Any], value: Mapping[str, Any], place: int, whe
     )
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     """Account for every result and every field of the annotations."""
     data = row.get("data")
     if not isinstance(data, dict):
@@ -578,9 +578,9 @@ def _survey(row: Row) -> Iterator[Part]:
         return
     for where, annotation in _annotations(row):
         if annotation.get("was_cancelled"):
-            yield Part("annotations[].was_cancelled", True, "not_read", "a skipped task is no annotation")
+            yield RowPart("annotations[].was_cancelled", True, "not_read", "a skipped task is no annotation")
             continue
-        reading = _Reading(row, names, completions)
+        reading = _AnnotationReading(row, names, completions)
         with suppress(FieldError):
             reading.read(annotation, where)
         yield from reading.parts
@@ -588,13 +588,13 @@ def _survey(row: Row) -> Iterator[Part]:
             if name in _READ_OF_ANNOTATION or value in (None, "", [], {}, False):
                 continue
             if name == "ground_truth":
-                yield Part(f"annotations[].{name}", value, "metadata", "")
+                yield RowPart(f"annotations[].{name}", value, "metadata", "")
             elif name in _BOOKKEEPING:
-                yield Part(f"annotations[].{name}", value, "not_read", "bookkeeping of Label Studio")
+                yield RowPart(f"annotations[].{name}", value, "not_read", "bookkeeping of Label Studio")
             elif VERDICT_LIKE.search(words_of(name)):
-                yield Part(f"annotations[].{name}", value, "question", "its name looks like a verdict")
+                yield RowPart(f"annotations[].{name}", value, "question", "its name looks like a verdict")
             else:
-                yield Part(f"annotations[].{name}", value, "metadata", "")
+                yield RowPart(f"annotations[].{name}", value, "metadata", "")
 
 
 def _annotator(row: Row, annotation: Mapping[str, Any]) -> str:

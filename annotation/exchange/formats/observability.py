@@ -25,14 +25,14 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    Part,
     Reader,
     Row,
+    RowPart,
     key_of,
     ranks_by_place,
 )
 from annotation.exchange.formats.tables import prompt_parts
-from annotation.exchange.formats.verdicts import Decision, rating_of
+from annotation.exchange.formats.verdicts import VerdictRanks, rating_of
 from annotation.record.judgment import RatingPart
 
 # What programs sent to models and received, as tools for tracing and evaluation store it: any JSON.
@@ -160,7 +160,7 @@ class _Scores:
     """The scores of one response, by the people that gave them."""
 
     row: Row
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RowPart] = field(default_factory=list)
 
     def judgments(self, scores: Iterable[_Score]) -> Iterator[ImportedJudgment]:
         """Yield a judgment for each person or program."""
@@ -199,10 +199,10 @@ class _Scores:
             return None
         if isinstance(score.value, (list, dict)):
             self.parts.append(
-                Part(part, score.value, "question", "it is no single score, but a mean or a list")
+                RowPart(part, score.value, "question", "it is no single score, but a mean or a list")
             )
             return None
-        self.parts.append(Part(part, score.value, "read", "a rating of the response", is_rating=True))
+        self.parts.append(RowPart(part, score.value, "read", "a rating of the response", is_rating=True))
         return rating_of(self.row, part, score.value, 0, key_of(score.name))
 
 
@@ -238,7 +238,7 @@ def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
 def _survey(read: Any) -> Any:
     """A survey that accounts for every score of a row, by a format's own reading of them."""
 
-    def survey(row: Row) -> Iterator[Part]:
+    def survey(row: Row) -> Iterator[RowPart]:
         scores = _Scores(row)
         try:
             list(scores.judgments(read(row)))
@@ -387,7 +387,7 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
     for place, run in enumerate(runs):
         for entry in _objects(run.get("feedback"), f"runs[{place}].feedback"):
             scores.setdefault(_whose(entry, entries), {})[place] = _number(entry.get("score"))
-    decisions: dict[str, Decision] = {}
+    decisions: dict[str, VerdictRanks] = {}
     for (person, key), by_run in scores.items():
         if len(by_run) != len(runs):
             raise FieldError(
@@ -398,7 +398,7 @@ def _comparisons(row: Row, runs: Sequence[Mapping[str, Any]]) -> Iterator[Import
                 count=len(runs),
             )
         order = sorted(set(by_run.values()), reverse=True)
-        decision = decisions.setdefault(person, Decision(len(runs)))
+        decision = decisions.setdefault(person, VerdictRanks(len(runs)))
         decision.rank(tuple(order.index(by_run[place]) + 1 for place in range(len(runs))), f"feedback {key}")
     for person, decision in decisions.items():
         comments = [fields.optional_text(each.get("comment"), "feedback.comment") for each in entries[person]]

@@ -37,7 +37,7 @@ from annotation.exchange.formats.traces import (
     steps_of,
     trace_of,
 )
-from annotation.text.traces import Step
+from annotation.text.traces import UnwrittenStep
 
 # Spans of OpenTelemetry as JSON: OTLP (`resourceSpans`), or one span an object.
 
@@ -46,7 +46,7 @@ Event = tuple[str, Mapping[str, Any], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class TraceSpan:
     """A span with its attributes and events as plain JSON."""
 
     trace: str
@@ -61,7 +61,7 @@ class Span:
         return str(self.values.get("gen_ai.operation.name", ""))
 
 
-def spans_in(row: Row) -> Iterator[Span]:
+def spans_in(row: Row) -> Iterator[TraceSpan]:
     """Yield the spans of a row: of an export, of a list `spans`, or the row itself."""
     if "resourceSpans" in row:
         for at, resource in _inside(row, "", "resourceSpans"):
@@ -71,7 +71,7 @@ def spans_in(row: Row) -> Iterator[Span]:
     elif "spans" in row:
         for number, value in enumerate(fields.items_of(row["spans"], "spans")):
             place = f"spans[{number}]"
-            yield value if isinstance(value, Span) else _span(fields.object_of(value, place), place)
+            yield value if isinstance(value, TraceSpan) else _span(fields.object_of(value, place), place)
     else:
         yield _span(row, "span")
 
@@ -90,13 +90,13 @@ def trace_id(span: Mapping[str, Any]) -> str | None:
     return trace if isinstance(trace, str) else None
 
 
-def _span(value: Mapping[str, Any], at: str) -> Span:
+def _span(value: Mapping[str, Any], at: str) -> TraceSpan:
     trace = trace_id(value)
     if trace is None:
         raise FieldError(
             "field_missing", _("The id of the trace is missing. Write it."), field=f"{at}.traceId"
         )
-    return Span(
+    return TraceSpan(
         trace=trace,
         at=at,
         start=_time(value),
@@ -155,23 +155,23 @@ _NOT_REQUESTS = ("invoke_agent", "create_agent", "invoke_workflow", "execute_too
 class _Request:
     """A span with what it sent to a model and what it received."""
 
-    span: Span
-    sent: list[Step] = field(default_factory=list)
-    received: list[Step] = field(default_factory=list)
+    span: TraceSpan
+    sent: list[UnwrittenStep] = field(default_factory=list)
+    received: list[UnwrittenStep] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class _Thread:
     """One conversation of a trace."""
 
-    steps: list[Step] = field(default_factory=list)
+    steps: list[UnwrittenStep] = field(default_factory=list)
     conversation: Any = None
     source: str = ""
     tools: Any = None
 
 
 def _read(row: Row) -> Iterator[ImportedItem]:
-    traces: dict[str, list[Span]] = {}
+    traces: dict[str, list[TraceSpan]] = {}
     for span in sorted(spans_in(row), key=lambda span: span.start):
         traces.setdefault(span.trace, []).append(span)
     compared: dict[str, list[Trace]] = {}
@@ -199,7 +199,7 @@ def _read(row: Row) -> Iterator[ImportedItem]:
         )
 
 
-def _request(span: Span) -> _Request:
+def _request(span: TraceSpan) -> _Request:
     request = _Request(span)
     _take_messages(request, span.values, span.at)
     instructions = span.values.get("gen_ai.system_instructions")
@@ -232,7 +232,7 @@ def _take_event(request: _Request, name: str, values: Mapping[str, Any], at: str
         request.sent += _message(values, _ROLES[name], at)
 
 
-def _message(values: Mapping[str, Any], role: str, at: str) -> Iterator[Step]:
+def _message(values: Mapping[str, Any], role: str, at: str) -> Iterator[UnwrittenStep]:
     message = {
         "role": role,
         "content": values.get("content"),
@@ -258,7 +258,7 @@ def _decoded(value: Any, at: str) -> Any:
         ) from None
 
 
-def _threads(spans: Sequence[Span]) -> list[_Thread]:
+def _threads(spans: Sequence[TraceSpan]) -> list[_Thread]:
     """Return the conversations of one trace, the oldest first."""
     spoken = [request for request in map(_request, spans) if request.sent or request.received]
     model_requests = [request for request in spoken if request.span.operation not in _NOT_REQUESTS]
@@ -287,7 +287,9 @@ def _take_names(thread: _Thread, values: Mapping[str, Any]) -> None:
         thread.tools = _decoded(values["gen_ai.tool.definitions"], "gen_ai.tool.definitions")
 
 
-def _continued(threads: Sequence[_Thread], request: _Request) -> tuple[_Thread | None, Sequence[Step]]:
+def _continued(
+    threads: Sequence[_Thread], request: _Request
+) -> tuple[_Thread | None, Sequence[UnwrittenStep]]:
     """Return the conversation that a request continues, and what it adds; none where it begins one."""
     for thread in reversed(threads):
         new = _after(request.sent, thread.steps)
@@ -302,7 +304,7 @@ def _continued(threads: Sequence[_Thread], request: _Request) -> tuple[_Thread |
     return None, request.sent
 
 
-def _after(sent: Sequence[Step], steps: Sequence[Step]) -> Sequence[Step] | None:
+def _after(sent: Sequence[UnwrittenStep], steps: Sequence[UnwrittenStep]) -> Sequence[UnwrittenStep] | None:
     """Return what is sent after a conversation so far; None where it does not begin with that.
 
     Reasoning is not compared: few requests send it again.
@@ -319,11 +321,11 @@ def _after(sent: Sequence[Step], steps: Sequence[Step]) -> Sequence[Step] | None
     return sent[place:]
 
 
-def _content(step: Step) -> tuple[Any, ...]:
+def _content(step: UnwrittenStep) -> tuple[Any, ...]:
     return step.kind, step.role, step.content, step.arguments
 
 
-def _with_results(steps: Sequence[Step], tools: Sequence[Span]) -> Iterator[Step]:
+def _with_results(steps: Sequence[UnwrittenStep], tools: Sequence[TraceSpan]) -> Iterator[UnwrittenStep]:
     """Yield steps, and after a call the result that no request repeats, from the span of its tool."""
     answered = {step.call for step in steps if step.kind == StepKind.TOOL_RESULT}
     results = {step.call: step for step in map(_result, tools) if step.call and step.call not in answered}
@@ -333,7 +335,7 @@ def _with_results(steps: Sequence[Step], tools: Sequence[Span]) -> Iterator[Step
             yield results[step.call]
 
 
-def _add_calls(thread: _Thread, tools: Sequence[Span]) -> None:
+def _add_calls(thread: _Thread, tools: Sequence[TraceSpan]) -> None:
     """Put calls and results between what an agent was asked and its answer, where no request is recorded."""
     acted = [step for span in tools for step in (_call(span), _result(span))]
     last = len(thread.steps)
@@ -342,7 +344,7 @@ def _add_calls(thread: _Thread, tools: Sequence[Span]) -> None:
     thread.steps[last:last] = acted
 
 
-def _call(span: Span) -> Step:
+def _call(span: TraceSpan) -> UnwrittenStep:
     return call_step(
         name=span.values.get("gen_ai.tool.name"),
         arguments=span.values.get("gen_ai.tool.call.arguments"),
@@ -351,7 +353,7 @@ def _call(span: Span) -> Step:
     )
 
 
-def _result(span: Span) -> Step:
+def _result(span: TraceSpan) -> UnwrittenStep:
     return result_step(
         tool=span.values.get("gen_ai.tool.name"),
         call=span.values.get("gen_ai.tool.call.id"),
@@ -366,7 +368,7 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
     so all spans are held until its end."""
     first: dict[str, int] = {}
     comparisons: dict[str, str] = {}
-    spans: dict[str, list[Span]] = {}
+    spans: dict[str, list[TraceSpan]] = {}
     rows_of: dict[str, list[Row]] = {}
     for number, row in rows:
         try:
@@ -384,7 +386,7 @@ def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
                 rows_of.setdefault(span.trace, []).extend([rest] if rest else [])
             if _COMPARISON in span.values:
                 comparisons[span.trace] = f"comparison {span.values[_COMPARISON]}"
-    together: dict[str, list[Span]] = {}
+    together: dict[str, list[TraceSpan]] = {}
     numbers: dict[str, int] = {}
     metadata: dict[str, list[Row]] = {}
     for trace, of_trace in spans.items():

@@ -26,7 +26,7 @@ from annotation.exchange.formats.columns import (
     RATING,
     ROLES,
     VERDICT_LIKE,
-    Column,
+    FileColumn,
     Profile,
     Roles,
     by_name,
@@ -35,7 +35,7 @@ from annotation.exchange.formats.columns import (
     words_of,
 )
 from annotation.exchange.formats.fields import FieldError, excerpt, has_zone, refuse_unstorable
-from annotation.exchange.formats.items import READINGS, Kind, Part, Reader, Row
+from annotation.exchange.formats.items import READINGS, Kind, Reader, Row, RowPart
 from annotation.exchange.formats.tables import winner_by_row
 from annotation.exchange.formats.verdicts import ColumnReading, RatingReading, Reading, spelled
 
@@ -335,7 +335,7 @@ def make_plan(
     )
 
 
-def _outer(profile: Profile) -> dict[str, Column]:
+def _outer(profile: Profile) -> dict[str, FileColumn]:
     return {name: column for name, column in profile.columns.items() if not _inner_of(name, profile)}
 
 
@@ -433,7 +433,7 @@ def _inner_reads(plan: Plan, profile: Profile) -> dict[str, str]:
     }
 
 
-def _become(plan: Plan, column: Column, reading: str, *, is_stated: bool) -> tuple[Kind, str]:
+def _become(plan: Plan, column: FileColumn, reading: str, *, is_stated: bool) -> tuple[Kind, str]:
     """Return what becomes of a column by its role and its format: `metadata` where neither says anything."""
     name, reader = column.name, plan.reader
     role = plan.roles.columns.get(name, "")
@@ -463,7 +463,7 @@ def _become(plan: Plan, column: Column, reading: str, *, is_stated: bool) -> tup
     return "metadata", ""
 
 
-def _unread(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) -> tuple[Kind, str]:
+def _unread(plan: Plan, column: FileColumn, *, has_verdict: bool, has_answers: bool) -> tuple[Kind, str]:
     """Return what becomes of a column that nobody reads: a question where it may hold a verdict."""
     if not column.rows:
         return "not_read", "it has no value"
@@ -471,7 +471,7 @@ def _unread(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool)
     return ("question", doubt) if doubt else ("metadata", "")
 
 
-def _rule(roles: Roles, column: Column) -> str:
+def _rule(roles: Roles, column: FileColumn) -> str:
     """The rule by which the values of a column are read, as the end of a sentence; empty without one."""
     name = column.name
     role = roles.columns.get(name)
@@ -485,7 +485,7 @@ def _rule(roles: Roles, column: Column) -> str:
     return f": {note}" if note else ""
 
 
-def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int, str], ...]:
+def _values_shown(plan: Plan, name: str, column: FileColumn) -> tuple[tuple[str, int, str], ...]:
     counts: dict[str, int] = {}
     for value, rows in (column.values or {}).items():
         counts[spelled(value)] = counts.get(spelled(value), 0) + rows
@@ -503,7 +503,7 @@ def _values_shown(plan: Plan, name: str, column: Column) -> tuple[tuple[str, int
     return tuple(shown[:_MOST_VALUES_SHOWN])
 
 
-def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) -> str:
+def _doubt(plan: Plan, column: FileColumn, *, has_verdict: bool, has_answers: bool) -> str:
     """Return why a column that nobody reads may hold a verdict; empty where it does not look like one."""
     words = words_of(column.name)
     answers = plan.roles.answers
@@ -531,7 +531,7 @@ def _doubt(plan: Plan, column: Column, *, has_verdict: bool, has_answers: bool) 
     return ""
 
 
-def _is_prose(column: Column) -> bool:
+def _is_prose(column: FileColumn) -> bool:
     """True for a column of long texts, or of more different ones than a verdict has."""
     if column.kinds != {"text"} or column.values is None:
         return column.kinds == {"text"}
@@ -542,17 +542,17 @@ def _is_prose(column: Column) -> bool:
 class Parts:
     """What nested rows hold besides their columns, counted by `Reader.survey`."""
 
-    columns: dict[tuple[str, Kind, str, tuple[str, ...], bool], Column] = field(default_factory=dict)
+    columns: dict[tuple[str, Kind, str, tuple[str, ...], bool], FileColumn] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
         """The names of the parts."""
         return {name for name, *_ in self.columns}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: RowPart) -> None:
         """Count one part."""
         key = (part.name, part.kind, part.reading, part.answers, part.is_rating)
-        column = self.columns.setdefault(key, Column(part.name))
+        column = self.columns.setdefault(key, FileColumn(part.name))
         column.add(part.value, MOST_VALUES)
 
 
@@ -595,7 +595,7 @@ def _parts_account(
 
 
 def _part_winners(
-    column: Column, answers: tuple[str, ...], meanings: Mapping[str, str], words: str
+    column: FileColumn, answers: tuple[str, ...], meanings: Mapping[str, str], words: str
 ) -> tuple[ColumnReading, Kind, str]:
     """Read the values of a part that may say which answer is best."""
     listed = ", ".join(answers)
@@ -612,7 +612,7 @@ def _part_winners(
     return reading, "read", words
 
 
-def _counted(column: Column, meanings: Mapping[str, str]) -> tuple[tuple[str, int, str], ...]:
+def _counted(column: FileColumn, meanings: Mapping[str, str]) -> tuple[tuple[str, int, str], ...]:
     counts: dict[str, int] = {}
     for value, rows in (column.values or {}).items():
         counts[spelled(value)] = counts.get(spelled(value), 0) + rows

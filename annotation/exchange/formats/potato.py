@@ -34,9 +34,9 @@ from annotation.exchange.formats.items import (
     ImportedItem,
     ImportedJudgment,
     Kind,
-    Part,
     Reader,
     Row,
+    RowPart,
     key_of,
     placed,
     ranks_by_place,
@@ -45,8 +45,8 @@ from annotation.exchange.formats.items import (
 from annotation.exchange.formats.tables import ANSWER_READS, PROMPT_READS, prompt_parts
 from annotation.exchange.formats.verdicts import (
     STRENGTHS,
-    Decision,
     Reading,
+    VerdictRanks,
     is_left_out,
     named_place,
     rating_of,
@@ -65,7 +65,7 @@ _TIME = re.compile(r"(\d+)d (\d+)h (\d+)m (\d+)s")
 
 def _instance(row: Row) -> Iterator[ImportedItem]:
     names, texts, prompt = _shown(row)
-    reading = _Reading(row, names, texts)
+    reading = _AnnotatorReading(row, names, texts)
     reading.read()
     item = {name: value for name, value in row.items() if name not in _OURS}
     values, _roles = by_name(item)
@@ -117,19 +117,19 @@ def _shown(row: Row) -> tuple[list[str], list[str], str]:
     return ["displayed_text"], [text], ""
 
 
-class _Reading:
+class _AnnotatorReading:
     """The labels and spans of one annotator on one item."""
 
     def __init__(self, row: Row, names: Sequence[str], texts: Sequence[str]) -> None:
         self._row = row
         self._names = names
         self._texts = texts
-        self._decision = Decision(len(texts))
+        self._decision = VerdictRanks(len(texts))
         self._ratings: list[RatingPart] = []
         self._spans: list[SpanPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
-        self.parts: list[Part] = []
+        self.parts: list[RowPart] = []
 
     def read(self) -> None:
         """Read all labels and spans. Raises `FieldError`."""
@@ -170,11 +170,13 @@ class _Reading:
         if set(said) == {"best", "worst"} and len(self._texts) > 1:
             self._decision.rank(self._best_worst(said, part), part)
             self.parts.append(
-                Part(part, str(dict(said)), "read", "a ranking: the best, the others, the worst")
+                RowPart(part, str(dict(said)), "read", "a ranking: the best, the others, the worst")
             )
         elif set(said) == {"scale_value"} and len(self._texts) == 2:
             self._decision.say(_scale(said["scale_value"], part), part)
-            self.parts.append(Part(part, said["scale_value"], "read", "the preference, below 0 for the left"))
+            self.parts.append(
+                RowPart(part, said["scale_value"], "read", "the preference, below 0 for the left")
+            )
         elif len(said) > 1:
             self._keep(scheme, said, "question", "several labels, or values of several questions")
         else:
@@ -184,30 +186,32 @@ class _Reading:
     def _single(self, scheme: str, part: str, label: str, value: Any) -> None:
         if label in _TEXT_BOXES and isinstance(value, str):
             self._comments.append(fields.text(value, part))
-            self.parts.append(Part(part, value, "read", "the annotator's comment"))
+            self.parts.append(RowPart(part, value, "read", "the annotator's comment"))
             return
         is_chosen = value is True or spelled(value) in ("1", "true", "on", label.lower())
         word = label.removeprefix("scale_") if label.startswith("scale_") else label if is_chosen else value
         place = 0 if len(self._texts) == 1 else named_place(scheme, self._names)
         is_verdict = bool(VERDICT_LIKE.search(words_of(scheme))) or label == "selection"
         if len(self._texts) > 1 and (is_verdict or read_value(word, self._names)) and place is None:
-            self.parts.append(Part(part, word, "read", "the preference", answers=tuple(self._names)))
+            self.parts.append(RowPart(part, word, "read", "the preference", answers=tuple(self._names)))
             if (reading := winner_of(self._row, part, word, self._names)) is not None:
                 self._decision.say(reading, part)
                 return
         elif place is not None and (label.startswith("scale_") or is_verdict):
-            self.parts.append(Part(part, word, "read", "a rating of the response", is_rating=True))
+            self.parts.append(RowPart(part, word, "read", "a rating of the response", is_rating=True))
             rating = rating_of(self._row, part, word, place, key_of(scheme))
             if rating is not None:
                 self._ratings.append(rating)
                 return
         else:
-            self.parts.append(Part(part, word, "question" if is_verdict else "metadata", "it is no verdict"))
+            self.parts.append(
+                RowPart(part, word, "question" if is_verdict else "metadata", "it is no verdict")
+            )
         self._unread[scheme] = word
 
     def _keep(self, scheme: str, value: Any, kind: Kind, why: str) -> None:
         self._unread[scheme] = value
-        self.parts.append(Part(f"label_annotations.{scheme}", str(value), kind, why))
+        self.parts.append(RowPart(f"label_annotations.{scheme}", str(value), kind, why))
 
     def _best_worst(self, said: Mapping[str, Any], part: str) -> tuple[int, ...]:
         best, worst = (read_value(said[name], self._names) for name in ("best", "worst"))
@@ -227,7 +231,7 @@ class _Reading:
     def _span(self, span: Mapping[str, Any], where: str) -> None:
         if self._names != ["displayed_text"]:
             self._unread.setdefault("spans", []).append(dict(span))
-            self.parts.append(Part("span_annotations", str(span), "metadata", ""))
+            self.parts.append(RowPart("span_annotations", str(span), "metadata", ""))
             return
         label = span.get("name") or span.get("label") or span.get("annotation")
         quote = span.get("span", span.get("text"))
@@ -240,7 +244,7 @@ class _Reading:
         )
         category = key_of(fields.text(label, f"{where}.name"))
         self._spans.append(span_at(0, self._texts[0], category, start, end))
-        self.parts.append(Part("span_annotations", label, "read", "spans"))
+        self.parts.append(RowPart("span_annotations", label, "read", "spans"))
 
 
 def _scale(value: Any, part: str) -> Reading:
@@ -261,11 +265,11 @@ def _seconds(value: Any) -> int | None:
     return fields.measured_seconds(value.get("time_spent"))
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     """Account for every label and span."""
     with suppress(FieldError):
         names, texts, _prompt = _shown(row)
-        reading = _Reading(row, names, texts)
+        reading = _AnnotatorReading(row, names, texts)
         with suppress(FieldError):
             # Its reading raises the same error, which then names the row.
             reading.read()

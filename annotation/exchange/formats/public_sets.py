@@ -15,9 +15,9 @@ from annotation.exchange.formats.items import (
     ImportedItem,
     ImportedJudgment,
     Kind,
-    Part,
     Reader,
     Row,
+    RowPart,
     dense,
     key_of,
     ranks_by_place,
@@ -273,24 +273,24 @@ _UNREAD = {
 }
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     """Account for what completions hold besides."""
     for completion in row.get("completions") or ():
         for name, value in completion.items() if isinstance(completion, dict) else ():
             if name in _UNREAD and value not in (None, ""):
-                yield Part(f"completions[].{name}", value, "not_read", _UNREAD[name])
+                yield RowPart(f"completions[].{name}", value, "not_read", _UNREAD[name])
             elif name == "annotations" and isinstance(value, dict):
                 for aspect, annotation in value.items():
                     if aspect not in _ASPECTS:
                         reason = f"Rondo reads {', '.join(_ASPECTS)}"
-                        yield Part(f"completions[].annotations.{aspect}", annotation, "question", reason)
+                        yield RowPart(f"completions[].annotations.{aspect}", annotation, "question", reason)
                     elif isinstance(annotation, dict) and "Rationale" in annotation:
                         name = "completions[].annotations.*.Rationale"
-                        yield Part(name, annotation["Rationale"], "not_read", "the critique is read")
+                        yield RowPart(name, annotation["Rationale"], "not_read", "the critique is read")
             elif name not in ("response", "model", "critique", "annotations") and value not in (None, ""):
                 is_verdict = bool(VERDICT_LIKE.search(words_of(name)))
                 kind: Kind = "question" if is_verdict else "not_read"
-                yield Part(f"completions[].{name}", value, kind, "UltraFeedback does not have it")
+                yield RowPart(f"completions[].{name}", value, kind, "UltraFeedback does not have it")
 
 
 # OpenAssistant conversations: in, as trees (`.trees.jsonl`) and as flat messages (`.messages.jsonl`).
@@ -416,7 +416,7 @@ _TREE_UNREAD = {
 }
 
 
-def _tree_survey(row: Row) -> Iterator[Part]:
+def _tree_survey(row: Row) -> Iterator[RowPart]:
     """Account for what the messages of a tree hold besides."""
     root = row.get("prompt")
     nodes = [root] if isinstance(root, dict) else []
@@ -424,9 +424,11 @@ def _tree_survey(row: Row) -> Iterator[Part]:
         node = nodes.pop()
         for name in node.keys() & _TREE_UNREAD.keys():
             if node[name] not in (None, "", [], {}, False):
-                yield Part(f"prompt.{name}", node[name], "not_read", _TREE_UNREAD[name])
+                yield RowPart(f"prompt.{name}", node[name], "not_read", _TREE_UNREAD[name])
         if node.get("deleted") or node.get("review_result") is False:
-            yield Part("prompt.deleted", True, "not_read", "a message that was deleted, or found to be spam")
+            yield RowPart(
+                "prompt.deleted", True, "not_read", "a message that was deleted, or found to be spam"
+            )
         replies = node.get("replies")
         nodes += [reply for reply in replies if isinstance(reply, dict)] if isinstance(replies, list) else []
 

@@ -32,7 +32,7 @@ from annotation.exchange.formats.items import (
     Row,
     neighbours,
 )
-from annotation.text.traces import LONGEST_CALL, Step, tool_name, written
+from annotation.text.traces import LONGEST_CALL, UnwrittenStep, tool_name, written
 
 _ROLES = {
     **dict.fromkeys(("user", "human"), "user"),
@@ -55,12 +55,17 @@ class Trace:
     """A trace: prompt, steps and source of an agent."""
 
     prompt: list[dict[str, str]]
-    steps: tuple[Step, ...]
+    steps: tuple[UnwrittenStep, ...]
     source: str = ""
 
 
 def trace_of(
-    conversation: Iterable[Step], where: str, *, system: str = "", tools: Any = None, source: str = ""
+    conversation: Iterable[UnwrittenStep],
+    where: str,
+    *,
+    system: str = "",
+    tools: Any = None,
+    source: str = "",
 ) -> Trace:
     """Divide a conversation into its prompt and the steps after it.
 
@@ -118,7 +123,7 @@ def _completion(trace: Trace) -> ImportedCompletion:
     return ImportedCompletion(text=text, source=trace.source, steps=placed)
 
 
-def _named(steps: Sequence[Step]) -> list[Step]:
+def _named(steps: Sequence[UnwrittenStep]) -> list[UnwrittenStep]:
     """Results with the name of the tool whose call they answer."""
     names = {step.call: step.tool for step in steps if step.kind == StepKind.TOOL_CALL and step.call}
     return [
@@ -162,21 +167,21 @@ def _described(tools: Any, where: str) -> str:
     return "\n".join(["Tools:", *lines]) if lines else ""
 
 
-def steps_of(messages: Any, where: str) -> Iterator[Step]:
+def steps_of(messages: Any, where: str) -> Iterator[UnwrittenStep]:
     """Yield the steps of a list of messages, one or more a message; empty messages have none."""
     for number, value in enumerate(fields.items_of(messages, where)):
         at = f"{where}[{number}]"
         yield from _steps_of_message(fields.object_of(value, at), at)
 
 
-def _steps_of_message(message: Mapping[str, Any], at: str) -> Iterator[Step]:
+def _steps_of_message(message: Mapping[str, Any], at: str) -> Iterator[UnwrittenStep]:
     role = _role(message, at)
     if role == "tool" and "parts" not in message:
         yield _openai_result(message, at)
         return
     for name in ("reasoning_content", "reasoning", "thinking"):
         if role == "assistant" and isinstance(message.get(name), str) and message[name].strip():
-            yield Step(kind=StepKind.REASONING, content=fields.text(message[name], f"{at}.{name}"))
+            yield UnwrittenStep(kind=StepKind.REASONING, content=fields.text(message[name], f"{at}.{name}"))
             break
     name = next((name for name in ("parts", "content", "value") if message.get(name) is not None), "")
     content = message.get(name)
@@ -216,22 +221,22 @@ def _role(message: Mapping[str, Any], at: str) -> str:
     return _ROLES[role]
 
 
-def _message(value: Any, role: str, at: str) -> Iterator[Step]:
+def _message(value: Any, role: str, at: str) -> Iterator[UnwrittenStep]:
     text = fields.optional_text(value, at)
     if text and not text.isspace():
-        yield Step(kind=StepKind.MESSAGE, role=role, content=text)
+        yield UnwrittenStep(kind=StepKind.MESSAGE, role=role, content=text)
 
 
-def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[Step]:
+def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[UnwrittenStep]:
     kind = block.get("type")
     if kind in _TEXTS:
         yield from _message(_first(block, "text", "content", "refusal"), role, at)
     elif kind in ("thinking", "reasoning"):
         text = fields.optional_text(_first(block, "thinking", "content", "text"), at)
         if text.strip():
-            yield Step(kind=StepKind.REASONING, content=text)
+            yield UnwrittenStep(kind=StepKind.REASONING, content=text)
     elif kind == "redacted_thinking":
-        yield Step(kind=StepKind.REASONING, content="(redacted)")
+        yield UnwrittenStep(kind=StepKind.REASONING, content="(redacted)")
     elif kind in _CALLS:
         yield call_step(
             name=block.get("name"),
@@ -248,12 +253,12 @@ def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[Step]:
             at=at,
         )
     elif kind in _MEDIA:
-        yield Step(kind=StepKind.MESSAGE, role=role, content=_omitted(kind))
+        yield UnwrittenStep(kind=StepKind.MESSAGE, role=role, content=_omitted(kind))
     else:
         raise unknown_value(kind, _KNOWN, f"{at}.type")
 
 
-def _openai_call(call: Mapping[str, Any], at: str) -> Step:
+def _openai_call(call: Mapping[str, Any], at: str) -> UnwrittenStep:
     function = fields.object_of(_first(call, "function", "custom") or call, f"{at}.function")
     return call_step(
         name=function.get("name"),
@@ -263,7 +268,7 @@ def _openai_call(call: Mapping[str, Any], at: str) -> Step:
     )
 
 
-def _openai_result(message: Mapping[str, Any], at: str) -> Step:
+def _openai_result(message: Mapping[str, Any], at: str) -> UnwrittenStep:
     return result_step(
         tool=message.get("name"),
         call=message.get("tool_call_id"),
@@ -273,7 +278,7 @@ def _openai_result(message: Mapping[str, Any], at: str) -> Step:
     )
 
 
-def call_step(*, name: Any, arguments: Any, call: Any, at: str) -> Step:
+def call_step(*, name: Any, arguments: Any, call: Any, at: str) -> UnwrittenStep:
     """Return the step of a tool call; arguments as JSON in a text are decoded, what is none stays a text."""
     if not isinstance(name, str) or not name.strip():
         raise FieldError("field_missing", _("The name of the tool is missing. Write it."), field=f"{at}.name")
@@ -283,7 +288,7 @@ def call_step(*, name: Any, arguments: Any, call: Any, at: str) -> Step:
             arguments = decoded(arguments) if arguments.strip() else None
         except ValueError:
             content, arguments = fields.text(arguments, f"{at}.arguments"), None
-    return Step(
+    return UnwrittenStep(
         kind=StepKind.TOOL_CALL,
         tool=tool_name(name),
         call=_call_id(call, at),
@@ -302,9 +307,9 @@ def decoded(text: str) -> Any:
     return value
 
 
-def result_step(*, tool: Any, call: Any, result: Any, is_error: bool, at: str) -> Step:
+def result_step(*, tool: Any, call: Any, result: Any, is_error: bool, at: str) -> UnwrittenStep:
     """Return the step of a tool's result, whose content is a text, blocks of text, or JSON."""
-    return Step(
+    return UnwrittenStep(
         kind=StepKind.TOOL_RESULT,
         role="tool",
         tool=tool_name(tool) if isinstance(tool, str) else "",

@@ -31,9 +31,9 @@ from annotation.exchange.formats.items import (
     ImportedCompletion,
     ImportedItem,
     ImportedJudgment,
-    Part,
     Reader,
     Row,
+    RowPart,
     span_at,
 )
 from annotation.exchange.formats.tables import (
@@ -390,9 +390,9 @@ def _is_not_to_learn(row: Row) -> bool:
     return isinstance(last, Mapping) and last.get("weight") in (0, "0")
 
 
-def _survey(row: Row) -> Iterator[Part]:
+def _survey(row: Row) -> Iterator[RowPart]:
     if _is_not_to_learn(row):
-        yield Part("messages[].weight", 0, "not_read", "an answer with the weight 0 is no reference")
+        yield RowPart("messages[].weight", 0, "not_read", "an answer with the weight 0 is no reference")
 
 
 def _openai_preference(row: Row) -> Iterator[ImportedItem]:

@@ -133,11 +133,11 @@ def marks_of(names: Sequence[str]) -> list[str]:
 
 def place_of(word: Any, names: Sequence[str]) -> int | None:
     """Return the place of the answer that a word names; None where it names none, or may name two."""
-    found = _Words(names).place(spelled(word))
+    found = _AnswerWords(names).place(spelled(word))
     return found if isinstance(found, int) else None
 
 
-class _Words:
+class _AnswerWords:
     """The words by which the answers of a file are called."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -188,7 +188,7 @@ def read_column(
     names: the file's names of the answers, first to last. answered: meaning of values that a person gave.
     may_be_scale: whether 1 to 5 may be degrees; in a column called `winner` a 5 is a mistake.
     """
-    words = _Words(names)
+    words = _AnswerWords(names)
     answers = {spelled(value): meaning for value, meaning in (answered or {}).items()}
     readings: dict[str, Reading] = {}
     numbers: dict[str, int] = {}
@@ -224,7 +224,7 @@ def read_column(
     )
 
 
-def _compared(value: str, words: _Words) -> tuple[int | str | Reading | None, int | None]:
+def _compared(value: str, words: _AnswerWords) -> tuple[int | str | Reading | None, int | None]:
     """Read «A is slightly better», «A>>B», «[[A]]», «strongly prefer B», «A=B», or a plain name."""
     bare = value.strip("[]()*\"' .")
     if (place := words.place(bare)) is not None:
@@ -254,7 +254,7 @@ def _graded(value: str, reading: Reading) -> Reading:
     return Reading(place=reading.place, strength=2)
 
 
-def _answered(meaning: str, words: _Words) -> Reading:
+def _answered(meaning: str, words: _AnswerWords) -> Reading:
     """A meaning that a person gave: a verdict, or the name of an answer and maybe `:STRENGTH`."""
     name, _, strength = meaning.partition(":")
     verdict = next((each for each in Verdict if str(each) == spelled(name).replace(" ", "_")), None)
@@ -276,7 +276,7 @@ def _answered(meaning: str, words: _Words) -> Reading:
 
 
 def _numbers(
-    numbers: Mapping[str, int], words: _Words, *, spoken: bool, may_be_scale: bool
+    numbers: Mapping[str, int], words: _AnswerWords, *, spoken: bool, may_be_scale: bool
 ) -> tuple[str, str, dict[str, Reading]]:
     """Read numbers as places or as a scale: the rule, or the question, and the meaning of each."""
     if not numbers:
@@ -479,7 +479,7 @@ def rating_of(row: Row, part: str, value: Any, completion: int, criterion: str) 
 
 
 @dataclass(slots=True)
-class Decision:
+class VerdictRanks:
     """A verdict and its ranks. Two results that contradict each other are refused."""
 
     answers: int

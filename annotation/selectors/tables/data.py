@@ -38,7 +38,7 @@ from annotation.models import (
 from annotation.selectors.annotator_work import shown_to_annotator
 from annotation.selectors.tables.search import matching
 from annotation.selectors.tables.table import (
-    Action,
+    BulkAction,
     Cell,
     Column,
     Filter,
@@ -181,8 +181,8 @@ PROMPTS = Table(
     ),
     filters=(split_filter("split"), tag_filter("pk")),
     actions=(
-        Action(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
-        Action(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
+        BulkAction(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
+        BulkAction(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
     ),
 )
 
@@ -304,7 +304,7 @@ COMPARISONS = Table(
         tag_filter("prompt"),
     ),
     actions=(
-        Action(
+        BulkAction(
             name="requeue",
             label=gettext_lazy("Re-queue"),
             icon="repeat",
@@ -313,29 +313,29 @@ COMPARISONS = Table(
                 "twice, annotations stay, and what a review decided is not opened again."
             ),
         ),
-        Action(
+        BulkAction(
             name="overlap",
             label=gettext_lazy("Raise overlap"),
             icon="plus",
             value=gettext_lazy("Annotators per comparison"),
         ),
-        Action(
+        BulkAction(
             name="priority",
             label=gettext_lazy("Set priority"),
             icon="arrow-right",
             value=gettext_lazy("Priority, higher comes first"),
         ),
-        Action(name="close", label=gettext_lazy("Close"), icon="archive"),
-        Action(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
-        Action(name="quarantine", label=gettext_lazy("Quarantine"), icon="eye-off"),
-        Action(name="release", label=gettext_lazy("Release from quarantine"), icon="eye"),
-        Action(
+        BulkAction(name="close", label=gettext_lazy("Close"), icon="archive"),
+        BulkAction(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
+        BulkAction(name="quarantine", label=gettext_lazy("Quarantine"), icon="eye-off"),
+        BulkAction(name="release", label=gettext_lazy("Release from quarantine"), icon="eye"),
+        BulkAction(
             name="reserve",
             label=gettext_lazy("Assign"),
             icon="user",
             value=gettext_lazy("Members, or empty for everybody"),
         ),
-        Action(name="export", label=gettext_lazy("Export"), icon="download"),
+        BulkAction(name="export", label=gettext_lazy("Export"), icon="download"),
     ),
 )
 

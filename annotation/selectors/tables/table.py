@@ -88,7 +88,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
+class BulkAction:
     """A bulk action on chosen rows: its name in the address, and its label."""
 
     name: str
@@ -112,7 +112,7 @@ class Table:
     filters: tuple[Filter, ...] = ()
     search: Callable[[QuerySet[Any], str], tuple[QuerySet[Any], bool]] | None = None
     """The rows with a text, and True where their keys are collected as for `Filter.collects`."""
-    actions: tuple[Action, ...] = ()
+    actions: tuple[BulkAction, ...] = ()
     about: str | Promise = ""
     """Which rows are in it, where other pages count others."""
 

@@ -16,7 +16,7 @@ from annotation.choices import (
 )
 from annotation.models import Comparison, Project
 from annotation.selectors import access
-from annotation.services.jobs.messages import send
+from annotation.services.jobs import send
 
 NEEDS_SCORES = (
     AcquisitionStrategy.UNCERTAINTY,

@@ -26,6 +26,8 @@ from annotation.selectors.allocation import allotted_to
 from annotation.services.assignments import display_order
 from annotation.services.assignments.leases import (
     MOST_HELD,
+    Turn,
+    count_retest,
     expire_leases,
     extend,
     held_by,
@@ -35,9 +37,10 @@ from annotation.services.assignments.leases import (
     next_qualification_item,
     only_self,
     require_owner,
+    take_slot,
+    take_turn,
 )
-from annotation.services.assignments.slots import Turn, count_retest, take_slot, take_turn
-from annotation.services.quality.gold import next_gold_item
+from annotation.services.quality import next_gold_item
 
 # ── The queue ───────────────────────────────────────────────────────────────────────────
 

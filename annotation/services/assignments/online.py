@@ -21,8 +21,7 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.services.assignments.acquisition import write_scores
-from annotation.services.jobs.claims import alone
-from annotation.services.jobs.messages import send, send_after_commit
+from annotation.services.jobs import alone, send, send_after_commit
 
 if TYPE_CHECKING:
     from annotation.acquisition.arrays import ProjectArrays

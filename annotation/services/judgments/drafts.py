@@ -153,7 +153,7 @@ class Written:
     finish_reason: str
 
 
-class Writer(Protocol):
+class ContinuationWriter(Protocol):
     """Asks models to continue responses."""
 
     def can_continue(self, completions: Sequence[Completion]) -> bool:
@@ -163,10 +163,10 @@ class Writer(Protocol):
         """Return what follows the prefix, by the model that wrote the completion. Raises `Unavailable`."""
 
 
-_registered: list[Writer] = []
+_registered: list[ContinuationWriter] = []
 
 
-def register(writer: Writer) -> None:
+def register(writer: ContinuationWriter) -> None:
     """Have this one write from now on."""
     _registered[:] = [writer]
 

@@ -41,7 +41,7 @@ class StoredJudgment:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Keys:
+class PartKeys:
     """Ids of what parts name by key."""
 
     categories: Mapping[str, int]
@@ -50,7 +50,7 @@ class Keys:
     """Of the criteria by which an AI annotator scored."""
 
 
-def store_parts(judgments: Sequence[StoredJudgment], keys: Keys) -> None:
+def store_parts(judgments: Sequence[StoredJudgment], keys: PartKeys) -> None:
     """Write all that belongs to these judgments. Call it in the transaction that writes their rows.
 
     The records are checked: nothing here refuses. An edit of a model without a stored continuation gets one.
@@ -137,7 +137,7 @@ _Spans = Mapping[tuple[int, str, str, int, int], int]
 """Judgment, completion, category, start and end → id of the span."""
 
 
-def _store_spans(judgments: Sequence[StoredJudgment], keys: Keys) -> _Spans:
+def _store_spans(judgments: Sequence[StoredJudgment], keys: PartKeys) -> _Spans:
     spans = [(row, part) for row in judgments for part in row.record.spans]
     if not spans:
         return {}

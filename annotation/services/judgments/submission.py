@@ -1,6 +1,10 @@
 """A judgment is stored, once: what it is checked for, supersedes, closes and counts towards."""
 
+import string
 import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -8,18 +12,22 @@ from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from annotation.agreement.records import outcome_between
 from annotation.choices import (
     SPENT_STATES,
     AssignmentState,
     HelpArm,
+    Polarity,
     Purpose,
     ReviewReason,
     Role,
+    Verdict,
     WithholdingState,
 )
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, NotAllowed, Refusal
 from annotation.models import (
     Assignment,
+    Category,
     Comparison,
     Completion,
     Guideline,
@@ -28,6 +36,7 @@ from annotation.models import (
     ItemFlag,
     Judgment,
     Project,
+    Prompt,
     RubricVersion,
     User,
     Withholding,
@@ -38,20 +47,24 @@ from annotation.selectors.configuration import configuration_of
 from annotation.selectors.suggestions import open_reveal_of, suggestions_for
 from annotation.services.assignments import display_order
 from annotation.services.assignments.leases import (
+    Turn,
+    count_submission,
     expire_leases_now_and_then,
     held_by,
     lease,
+    retake_slot,
     settle_qualification,
+    take_slot,
+    take_turn,
 )
 from annotation.services.assignments.next import QUEUE_ORDER, assign_next_in_transaction
 from annotation.services.assignments.online import note_judgment
-from annotation.services.assignments.slots import Turn, count_submission, retake_slot, take_turn
-from annotation.services.judgments.checks import check_answer, check_rubric_scores
+from annotation.services.judgments.checks import check_answer, check_rubric_scores, dense_ranks
 from annotation.services.judgments.drafts import discard_draft
-from annotation.services.judgments.storing import Keys, StoredJudgment, store_parts
+from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.projects.projects import note_guideline_on_screen
-from annotation.services.quality.agreement import record_agreement_after
-from annotation.services.quality.reviews import open_review, review_after_judgment
+from annotation.services.quality import open_review, record_agreement_after, review_after_judgment
+from annotation.services.texts import NewComparison, checked_ids, find_or_write_comparison
 from annotation.services.webhooks import tell_of_judgment
 
 # The first pass over a comparison with suggestions: its arm, and what waits for the final pass.
@@ -276,10 +289,7 @@ def write_judgment(
         annotator_id=assignment.annotator_id,
         guideline=guideline,
         rubric=rubric,
-        verdict=answer.verdict,
-        strength=answer.strength,
-        comment=answer.comment,
-        active_seconds=answer.active_seconds,
+        **answer.columns,
         idempotency_key=idempotency_key,
         imported_from=imported_from,
         supersedes=supersedes,
@@ -308,7 +318,7 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
                 texts={str(pk): text for pk, text in texts},
             )
         ],
-        Keys(
+        PartKeys(
             categories={category.key: category.pk for category in configured.categories},
             criteria={criterion.key: criterion.pk for criterion in configured.criteria},
             rubric={criterion.key: criterion.pk for criterion in rubric},
@@ -482,3 +492,196 @@ def judge_as_machine(
 def _require_machine(user: User) -> None:
     if not user.is_machine:
         raise NotAllowed("people_use_the_screen", _("People judge on the labelling screen."))
+
+
+# Judgments that come by other ways than the queue: a vote in an arena, or beside each other.
+
+
+def voted_comparison(
+    *,
+    prompt: Prompt,
+    completions: Sequence[Completion],
+    round_number: int,
+    purpose: Purpose,
+    blind: bool = True,
+) -> Comparison:
+    """The comparison of these completions that a vote is about, made where there is none.
+
+    One of work has one place, for who votes; one of an arena has none: no annotator meets it in the
+    queue, and nothing is ever learned from it. Idempotent like `create_comparison`. A text that names
+    its model is not withheld here: whoever shows it has looked. One for an unblinded vote has no place
+    either: the vote takes none, and nobody asked for others.
+    """
+    new = NewComparison(
+        project_id=prompt.project_id,
+        prompt_id=prompt.pk,
+        completions=checked_ids(prompt, completions),
+        round_number=round_number,
+        purpose=purpose,
+        open_slots=1 if blind and purpose == Purpose.WORK else 0,
+    )
+    return find_or_write_comparison(new)
+
+
+def record_vote(
+    *,
+    comparison: Comparison,
+    voter: User,
+    shown: Sequence[int],
+    answer: JudgmentRecord,
+    idempotency_key: uuid.UUID,
+    blind: bool = True,
+) -> Judgment:
+    """Store what `voter` says of a comparison that they met outside the queue. Call it in a transaction.
+
+    shown: completion ids in the order in which they stood. Sent twice with one key it is one judgment;
+    who judged this comparison before changes their mind. Whether this person may vote is for the caller to
+    decide. It holds a place where one is free, and is one judgment more where none is.
+    Not `blind`, the voter knew the models' names: the judgment is marked so, holds no place, and never
+    replaces a blind one. Refuses (`InvalidAnswer`) what contradicts itself.
+    """
+    turn = take_turn(project_id=comparison.project_id, annotator_id=voter.pk)
+    if doubled := Judgment.objects.filter(idempotency_key=idempotency_key).first():
+        if doubled.comparison_id == comparison.pk and doubled.annotator_id == voter.pk:
+            return doubled
+        raise InvalidAnswer(
+            "idempotency_key_reused", _("This page's key was used for another vote."), field="idempotency_key"
+        )
+    checked = check_answer(comparison=comparison, answer=answer, imported=True)
+    before = _held(comparison, voter)
+    current = access.current_judgment(before) if before else None
+    if not blind and current is not None and current.blind:
+        raise Refusal(
+            "voted_blind_before",
+            _(
+                "You annotated these responses blind before. That annotation stands: one made "
+                "with the names visible does not replace it."
+            ),
+            field="verdict",
+        )
+    if before is None:
+        assignment = _submitted(comparison, voter, shown, blind=blind)
+        count_submission(turn=turn, assignment=assignment)
+    else:
+        assignment = before
+        assignment.comparison = comparison
+        if assignment.state != AssignmentState.SUBMITTED:
+            assignment.state = AssignmentState.SUBMITTED
+            assignment.closed_at = timezone.now()
+            assignment.display_order = list(shown)
+            assignment.save(update_fields=["state", "closed_at", "display_order"])
+            count_submission(turn=turn, assignment=assignment)
+    judgment = write_judgment(
+        assignment=assignment,
+        answer=checked,
+        idempotency_key=idempotency_key,
+        # No rules were on screen.
+        guideline=None,
+        supersedes=current,
+        blind=blind,
+    )
+    record_agreement_after(judgment=judgment, comparison=comparison)
+    return judgment
+
+
+def _held(comparison: Comparison, voter: User) -> Assignment | None:
+    """Return this person's assignment of the comparison, from the queue or by an earlier vote."""
+    holds = (AssignmentState.LEASED, AssignmentState.SUBMITTED)
+    return (
+        Assignment.objects.select_for_update(no_key=True)
+        .filter(comparison=comparison, annotator=voter, retest_of__isnull=True, state__in=holds)
+        .first()
+    )
+
+
+def _submitted(comparison: Comparison, voter: User, shown: Sequence[int], *, blind: bool) -> Assignment:
+    now = timezone.now()
+    # Who skipped it in the queue and votes on it now has changed their mind.
+    Assignment.objects.filter(
+        comparison=comparison, annotator=voter, state=AssignmentState.SKIPPED, retest_of__isnull=True
+    ).update(state=AssignmentState.RELEASED)
+    return Assignment.objects.create(
+        comparison=comparison,
+        annotator=voter,
+        slot=take_slot(comparison) if blind else None,
+        state=AssignmentState.SUBMITTED,
+        display_order=list(shown),
+        leased_at=now,
+        lease_expires_at=now,
+        closed_at=now,
+    )
+
+
+# Questions to ask once before an annotation is stored: the person decides. Nothing here writes.
+#
+# static/js/label-answers.js has the same rules, so that the browser asks before it shows the next item. The
+# server decides: it asks whatever the page did not confirm.
+
+_WEIGHT = {Polarity.ERROR: 1, Polarity.NEUTRAL: 0, Polarity.MERIT: -1}
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One question about an answer. `key` names it: the same key was asked before and is not asked again."""
+
+    key: str
+    message: str
+
+
+def doubts_of(answer: JudgmentRecord, assignment: Assignment) -> tuple[Doubt, ...]:
+    """Return the questions that an annotation raises, in the letters of the page on which it was made.
+
+    - A ranking of three or more, of all of them, that is exactly the order shown.
+    - A winner with more or more severe error spans than the loser: spans count by their severity (1
+      where there is none), errors for and merits against. Of several such pairs the one with the
+      largest difference, the first in displayed order among equals.
+    - No rating at all, where the project has criteria and the responses could be judged.
+    """
+    configured = configuration_of(assignment.comparison.project)
+    categories = {category.key: category for category in configured.categories}
+    unrated = (
+        bool(configured.asked_criteria) and not answer.ratings and answer.verdict != Verdict.CANNOT_JUDGE
+    )
+    doubts = (Doubt("unrated", _("No response is rated.")),) if unrated else ()
+    if answer.verdict != Verdict.RANKED or len(assignment.display_order) < 2:
+        return doubts
+    ranks = dense_ranks({int(pk): rank for pk, rank in answer.ranks.items()}, assignment.display_order)
+    return (
+        *_as_shown(ranks, assignment),
+        *_against_marks(answer, ranks, assignment, categories),
+        *doubts,
+    )
+
+
+def _as_shown(ranks: Mapping[int, int], assignment: Assignment) -> tuple[Doubt, ...]:
+    shown = [ranks.get(pk) for pk in assignment.display_order]
+    if len(shown) < 3 or shown != list(range(1, len(shown) + 1)):
+        return ()
+    return (Doubt("as-shown", _("This is exactly the order shown.")),)
+
+
+def _against_marks(
+    answer: JudgmentRecord,
+    ranks: Mapping[int, int],
+    assignment: Assignment,
+    categories: Mapping[str, Category],
+) -> tuple[Doubt, ...]:
+    badness = dict.fromkeys(assignment.display_order, 0)
+    for span in answer.spans:
+        polarity = Polarity(categories[span.category].polarity)
+        badness[int(span.completion)] += _WEIGHT[polarity] * (span.severity or 1)
+    against = [
+        (badness[better] - badness[worse], better, worse)
+        for better, worse in permutations(assignment.display_order, 2)
+        if badness[better] > badness[worse] and outcome_between(ranks, better, worse) == 1
+    ]
+    if not against:
+        return ()
+    _difference, better, worse = max(against, key=lambda pair: pair[0])
+    letters = dict(zip(assignment.display_order, string.ascii_uppercase, strict=False))
+    winner, loser = letters[better], letters[worse]
+    message = _("%(winner)s is ranked above %(loser)s, but has more or more severe error spans.") % {
+        "winner": winner,
+        "loser": loser,
+    }
+    return (Doubt(f"against-marks-{winner}-{loser}", message),)

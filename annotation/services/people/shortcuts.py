@@ -199,7 +199,7 @@ def _key(name: str, text: str) -> str:
     key = text.strip()
     if len(key) == 1:
         key = key.lower()
-        if _is_reserved(key, _BY_NAME[name]):
+        if key in "123456789abcdefghi" or (key == "0" and _BY_NAME[name].default != "0"):
             raise InvalidKey(
                 "key_reserved",
                 _("“%(key)s” is the key of a response or of a step on the scale. Choose another key."),
@@ -220,11 +220,6 @@ def _key(name: str, text: str) -> str:
             "key_reserved", _("“%(key)s” moves about on the page. Choose another key."), field=name, key=key
         )
     return named
-
-
-def _is_reserved(key: str, action: Action) -> bool:
-    """Digits are steps and ranks, letters up to I are answers; 0 is free when it is one's default."""
-    return key in "123456789abcdefghi" or (key == "0" and action.default != "0")
 
 
 def _require_free(action: Action, complete: Mapping[str, str]) -> None:

@@ -19,7 +19,7 @@ from annotation.models import Assignment, Comparison, Invitation, Membership, Pr
 from annotation.services import audit
 from annotation.services.assignments.leases import release_assignment
 from annotation.services.audit import record
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs import send_after_commit
 from annotation.services.projects.projects import add_member
 
 # Members of a project: their roles, and their removal.

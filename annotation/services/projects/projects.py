@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Category, Criterion, Guideline, Membership, Project, User
-from annotation.selectors import access, own_work
+from annotation.selectors import access, annotator_work
 from annotation.services import audit
 from annotation.services.assignments.acquisition import score_open_comparisons
 
@@ -198,7 +198,7 @@ def note_guideline_on_screen(*, membership: Membership, guideline: Guideline) ->
     Who judged before such things were remembered has read what stood beside their last answer.
     """
     if not membership.guideline_seen:
-        worked_by = own_work.worked_by(membership.project, membership.user_id)
+        worked_by = annotator_work.worked_by(membership.project, membership.user_id)
         _mark_seen(membership, worked_by or guideline.version)
 
 

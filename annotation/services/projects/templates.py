@@ -12,20 +12,12 @@ from django.utils.translation import gettext_lazy as _
 from annotation.choices import CategoryScope, Granularity, RatingScale
 from annotation.errors import Refusal
 from annotation.models import Project, User
+from annotation.models.projects import QUESTIONS
 from annotation.services.projects.projects import FINE_GRAINED_CATEGORIES, create_project
 
 Fields = Mapping[str, Any]
 
-_NOTHING_ASKED: Fields = MappingProxyType(
-    dict.fromkeys(
-        (
-            *("ask_verdict", "ask_strength", "ask_span_flags", "ask_missing_info"),
-            *("ask_step_labels", "ask_correction"),
-            *("ask_critique", "ask_comment", "ask_demonstration"),
-        ),
-        False,
-    )
-)
+_NOTHING_ASKED: Fields = MappingProxyType(dict.fromkeys(QUESTIONS, False))
 _PARTS: tuple[tuple[str, str, str | Promise], ...] = (
     ("ask_verdict", "scale", _("Preference")),
     ("ask_strength", "gauge", _("Strength of preference")),
@@ -37,7 +29,7 @@ _PARTS: tuple[tuple[str, str, str | Promise], ...] = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class ScreenPart:
     """A part of the labelling screen, for the preview of a template."""
 
     icon: str
@@ -62,16 +54,16 @@ class ProjectTemplate:
     needs_file: bool = False
     """The project is filled from a file at once."""
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[ScreenPart]:
         """Yield the parts of the labelling screen that this template asks."""
         for name, icon, label in _PARTS:
             if self.settings.get(name):
-                yield Part(icon=icon, label=label)
+                yield ScreenPart(icon=icon, label=label)
         for category in self.categories:
             is_span = category["scope"] == CategoryScope.SPAN
-            yield Part(icon="tag" if is_span else "circle-dashed", label=category["label"])
+            yield ScreenPart(icon="tag" if is_span else "circle-dashed", label=category["label"])
         for criterion in self.criteria:
-            yield Part(icon="star", label=criterion["label"])
+            yield ScreenPart(icon="star", label=criterion["label"])
 
 
 _HELPFULNESS = ProjectTemplate(

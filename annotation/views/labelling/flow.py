@@ -12,7 +12,7 @@ from django.utils import timezone
 from django_htmx.http import replace_url
 
 from annotation.choices import Purpose
-from annotation.forms import Entered, JudgmentForm
+from annotation.forms.judgment import Entered, JudgmentForm
 from annotation.models import (
     Assignment,
     Comparison,
@@ -23,13 +23,13 @@ from annotation.models import (
     Suggestion,
 )
 from annotation.selectors import access as selectors
+from annotation.selectors.annotator_work import announced_guideline
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
-from annotation.selectors.known_answers import Feedback, feedback_for
-from annotation.selectors.own_work import announced_guideline
+from annotation.selectors.known_answers import GoldFeedback, feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
-from annotation.services.judgments.confirmations import Doubt, doubts_of
+from annotation.services.judgments.submission import Doubt, doubts_of
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.screen import Screen, draft_of
@@ -39,7 +39,7 @@ from annotation.views.labelling.screen import Screen, draft_of
 class Notice:
     """Notice about the comparison before; false where there is nothing to show."""
 
-    feedback: Feedback | None = None
+    feedback: GoldFeedback | None = None
     planted: Sequence[tuple[Suggestion, str]] = ()
     """Suggestions that were wrong on purpose, with the annotator's decisions."""
 

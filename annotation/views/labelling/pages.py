@@ -13,8 +13,7 @@ from django_htmx.http import retarget
 
 from annotation.choices import AssignmentState, Role
 from annotation.errors import AnsweredElsewhere, InvalidAnswer, LeaseLost, Refusal
-from annotation.forms import Entered, FlagForm, JudgmentForm, SkipForm
-from annotation.forms.final_pass import decisions_in
+from annotation.forms.judgment import Entered, FlagForm, JudgmentForm, SkipForm, decisions_in
 from annotation.models import Assignment, Continuation, Draft, HelpReveal, Project
 from annotation.selectors import access as selectors
 from annotation.selectors.suggestions import oldest_open_reveal, open_reveal_of
@@ -37,7 +36,7 @@ from annotation.views.labelling.flow import (
     show_final_pass,
     show_next,
 )
-from annotation.views.labelling.places import Place, place_in
+from annotation.views.labelling.places import LabellingPlace, place_in
 from annotation.views.labelling.screen import Screen, draft_of
 
 
@@ -189,7 +188,7 @@ def revise(request: Request, project: Project, pk: int) -> HttpResponse:
     return show(request, screen)
 
 
-def _back(request: Request, place: Place) -> HttpResponse:
+def _back(request: Request, place: LabellingPlace) -> HttpResponse:
     """Return the way back to the conversation: the script asks for it by itself."""
     return HttpResponse() if request.htmx else redirect(place.address)
 

@@ -10,7 +10,7 @@ from annotation.views.access import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
+class LabellingPlace:
     """The turn that a labelling screen judges, and the addresses that its page uses."""
 
     turn: ConversationTurn
@@ -26,17 +26,17 @@ class Place:
         return self.turn.conversation.task
 
 
-def place_of(turn: ConversationTurn, assignment: Assignment) -> Place:
+def place_of(turn: ConversationTurn, assignment: Assignment) -> LabellingPlace:
     """Return the place of a member's turn."""
     conversation = turn.conversation
-    return Place(
+    return LabellingPlace(
         turn=turn,
         address=conversation.get_absolute_url(),
         submit=reverse("submit", args=[conversation.project.slug, assignment.pk]),
     )
 
 
-def place_in(request: Request, assignment: Assignment) -> Place | None:
+def place_in(request: Request, assignment: Assignment) -> LabellingPlace | None:
     """Return the place in the conversation that the request names; None outside of one.
 
     Of another person's conversation, or one without this comparison, it is None as well.

@@ -34,9 +34,7 @@ from annotation.choices import (
     SuggestionKind,
     Verdict,
 )
-from annotation.forms import Entered, JudgmentForm, MissingRow, rating_field
-from annotation.forms.final_pass import decided_in
-from annotation.forms.judgment import step_field
+from annotation.forms.judgment import Entered, JudgmentForm, MissingRow, decided_in, rating_field, step_field
 from annotation.models import (
     Assignment,
     Category,
@@ -52,27 +50,25 @@ from annotation.models import (
     User,
 )
 from annotation.selectors import access
+from annotation.selectors.annotator_work import progress_and_pace
 from annotation.selectors.configuration import configuration_of
-from annotation.selectors.own_work import progress_and_pace
 from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments.display_order import tokens_of
-from annotation.services.judgments.confirmations import Doubt
+from annotation.services.judgments.submission import Doubt
 from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.services.suggestions import SUGGESTED_STRENGTH, ranks_of
-from annotation.text.attributes import attributes, escaped
-from annotation.text.edits import Piece, pieces, with_own_line_breaks
-from annotation.text.orders import with_rest
-from annotation.text.references import refers_to_context
-from annotation.text.rendering import render_answer, render_markdown
+from annotation.text.edits import DiffPiece, pieces, with_own_line_breaks
+from annotation.text.identity import with_rest
+from annotation.text.rendering import attributes, escaped, refers_to_context, render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
-from annotation.views.labelling.places import Place
+from annotation.views.labelling.places import LabellingPlace
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VerdictChoice:
     """A verdict to choose."""
 
     value: str
@@ -120,7 +116,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labels:
+class ResponseLabels:
     """Words about the response that has a letter, in the language of the page."""
 
     better: str
@@ -139,9 +135,9 @@ class Labels:
 
 
 @lru_cache(maxsize=256)
-def _labels(letter: str, _language: str | None) -> Labels:
+def _labels(letter: str, _language: str | None) -> ResponseLabels:
     name = {"letter": letter}
-    return Labels(
+    return ResponseLabels(
         better=_("%(letter)s better") % name,
         wins=(
             _("%(letter)s is better") % name,
@@ -190,7 +186,7 @@ class CandidateOnScreen:
         self.critique = entered.critiques.get(token, "")
 
     @cached_property
-    def labels(self) -> Labels:
+    def labels(self) -> ResponseLabels:
         """Words about this response."""
         return _labels(self.letter, get_language())
 
@@ -217,7 +213,7 @@ class CandidateOnScreen:
         return render_to_string("annotation/truncated.html") if self.is_truncated else SafeString()
 
     @cached_property
-    def changes(self) -> tuple[Piece, ...]:
+    def changes(self) -> tuple[DiffPiece, ...]:
         """The differences between text and edit field; empty if they are equal."""
         if self.edited == self.source:
             return ()
@@ -226,7 +222,7 @@ class CandidateOnScreen:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ScaleStep:
     """A step of a rating scale."""
 
     value: int
@@ -235,7 +231,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Rated:
+class RatingField:
     """The field of one answer's rating on one criterion, and the chosen value."""
 
     candidate: CandidateOnScreen
@@ -256,12 +252,12 @@ class CriterionOnScreen:
         self.steps = _steps(RatingScale(criterion.scale))
         names = [(candidate, rating_field(candidate.token, criterion.key)) for candidate in candidates]
         self.rated = [
-            Rated(candidate, name, _number(entered.ratings.get(name, ""))) for candidate, name in names
+            RatingField(candidate, name, _number(entered.ratings.get(name, ""))) for candidate, name in names
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class PassageField:
     """A context passage, with the form values of its title and sentences."""
 
     title: str
@@ -279,7 +275,7 @@ class KeysOnScreen:
     ask_verdict: bool
     wins: tuple[tuple[str, str, str], ...] = ()
     """Key, letter and second key of a win, where no strength is asked for."""
-    no_wins: tuple[Choice, ...] = ()
+    no_wins: tuple[VerdictChoice, ...] = ()
     spans: tuple[tuple[str, str], ...] = ()
     """Key and label of the categories that can be marked."""
     spans_without_key: tuple[tuple[str, str], ...] = ()
@@ -314,10 +310,10 @@ def _keys_markup(shown: KeysOnScreen, _language: str | None) -> SafeString:
     return render_to_string("annotation/keys.html", {"shown": shown})
 
 
-def _steps(scale: RatingScale) -> list[Step]:
+def _steps(scale: RatingScale) -> list[ScaleStep]:
     if scale == RatingScale.THUMBS:
-        return [Step(0, _("thumb down"), "thumbs-down"), Step(1, _("thumb up"), "thumbs-up")]
-    return [Step(value, str(value)) for value in SCALE_VALUES[scale]]
+        return [ScaleStep(0, _("thumb down"), "thumbs-down"), ScaleStep(1, _("thumb up"), "thumbs-up")]
+    return [ScaleStep(value, str(value)) for value in SCALE_VALUES[scale]]
 
 
 def _number(text: str) -> int | None:
@@ -345,7 +341,7 @@ class Screen:
         after: Assignment | None = None,
         doubts: Sequence[Doubt] = (),
         is_preview: bool = False,
-        place: Place | None = None,
+        place: LabellingPlace | None = None,
         reveal: HelpReveal | None = None,
         sent: Mapping[str, Any] | None = None,
     ) -> None:
@@ -588,10 +584,10 @@ class Screen:
         return Truncator(" ".join(unescape(strip_tags(markup)).split())).chars(_SHORT)
 
     @cached_property
-    def evidence(self) -> list[Passage]:
+    def evidence(self) -> list[PassageField]:
         passages: list[dict[str, Any]] = self.assignment.comparison.prompt.context
         return [
-            Passage(
+            PassageField(
                 passage["title"], f"{i}:", [(f"{i}:{j}", text) for j, text in enumerate(passage["sentences"])]
             )
             for i, passage in enumerate(passages)
@@ -629,14 +625,14 @@ class Screen:
         return None if last is None or last.pk == self.assignment.pk else last
 
     @cached_property
-    def wins(self) -> list[list[Choice]]:
+    def wins(self) -> list[list[VerdictChoice]]:
         """For each candidate of a pair, the choices in which it wins, in screen order."""
         if not self.project.ask_strength:
             taken = {category.shortcut.lower() for category in self.span_categories}
             letters = [letter.lower() if letter.lower() not in taken else "" for letter in self.letters]
             return [
                 [
-                    Choice(
+                    VerdictChoice(
                         f"win:{c.token}",
                         c.labels.wins[0],
                         str(key),
@@ -653,28 +649,32 @@ class Screen:
         ]
 
     @staticmethod
-    def _win(candidate: CandidateOnScreen, strength: int, key: int) -> Choice:
+    def _win(candidate: CandidateOnScreen, strength: int, key: int) -> VerdictChoice:
         label = candidate.labels.wins[strength]
-        return Choice(f"win:{candidate.token}:{strength}", label, str(key), candidate.letter, strength)
+        return VerdictChoice(f"win:{candidate.token}:{strength}", label, str(key), candidate.letter, strength)
 
     @cached_property
-    def no_wins(self) -> list[Choice]:
+    def no_wins(self) -> list[VerdictChoice]:
         """The choices without a winner."""
         if not self.project.ask_verdict:
-            cannot = Choice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"])
-            looked = Choice(Verdict.NOT_ASKED, _("Looked through and marked"), "1")
+            cannot = VerdictChoice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"])
+            looked = VerdictChoice(Verdict.NOT_ASKED, _("Looked through and marked"), "1")
             return [cannot] if self.must_fill_in else [looked, cannot]
         if self.size == 1:
             return [
-                Choice(Verdict.RANKED, _("Looked through and marked"), "1"),
-                Choice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"]),
+                VerdictChoice(Verdict.RANKED, _("Looked through and marked"), "1"),
+                VerdictChoice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"]),
             ]
         is_pair = self.size == 2
         return [
-            Choice(Verdict.EQUAL, _("Equal") if is_pair else _("All equal"), self.keys["equal"]),
-            Choice(Verdict.BOTH_GOOD, _("Both good") if is_pair else _("All good"), self.keys["both_good"]),
-            Choice(Verdict.BOTH_BAD, _("Both bad") if is_pair else _("All bad"), self.keys["both_bad"]),
-            Choice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"]),
+            VerdictChoice(Verdict.EQUAL, _("Equal") if is_pair else _("All equal"), self.keys["equal"]),
+            VerdictChoice(
+                Verdict.BOTH_GOOD, _("Both good") if is_pair else _("All good"), self.keys["both_good"]
+            ),
+            VerdictChoice(
+                Verdict.BOTH_BAD, _("Both bad") if is_pair else _("All bad"), self.keys["both_bad"]
+            ),
+            VerdictChoice(Verdict.CANNOT_JUDGE, _("Cannot judge"), self.keys["cannot_judge"]),
         ]
 
     @property
@@ -690,7 +690,7 @@ class Screen:
         is_on_scale = self.project.ask_verdict and self.size == 2
         return self._options((choice, "") for choice in self.no_wins[1 if is_on_scale else 0 :])
 
-    def _options(self, choices: Iterable[tuple[Choice, str]]) -> SafeString:
+    def _options(self, choices: Iterable[tuple[VerdictChoice, str]]) -> SafeString:
         chosen = self.entered.choice
         options = (choice.option(side=side, is_chosen=choice.value == chosen) for choice, side in choices)
         return mark_safe("\n".join(options))  # noqa: S308 - their parts are escaped

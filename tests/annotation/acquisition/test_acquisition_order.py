@@ -21,7 +21,7 @@ from annotation.models import (
 from annotation.services.assignments import acquisition as service
 from annotation.services.assignments.acquisition import score_new_comparison, score_open_comparisons
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.annotation.judgments.answers import completions_of
 

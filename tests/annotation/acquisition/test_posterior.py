@@ -8,7 +8,7 @@ from annotation.acquisition.arrays import DIMENSIONS, SURFACE, features_of
 from annotation.acquisition.bayesian import Pool, choose, values_of
 from annotation.acquisition.posterior import (
     NOBODY,
-    Choices,
+    ChoiceTable,
     choices_of,
     fit,
     fit_at,
@@ -17,7 +17,7 @@ from annotation.acquisition.posterior import (
 )
 
 
-def drawn(seed: int, count: int, size: int) -> tuple[np.ndarray, Choices, np.ndarray]:
+def drawn(seed: int, count: int, size: int) -> tuple[np.ndarray, ChoiceTable, np.ndarray]:
     """Features, choices by Bradley and Terry with a known reward, and that reward."""
     random = np.random.default_rng(seed)
     features = random.standard_normal((2 * count, size))
@@ -26,7 +26,7 @@ def drawn(seed: int, count: int, size: int) -> tuple[np.ndarray, Choices, np.nda
     lead = (features[pairs[:, 0]] - features[pairs[:, 1]]) @ truth
     swapped = random.random(count) > 1 / (1 + np.exp(-lead))
     pairs[swapped] = pairs[swapped][:, ::-1]
-    return features, Choices(pairs, np.ones(count)), truth
+    return features, ChoiceTable(pairs, np.ones(count)), truth
 
 
 def test_a_ranking_is_the_choices_of_plackett_and_luce():
@@ -51,7 +51,7 @@ def test_the_posterior_of_one_weight_is_that_of_numerical_integration():
 
 def test_pairs_and_rankings_of_two_give_the_same_posterior():
     features, choices, _ = drawn(2, 60, 3)
-    wide = Choices(np.concatenate([choices.table, np.full((60, 1), NOBODY)], axis=1), choices.weight)
+    wide = ChoiceTable(np.concatenate([choices.table, np.full((60, 1), NOBODY)], axis=1), choices.weight)
     pair_posterior, ranking_posterior = fit_at(features, choices, 1.0), fit_at(features, wide, 1.0)
     np.testing.assert_allclose(pair_posterior.mean, ranking_posterior.mean, atol=1e-5)
     np.testing.assert_allclose(pair_posterior.covariance, ranking_posterior.covariance, atol=1e-6)
@@ -211,7 +211,7 @@ def test_a_strategy_reaches_with_fewer_labels_what_chance_reaches():
                 for i in indexes
             ]
         )
-        return fit(features, Choices(table, np.ones(len(table))))
+        return fit(features, ChoiceTable(table, np.ones(len(table))))
 
     by_chance = accuracy(learned(random.choice(pool, 120, replace=False)))
     labelled = [int(index) for index in random.choice(pool, 10, replace=False)]

@@ -18,8 +18,8 @@ from annotation.agreement.coefficients import (
     win_share_by_position,
 )
 from annotation.agreement.estimate import Missing
-from annotation.agreement.readings import circles_among
-from annotation.agreement.shares import binomial_test, share_of, share_of_independent, wilson_interval
+from annotation.agreement.intervals import binomial_test, share_of, share_of_independent, wilson_interval
+from annotation.agreement.records import circles_among
 
 # ── pairs ─────────────────────────────────────────────────────────────────────────────
 

@@ -8,9 +8,9 @@ import krippendorff
 import numpy as np
 import pytest
 
-from annotation.agreement.bootstrap import percentile_interval
 from annotation.agreement.coefficients import Level, alpha_of_coincidences, krippendorff_alpha
 from annotation.agreement.estimate import Missing
+from annotation.agreement.intervals import percentile_interval
 
 # Krippendorff 2011, "Computing Krippendorff's Alpha-Reliability", section D: four observers, twelve units.
 NONE = None

@@ -4,28 +4,28 @@ import numpy as np
 import pytest
 
 from annotation.agreement.estimate import Missing
-from annotation.agreement.records import Span
+from annotation.agreement.records import JudgedSpan
 from annotation.agreement.spans import MarkedText, gaps_between, merged, span_matches, unitizing_alpha
 
 C, K = 1, 2
 
 # Krippendorff 2004, "Content Analysis", page 254: a continuum from 150 to 450, two observers, categories
 # c and k. Published: α_c = 0.7286, α_k = 1, both 0.8591. Here it begins at 0.
-OBSERVER_I = [Span(75, 145, C), Span(220, 250, C), Span(30, 90, K), Span(150, 200, K)]
+OBSERVER_I = [JudgedSpan(75, 145, C), JudgedSpan(220, 250, C), JudgedSpan(30, 90, K), JudgedSpan(150, 200, K)]
 OBSERVER_J = [
-    Span(70, 150, C),
-    Span(205, 225, C),
-    Span(250, 270, C),
-    Span(30, 90, K),
-    Span(150, 200, K),
+    JudgedSpan(70, 150, C),
+    JudgedSpan(205, 225, C),
+    JudgedSpan(250, 270, C),
+    JudgedSpan(30, 90, K),
+    JudgedSpan(150, 200, K),
 ]
 
 
-def text(*marks: list[Span], length: int = 300, item: object = "x") -> MarkedText:
+def text(*marks: list[JudgedSpan], length: int = 300, item: object = "x") -> MarkedText:
     return MarkedText(item=item, length=length, marks=dict(enumerate(marks)))
 
 
-def only(category: int, spans: list[Span]) -> list[Span]:
+def only(category: int, spans: list[JudgedSpan]) -> list[JudgedSpan]:
     return [span for span in spans if span.category == category]
 
 
@@ -78,7 +78,7 @@ def drawn(seed: int, *, item: object) -> MarkedText:
     marks = {}
     for person in range(generator.integers(2, 5)):
         starts = generator.integers(0, 80, generator.integers(0, 4))
-        marks[person] = [Span(int(s), int(s + generator.integers(1, 20)), C) for s in starts]
+        marks[person] = [JudgedSpan(int(s), int(s + generator.integers(1, 20)), C) for s in starts]
     return MarkedText(item=item, length=100, marks=marks)
 
 
@@ -119,8 +119,8 @@ def test_marks_are_matched_exactly_by_overlap_and_in_category():
     One: 0–5 c, 10–20 c, 30–40 k. Other: 0–5 k, 12–18 c, 50–60 k, 61–70 k.
     Exact: 0–5. F1 = 2 · 1 / 7. Overlap: 0–5 and 10–20 with 12–18: 2 · 2 / 7. Same category: 1 of 2.
     """
-    first_spans = [Span(0, 5, C), Span(10, 20, C), Span(30, 40, K)]
-    second_spans = [Span(0, 5, K), Span(12, 18, C), Span(50, 60, K), Span(61, 70, K)]
+    first_spans = [JudgedSpan(0, 5, C), JudgedSpan(10, 20, C), JudgedSpan(30, 40, K)]
+    second_spans = [JudgedSpan(0, 5, K), JudgedSpan(12, 18, C), JudgedSpan(50, 60, K), JudgedSpan(61, 70, K)]
     matches = span_matches([text(first_spans, second_spans)])
     assert matches.exact.value == pytest.approx(2 / 7)
     assert matches.overlapping.value == pytest.approx(4 / 7)
@@ -131,23 +131,25 @@ def test_each_mark_meets_one_other_and_as_many_meet_as_can():
     """
     0–30 and 0–28 overlap most, but 26–28 meets 0–28 or nothing: so 0–30 makes do with 29–40.
     """
-    matches = span_matches([text([Span(0, 30, C), Span(26, 28, C)], [Span(0, 28, C), Span(29, 40, C)])])
+    matches = span_matches(
+        [text([JudgedSpan(0, 30, C), JudgedSpan(26, 28, C)], [JudgedSpan(0, 28, C), JudgedSpan(29, 40, C)])]
+    )
     assert matches.overlapping.value == 1.0
     assert matches.exact.value == 0.0
 
 
 def test_two_marks_in_one_place_meet_two_marks_in_that_place():
-    both = [Span(0, 5, C), Span(0, 5, K)]
+    both = [JudgedSpan(0, 5, C), JudgedSpan(0, 5, K)]
     matches = span_matches([text(both, both)])
     assert matches.exact.value == matches.overlapping.value == matches.category.value == 1.0
 
 
 def test_of_two_marks_on_one_stretch_the_one_of_the_same_category_is_met():
-    matches = span_matches([text([Span(0, 5, K)], [Span(0, 5, C), Span(0, 5, K)])])
+    matches = span_matches([text([JudgedSpan(0, 5, K)], [JudgedSpan(0, 5, C), JudgedSpan(0, 5, K)])])
     assert matches.category.value == 1.0
 
 
 def test_marks_that_never_meet_have_no_agreement_in_category():
-    matches = span_matches([text([Span(0, 5, K)], [Span(6, 9, K)])])
+    matches = span_matches([text([JudgedSpan(0, 5, K)], [JudgedSpan(6, 9, K)])])
     assert matches.overlapping.value == 0.0
     assert matches.category.missing == Missing.NO_MATCHES

@@ -5,7 +5,7 @@ import random
 import pytest
 from scipy.stats import ttest_1samp
 
-from annotation.agreement.alternative_annotator import (
+from annotation.agreement.reliability import (
     MARGIN,
     AlternativeAnnotator,
     _p_value,

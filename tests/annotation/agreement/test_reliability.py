@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 
-from annotation.agreement.reliability import Preference, _Votes, annotator_reliability
+from annotation.agreement.reliability import Preference, _PreferenceMatrix, annotator_reliability
 from annotation.models import Project, User
-from annotation.selectors.reliability import reliability_weights
+from annotation.selectors.judged import reliability_weights
 from tests import factories
 
 TRUTH = {"ann": 0.95, "ben": 0.9, "cat": 0.8, "dan": 0.7, "spammer": 0.5, "adversary": 0.2}
@@ -66,10 +66,10 @@ def test_the_interval_holds_the_truth_in_most_of_many_simulations():
     assert held >= 100
 
 
-def votes_of_few() -> _Votes:
+def votes_of_few() -> _PreferenceMatrix:
     preferences = simulated(12, overlap=3, size=3)
     preferences[0] = Preference(item=0, annotator="ann", left=(0, 0), right=(0, 1), outcome=0)
-    return _Votes(preferences)
+    return _PreferenceMatrix(preferences)
 
 
 def test_the_gradient_is_that_of_the_loss():
@@ -108,7 +108,7 @@ def test_the_loss_is_the_integral_that_the_model_states():
         Preference(item=0, annotator=name, left="a", right="b", outcome=outcome)
         for name, outcome in (("ann", 1), ("ben", 1), ("cat", -1))
     ]
-    votes = _Votes(preferences)
+    votes = _PreferenceMatrix(preferences)
     abilities = np.array([0.9, 0.7, 0.6])
     at = np.append(np.log(abilities / (1 - abilities)), math.log(2.0))
     likelihood = math.log(by_hand([(0.9, 1), (0.7, 1), (0.6, -1)], 2.0))
@@ -146,7 +146,7 @@ def test_which_completion_is_called_left_plays_no_part():
 
 def test_a_tie_counts_as_half_a_win_each_way():
     ties = [Preference(item=i, annotator=n, left=i, right=-1, outcome=0) for i in range(3) for n in "ab"]
-    counts = _Votes(ties).counts.toarray()
+    counts = _PreferenceMatrix(ties).counts.toarray()
     assert counts.tolist() == [[0.5, 0.5, 0.5, 0.5]] * 3
 
 

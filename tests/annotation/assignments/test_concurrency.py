@@ -28,7 +28,7 @@ from annotation.services.assignments.leases import expire_leases, release_assign
 from annotation.services.assignments.next import assign_ahead, assign_next
 from annotation.services.judgments.submission import submit_and_get_next, submit_judgment
 from annotation.services.projects.projects import publish_guideline
-from annotation.services.texts.quarantine import decide_withholding
+from annotation.services.texts import decide_withholding
 from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused

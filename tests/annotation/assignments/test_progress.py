@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from annotation.models import AnnotatorTally, Comparison, Project, User
-from annotation.selectors.own_work import progress_and_pace
+from annotation.selectors.annotator_work import progress_and_pace
 from annotation.selectors.progress import EXACT_UP_TO, KEPT_SECONDS, progress_of
 from annotation.services.assignments.leases import release_assignment, skip_assignment
 from tests import factories

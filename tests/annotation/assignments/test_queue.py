@@ -12,7 +12,7 @@ from annotation.choices import AcquisitionArm, AcquisitionStrategy, AssignmentSt
 from annotation.models import Assignment, Candidate, Comparison, Project, User
 from annotation.services.assignments.leases import release_assignment, skip_assignment, stale_leases
 from annotation.services.assignments.next import QUEUE_ORDER, assign_next, first_open, open_to
-from annotation.services.texts.completions import overlap_of
+from annotation.services.texts import overlap_of
 from tests import factories
 from tests.annotation.labelling.work import answer, lease, work
 

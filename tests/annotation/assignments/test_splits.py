@@ -7,7 +7,7 @@ import pytest
 from annotation.choices import Split
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Project
-from annotation.services.texts.completions import find_or_add_prompt
+from annotation.services.texts import find_or_add_prompt
 
 pytestmark = pytest.mark.django_db
 

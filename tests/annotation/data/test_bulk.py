@@ -13,7 +13,7 @@ from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Project, Review, User, Withholding
 from annotation.services import bulk
 from annotation.services import bulk as effects
-from annotation.services.assignments.slots import take_slot
+from annotation.services.assignments.leases import take_slot
 from tests import factories
 from tests.refusals import refused
 

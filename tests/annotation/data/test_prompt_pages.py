@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.models import AuditEntry, Project, Prompt, User
-from annotation.selectors.near_duplicates import near_duplicates, shingles
+from annotation.selectors.tables.search import near_duplicates, shingles
 from tests import factories
 
 ClientOf = Callable[[User], Client]

@@ -16,7 +16,7 @@ from annotation.selectors.progress import progress_of
 from annotation.services import bulk
 from annotation.services.assignments.next import assign_next
 from annotation.services.projects.invitations import remove_member
-from annotation.services.texts.quarantine import decide_withholding
+from annotation.services.texts import decide_withholding
 from annotation.statistics.home import home_rows
 from tests import factories
 from tests.refusals import refused

@@ -9,8 +9,10 @@ from django.urls import reverse
 
 from annotation.choices import Verdict
 from annotation.models import Project, Prompt, User
-from annotation.selectors.tables import TABLES, View, search, table
+from annotation.selectors.tables import search, table
 from annotation.selectors.tables import table as tables
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View
 from tests import factories
 
 ClientOf = Callable[[User], Client]

@@ -6,7 +6,9 @@ from django.db import connection, models
 from django.http import QueryDict
 
 from annotation.models import Project, Prompt
-from annotation.selectors.tables import TABLES, View, search
+from annotation.selectors.tables import search
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View
 from tests import factories
 
 pytestmark = pytest.mark.skipif("connection.vendor != 'sqlite'", reason="PostgreSQL has indexes of its own")

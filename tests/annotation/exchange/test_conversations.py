@@ -23,7 +23,7 @@ from annotation.models import (
     Prompt,
     User,
 )
-from annotation.selectors.conversations import Continuation
+from annotation.selectors.conversations import ContinuedResponse
 from annotation.services.conversations import add_turn, begin_conversation, end_conversation, put_to_judgment
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
@@ -48,12 +48,15 @@ def talk(project: Project, annotator: User, task: ConversationTask | None = None
         answer=judgment_record(verdict=Verdict.RANKED, ranks=ranks),
         idempotency_key=uuid.uuid4(),
     )
-    edited = Continuation(completion=responses[1], edited="Cool.")
+    edited = ContinuedResponse(completion=responses[1], edited="Cool.")
     second = add_turn(conversation=conversation, text="And green tea?", before=first, continuation=edited)
     more = factories.make_completions(second.prompt, ["80 °C", "100 °C"])
     put_to_judgment(turn=second, completions=more, round_number=1, purpose=Purpose.WORK)
     add_turn(
-        conversation=conversation, text="Why?", before=second, continuation=Continuation(completion=more[0])
+        conversation=conversation,
+        text="Why?",
+        before=second,
+        continuation=ContinuedResponse(completion=more[0]),
     )
     end_conversation(conversation=conversation, actor=annotator, rating=4, attack_success=0, comment="Fine.")
     return Conversation.objects.get(pk=conversation.pk)

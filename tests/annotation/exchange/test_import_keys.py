@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from annotation.exchange.item_imports import ImportScene, ItemImport
-from annotation.exchange.occurrences import Occurrences
+from annotation.exchange.item_imports import ImportScene, ItemImport, Occurrences
 from annotation.models import Project
 from tests.annotation.exchange.formats import test_exports_of_tools as tools
 from tests.annotation.exchange.formats.reading import plan_rows, read_by

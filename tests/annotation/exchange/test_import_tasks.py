@@ -11,7 +11,7 @@ from annotation.errors import ImportErrors
 from annotation.exchange.prompts import import_prompts
 from annotation.models import Comparison, Completion, CompletionSource, Project, Prompt, User
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from annotation.text.identity import content_hash, text_hash
 from tests import factories
 

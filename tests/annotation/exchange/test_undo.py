@@ -8,10 +8,10 @@ import pytest
 
 from annotation.choices import ImportState, TaskName
 from annotation.errors import NotAllowed
-from annotation.exchange import undo as undoing
 from annotation.exchange import uploads
+from annotation.exchange import uploads as undoing
 from annotation.exchange.file_imports import import_file
-from annotation.exchange.undo import request_undo
+from annotation.exchange.uploads import request_undo
 from annotation.models import (
     Assignment,
     AuditEntry,

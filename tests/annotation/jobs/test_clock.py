@@ -8,7 +8,7 @@ from pytest_django import Settings
 
 from annotation.choices import ImportState
 from annotation.models import FileImport, Project
-from annotation.services.jobs.claims import ClaimLostError, claim, write
+from annotation.services.jobs import ClaimLostError, claim, write
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ import pytest
 from amqp.exceptions import AccessRefused
 from kombu.exceptions import OperationalError
 
-from annotation.services.jobs import messages
+from annotation.services import jobs
 
 
 class Broker:
@@ -26,13 +26,13 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     broker = Broker()
-    monkeypatch.setattr(messages, "current_app", broker)
-    monkeypatch.setattr(messages, "_quiet_until", 0.0)
+    monkeypatch.setattr(jobs, "current_app", broker)
+    monkeypatch.setattr(jobs, "_quiet_until", 0.0)
     return broker
 
 
 def at(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "time", SimpleNamespace(monotonic=lambda: seconds))
+    monkeypatch.setattr(jobs, "time", SimpleNamespace(monotonic=lambda: seconds))
 
 
 def test_after_a_broker_did_not_answer_nobody_waits_for_it_for_five_seconds(
@@ -40,17 +40,17 @@ def test_after_a_broker_did_not_answer_nobody_waits_for_it_for_five_seconds(
 ):
     for seconds, sent in ((100.0, 1), (101.0, 1), (104.9, 1), (105.1, 2), (109.9, 2)):
         at(seconds, monkeypatch)
-        messages.send("look", 1)
+        jobs.send("look", 1)
         assert broker.sent == sent
 
 
 def test_a_broker_that_is_back_hears_every_message(broker: Broker, monkeypatch: pytest.MonkeyPatch):
     at(100.0, monkeypatch)
-    messages.send("look", 1)
+    jobs.send("look", 1)
     broker.is_away = False
     for sent, seconds in enumerate((105.1, 105.2, 105.3), start=2):
         at(seconds, monkeypatch)
-        messages.send("look", 1)
+        jobs.send("look", 1)
         assert broker.sent == sent
 
 
@@ -60,6 +60,6 @@ def test_a_broker_that_refuses_the_password_fails_nobodys_request(
     # As RabbitMQ says it: kombu hands this on as it comes.
     broker.says = AccessRefused("Login was refused")
     at(100.0, monkeypatch)
-    messages.send("look", 1)
+    jobs.send("look", 1)
     assert "Login was refused" in caplog.text
     assert "a sweep sends it again" in caplog.text

@@ -7,7 +7,7 @@ import pytest
 from annotation.choices import Polarity, Verdict
 from annotation.models import Assignment, Criterion, Project, User
 from annotation.record.judgment import JudgmentRecord, SpanPart
-from annotation.services.judgments.confirmations import doubts_of
+from annotation.services.judgments.submission import doubts_of
 from tests import factories
 from tests.records import judgment_record
 

@@ -11,8 +11,17 @@ from django.urls import reverse
 
 from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
 from annotation.agreement.coefficients import kendall_tau_b
-from annotation.agreement.readings import position_outcomes, rank_units, rankings, retest_matches
-from annotation.agreement.records import Judged, Selection, decides_a_pair, outcome_between, unordered_among
+from annotation.agreement.records import (
+    Judged,
+    Selection,
+    decides_a_pair,
+    outcome_between,
+    position_outcomes,
+    rank_units,
+    rankings,
+    retest_matches,
+    unordered_among,
+)
 from annotation.choices import ReviewReason, Shown, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.forms.judgment import Entered
@@ -23,8 +32,8 @@ from annotation.selectors.known_answers import agrees_with_known
 from annotation.selectors.reviews import ReviewPage
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.judgments.confirmations import doubts_of
-from annotation.services.quality.reviews import decide_review, disagree, open_review
+from annotation.services.judgments.submission import doubts_of
+from annotation.services.quality import decide_review, disagree, open_review
 from annotation.statistics.help import agreement_with
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span

@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.errors import InvalidAnswer, LeaseLost, NotAllowed, StaleAnswer, Unavailable
-from annotation.forms import Entered
+from annotation.forms.judgment import Entered
 from annotation.models import Assignment, Comparison, Completion, Continuation, Correction, Judgment, User
 from annotation.record.judgment import CorrectionPart, Edit, Origin
 from annotation.services.assignments.display_order import candidate_token

@@ -7,8 +7,7 @@ from annotation.errors import NotAllowed
 from annotation.models import Comparison, Project, User, Withholding
 from annotation.selectors.queues import withheld_texts
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
-from annotation.services.texts.quarantine import decide_withholding
+from annotation.services.texts import create_comparison, decide_withholding
 from tests import factories
 from tests.annotation.labelling.work import lease
 from tests.refusals import refused

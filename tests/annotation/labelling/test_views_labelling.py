@@ -14,7 +14,7 @@ from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Comparison, Completion, Guideline, Judgment, Project, User
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories
 

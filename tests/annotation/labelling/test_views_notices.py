@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
 from annotation.models import Assignment, Judgment, Membership, Project, User
-from annotation.selectors.own_work import Pace
+from annotation.selectors.annotator_work import PersonPace
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
 from annotation.services.projects.projects import publish_guideline
@@ -204,7 +204,7 @@ def test_the_count_of_today_includes_the_one_in_hand_on_a_page_fetched_ahead(
     ("seconds", "words"), [(2, "2 s"), (59, "59 s"), (60, "1:00 min"), (125, "2:05 min")]
 )
 def test_a_median_below_a_minute_is_in_seconds(seconds: int, words: str):
-    assert Pace(today=1, median_seconds=seconds).clock == words
+    assert PersonPace(today=1, median_seconds=seconds).clock == words
 
 
 def test_a_day_that_is_full_says_so(project: Project, alice: User, browser: Client):

@@ -15,7 +15,13 @@ from pytest_django import Settings
 from annotation.choices import TokenScope
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import ApiToken, AuditEntry, User
-from annotation.services.people.tokens import NewToken, TooManyRequests, create_token, revoke_token, use_token
+from annotation.services.people.accounts import (
+    NewToken,
+    TooManyRequests,
+    create_token,
+    revoke_token,
+    use_token,
+)
 from tests.refusals import refused
 
 SignIn = Callable[[User], Client]

@@ -10,8 +10,7 @@ from django.db import transaction
 
 from annotation.choices import Purpose, TaskName, Verdict
 from annotation.models import Comparison, Judgment, Project, User
-from annotation.services.judgments.submission import submit_judgment
-from annotation.services.judgments.votes import record_vote
+from annotation.services.judgments.submission import record_vote, submit_judgment
 from annotation.tasks import record_agreement
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once

@@ -11,7 +11,7 @@ from annotation.models import Comparison, Membership, Project, Review, User
 from annotation.selectors.eligibility import qualification_of
 from annotation.selectors.judged import gold_answered_in
 from annotation.selectors.queues import known_items
-from annotation.services.quality.gold import mark_as_gold
+from annotation.services.quality import mark_as_gold
 from tests import factories
 from tests.annotation.labelling.work import answer, lease
 from tests.records import judgment_record

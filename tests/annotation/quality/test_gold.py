@@ -15,7 +15,7 @@ from annotation.selectors import access
 from annotation.selectors.known_answers import feedback_for, gold_outcome
 from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality.gold import create_gold_item, mark_as_gold
+from annotation.services.quality import create_gold_item, mark_as_gold
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, reversed_order, work
 from tests.records import judgment_record

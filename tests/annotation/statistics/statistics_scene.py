@@ -27,7 +27,7 @@ from annotation.models import (
     User,
 )
 from annotation.services.judgments.checks import dense_ranks
-from annotation.services.quality.agreement import record_agreement
+from annotation.services.quality import record_agreement
 from tests import factories
 
 SLOTS = 9

@@ -11,8 +11,7 @@ from django.utils import timezone
 
 from annotation.choices import AssignmentState, Purpose, Role
 from annotation.models import Assignment, Comparison, ItemFlag, Membership, Project, User
-from annotation.statistics.annotators import step_of
-from annotation.statistics.page import written
+from annotation.statistics.page import step_of, written
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project, ids_of, item, say
 from tests.api.scene import Asker
@@ -296,7 +295,7 @@ def test_the_heat_map_is_bounded_and_says_what_it_leaves_out(
     client_of: ClientOf,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("annotation.statistics.annotators.MOST_IN_MAP", 2)
+    monkeypatch.setattr("annotation.statistics.page.MOST_IN_MAP", 2)
     comparison = item(project)
     for annotator in (alice, bob, carol):
         say(comparison, annotator, [1, 2])

@@ -5,14 +5,13 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from annotation.agreement import readings
-from annotation.agreement.readings import circles_among
-from annotation.agreement.records import Judged, Selection
+from annotation.agreement import records
+from annotation.agreement.records import Judged, Selection, circles_among
 from annotation.choices import Shown
 from annotation.models import Assignment, Project, User
 from annotation.selectors.comparisons import items_behind
 from annotation.selectors.judged import judged_in, who_judged
-from annotation.services.quality.agreement import record_agreement
+from annotation.services.quality import record_agreement
 from tests import factories
 from tests.annotation.statistics.statistics_scene import busy_project, item, say
 
@@ -48,7 +47,7 @@ def best(row: Judged) -> set[int]:
 
 def circles(rows: Sequence[Judged]) -> set[int]:
     comparisons = set()
-    for preferences in readings.preferences_by_prompt(rows):
+    for preferences in records.preferences_by_prompt(rows):
         for three in circles_among(preferences.wins, preferences.asked_together).cyclic:
             judgments = {
                 preferences.asked_together[pair]
@@ -60,7 +59,7 @@ def circles(rows: Sequence[Judged]) -> set[int]:
 
 
 def retests(rows: Sequence[Judged], *, same: bool) -> set[int]:
-    matches = readings.retest_matches(rows)
+    matches = records.retest_matches(rows)
     return {again.comparison for again, alike, pairs in matches if pairs and (alike == pairs) == same}
 
 
@@ -96,8 +95,8 @@ def test_a_figures_comparisons_are_those_that_every_judgment_read_plainly_gives(
             assert items_behind(project, selection, shown) == sorted(plain(selected), reverse=True), shown
         for differ, shown in ((True, Shown.DISAGREE), (False, Shown.AGREE)):
             expected = set()
-            for pk, judgments in readings.together(everyone, selection).items():
-                shared = [set(unit.values()) for unit in readings.pair_units(judgments) if len(unit) > 1]
+            for pk, judgments in records.together(everyone, selection).items():
+                shared = [set(unit.values()) for unit in records.pair_units(judgments) if len(unit) > 1]
                 if shared and any(len(values) > 1 for values in shared) == differ:
                     expected.add(pk)
             assert items_behind(project, selection, shown) == sorted(expected, reverse=True), shown

@@ -10,7 +10,7 @@ from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Shown, Verdict
 from annotation.models import Judgment, Project, User
 from annotation.selectors.comparisons import items_behind
-from annotation.services.quality.agreement import record_agreement
+from annotation.services.quality import record_agreement
 from annotation.statistics.compute import compute_report
 from annotation.statistics.page import progress_by_round
 from annotation.statistics.report import Report

@@ -200,7 +200,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
         computations.append(partial(compute_report, *json.loads(json.dumps(arguments))))
         return True
 
-    monkeypatch.setattr("annotation.services.quality.agreement.send", send)
+    monkeypatch.setattr("annotation.services.quality.send", send)
     return computations
 
 
@@ -252,7 +252,7 @@ def test_figures_that_no_worker_was_asked_for_are_asked_for_again(
         say(item(project), alice, [1, 2])
     tasks: list[str] = []
     # The broker takes no message.
-    monkeypatch.setattr("annotation.services.quality.agreement.send", lambda task, *_: tasks.append(task))
+    monkeypatch.setattr("annotation.services.quality.send", lambda task, *_: tasks.append(task))
     for _ in range(2):
         assert (
             "Computing" in client_of(carol).get(reverse("statistics", args=[project.slug])).content.decode()

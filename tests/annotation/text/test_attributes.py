@@ -3,8 +3,8 @@
 from django.utils.safestring import mark_safe
 
 from annotation.statistics.plots import Bar
-from annotation.text.attributes import attributes
-from annotation.views.labelling.screen import Choice
+from annotation.text.rendering import attributes
+from annotation.views.labelling.screen import VerdictChoice
 
 
 def test_attributes_are_escaped_and_what_is_not_so_is_left_out():
@@ -15,7 +15,7 @@ def test_attributes_are_escaped_and_what_is_not_so_is_left_out():
 
 
 def test_a_choice_is_a_radio_button_with_its_keys_and_its_label():
-    choice = Choice("win:token:4", "A is <much> better", "1", "A", 4)
+    choice = VerdictChoice("win:token:4", "A is <much> better", "1", "A", 4)
     assert choice.option(side="left", is_chosen=True) == (
         '<label class="option option--step option--left" title="A is &lt;much&gt; better (1)" '
         'data-strength="4">'
@@ -24,7 +24,7 @@ def test_a_choice_is_a_radio_button_with_its_keys_and_its_label():
         '<span class="option__face"><span class="visually-hidden">A is &lt;much&gt; better</span>'
         '<span aria-hidden="true">1</span></span></label>'
     )
-    plain = Choice("equal", "Equal", "=", letter_key="e").option(is_chosen=False)
+    plain = VerdictChoice("equal", "Equal", "=", letter_key="e").option(is_chosen=False)
     assert 'class="option option--plain" title="Equal (=, e)"' in plain
     assert 'data-key="=" data-letter="e" data-label="Equal">' in plain
     assert 'Equal <kbd class="only-with-script">=</kbd>' in plain

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.record.judgment import Edit
-from annotation.text.edits import Piece, applied, edits, pieces, sides, with_own_line_breaks
+from annotation.text.edits import DiffPiece, applied, edits, pieces, sides, with_own_line_breaks
 
 _WORDS = [
     "tea",
@@ -84,10 +84,10 @@ def test_offsets_count_code_points():
 
 def test_a_reader_sees_what_went_before_what_came():
     assert pieces("Steep ten minutes.", "Steep two minutes.") == (
-        Piece("same", "Steep "),
-        Piece("deleted", "ten"),
-        Piece("inserted", "two"),
-        Piece("same", " minutes."),
+        DiffPiece("same", "Steep "),
+        DiffPiece("deleted", "ten"),
+        DiffPiece("inserted", "two"),
+        DiffPiece("same", " minutes."),
     )
 
 
@@ -129,10 +129,10 @@ def test_three_words_of_a_long_text_are_three_edits():
 def test_side_by_side_what_both_texts_have_is_the_same_and_the_rest_is_marked():
     left, right = sides("Steep it two minutes.", "Steep it ten minutes!")
     assert left == [
-        Piece("same", "Steep it "),
-        Piece("deleted", "two"),
-        Piece("same", " minutes"),
-        Piece("deleted", "."),
+        DiffPiece("same", "Steep it "),
+        DiffPiece("deleted", "two"),
+        DiffPiece("same", " minutes"),
+        DiffPiece("deleted", "."),
     ]
     assert [piece.text for piece in right if piece.kind == "inserted"] == ["ten", "!"]
 

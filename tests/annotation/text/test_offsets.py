@@ -15,7 +15,7 @@ from annotation.models import Judgment, Project, SpanFlag, User
 from annotation.offsets import codepoint_to_utf16, utf16_to_codepoint
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import NewCompletion, record_completions
+from annotation.services.texts import NewCompletion, record_completions
 from annotation.text.identity import text_hash
 from annotation.text.rendering import render_answer, render_plain
 from tests import factories

@@ -2,7 +2,7 @@
 
 import pytest
 
-from annotation.text.references import refers_to_context
+from annotation.text.rendering import refers_to_context
 
 
 @pytest.mark.parametrize(

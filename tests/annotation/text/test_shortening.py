@@ -2,7 +2,7 @@
 
 import pytest
 
-from annotation.text.orders import shortened
+from annotation.text.identity import shortened
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from annotation.models import (
 )
 from annotation.record.judgment import JudgmentRecord, StepLabelPart
 from annotation.services.assignments.next import assign_next
-from annotation.services.texts.completions import create_comparison
-from annotation.text.traces import Step, written
+from annotation.services.texts import create_comparison
+from annotation.text.traces import UnwrittenStep, written
 from tests import factories
 from tests.annotation.judgments.answers import submit
 from tests.records import judgment_record
@@ -102,7 +102,7 @@ def test_a_trace_is_one_text_in_which_every_step_has_its_place():
 
 
 def test_a_step_without_content_is_its_heading_alone():
-    text, (step,) = written([Step(kind=StepKind.TOOL_RESULT, role="tool", tool="rm", is_error=True)])
+    text, (step,) = written([UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool="rm", is_error=True)])
     assert (text, step.start, step.body, step.end) == ("[tool error rm]", 0, 15, 15)
 
 

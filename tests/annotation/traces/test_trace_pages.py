@@ -12,9 +12,9 @@ from annotation.choices import ReviewReason, StepKind
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, User
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality.reviews import open_review
-from annotation.services.texts.completions import create_comparison
-from annotation.text.traces import Step
+from annotation.services.quality import open_review
+from annotation.services.texts import create_comparison
+from annotation.text.traces import UnwrittenStep
 from tests import factories
 from tests.annotation.traces.test_step_labels import label_steps
 
@@ -215,10 +215,10 @@ def test_hostile_text_in_every_place_of_a_trace_is_only_text(
     evil = '"><img src=x onerror=pwned()>'
     prompt = factories.make_prompt(project)
     steps = [
-        Step(kind=StepKind.MESSAGE, content=evil),
-        Step(kind=StepKind.REASONING, content=evil),
-        Step(kind=StepKind.TOOL_CALL, tool=evil, call=evil, arguments={evil: evil}),
-        Step(kind=StepKind.TOOL_RESULT, role="tool", tool=evil, content=evil, is_error=True),
+        UnwrittenStep(kind=StepKind.MESSAGE, content=evil),
+        UnwrittenStep(kind=StepKind.REASONING, content=evil),
+        UnwrittenStep(kind=StepKind.TOOL_CALL, tool=evil, call=evil, arguments={evil: evil}),
+        UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=evil, content=evil, is_error=True),
     ]
     trace = factories.make_trace(prompt, steps)
     comparison = create_comparison(prompt=prompt, completions=[trace], round_number=1)

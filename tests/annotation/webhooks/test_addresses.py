@@ -107,6 +107,6 @@ def test_the_rest_of_the_internet_is_public(address: str):
 
 
 def test_webhooks_and_model_servers_have_the_same_guard():
-    assert issubclass(server_addresses.GuardedTransport, addresses.GuardedTransport)
-    assert issubclass(server_addresses.GuardedTransport, addresses.GuardedTransport)
-    assert issubclass(server_addresses.AsyncGuardedTransport, addresses.AsyncGuardedTransport)
+    assert issubclass(server_addresses.ModelServerTransport, addresses.GuardedTransport)
+    assert issubclass(server_addresses.ModelServerTransport, addresses.GuardedTransport)
+    assert issubclass(server_addresses.AsyncModelServerTransport, addresses.AsyncGuardedTransport)

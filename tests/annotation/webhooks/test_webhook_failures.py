@@ -57,7 +57,7 @@ def test_a_message_is_tried_again_under_the_same_id_until_it_arrives(
 def test_pauses_grow_as_the_specification_proposes_and_the_last_try_gives_up(
     project: Project, alice: User, hook: webhooks.NewSecret, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(webhooks, "post", lambda *_, **__: webhooks.Outcome(error="down"))
+    monkeypatch.setattr(webhooks, "post", lambda *_, **__: webhooks.AttemptOutcome(error="down"))
     judge(project, alice)
     pauses = []
     while (delivery := WebhookDelivery.objects.get()).state == DeliveryState.WAITING:
@@ -134,7 +134,7 @@ def test_who_lost_the_claim_writes_nothing(project: Project, alice: User, hook: 
     late = webhooks._claim_due()
     let_pass(seconds=61)
     assert webhooks._claim_due() is not None
-    webhooks._note(late, webhooks.Outcome(status=204), timezone.now())
+    webhooks._note(late, webhooks.AttemptOutcome(status=204), timezone.now())
     assert state_of() == (DeliveryState.WAITING, 8)
     assert not WebhookAttempt.objects.exists()
 

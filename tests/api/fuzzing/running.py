@@ -20,7 +20,7 @@ from schemathesis.engine import events, from_schema
 from annotation.models import User
 from tests.api.fuzzing.exceptions import REFUSALS
 from tests.api.scene import Asker, Scene
-from webapp.api.views import document
+from webapp.api.urls import document
 
 CHECKS = {
     *("not_a_server_error", "status_code_conformance", "content_type_conformance"),

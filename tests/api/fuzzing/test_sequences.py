@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, settings
 from annotation.api import authentication
 from annotation.choices import TokenScope
 from annotation.models import ApiToken, User
-from annotation.services.people.tokens import use_token
+from annotation.services.people.accounts import use_token
 from tests.api.fuzzing.running import configuration, labels
 from tests.api.scene import Scene
-from webapp.api.views import document
+from webapp.api.urls import document
 
 PROJECTS = "/api/v1/projects/"
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from training.rlhf.model.attention import Layout, Segment, compiled_flex_attention, flex_attend
-from training.rlhf.model.segmented_attention import Scores
+from training.rlhf.model.segmented_attention import AttentionScores
 
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 3e-2}
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
     heads: int = 8
     key_heads: int = 2
     width: int = 64
-    scores: Scores = Scores()
+    scores: AttentionScores = AttentionScores()
 
     def layout(self, device: torch.device) -> Layout:
         """Return its segments: each prompt, and the answers that continue it."""
@@ -60,9 +60,9 @@ KINDS = (
     Kind("rankings packed", 200, [70, 90, 13], groups=6),
     Kind("heads of 128, one key each", 300, [150, 150], heads=4, key_heads=4, width=128),
     Kind("narrow heads", 300, [150, 150], width=16),
-    Kind("window", 300, [150, 150], scores=Scores(window=64)),
-    Kind("cap", 300, [150, 150], scores=Scores(cap=20.0)),
-    Kind("window and cap, short", 50, [20], scores=Scores(window=16, cap=20.0)),
+    Kind("window", 300, [150, 150], scores=AttentionScores(window=64)),
+    Kind("cap", 300, [150, 150], scores=AttentionScores(cap=20.0)),
+    Kind("window and cap, short", 50, [20], scores=AttentionScores(window=16, cap=20.0)),
 )
 
 
@@ -108,7 +108,7 @@ def difference(kind: Kind, dtype: torch.dtype, device: torch.device) -> float:
     torch.compiler.reset()
     attend = compiled_flex_attention() if on_gpu else _not_compiled()
 
-    def by_flex(row: Layout, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def by_flex(row: Layout, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores) -> Tensor:
         return flex_attend(attend, row, query, key, value, scores)
 
     moved = [tensor.to(device) for tensor in inputs]
@@ -123,7 +123,7 @@ def _results(
     layout: Layout,
     inputs: Sequence[Tensor],
     weights: Tensor,
-    scores: Scores,
+    scores: AttentionScores,
     attend: Callable[..., Tensor],
     has_gradients: bool,
 ) -> Iterator[Tensor]:
@@ -135,7 +135,7 @@ def _results(
         yield from torch.autograd.grad((output * weights.to(output)).sum(), leaves)
 
 
-def _segmented(layout: Layout, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+def _segmented(layout: Layout, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores) -> Tensor:
     return layout.attend(torch.nn.Identity(), query, key, value, scores)
 
 

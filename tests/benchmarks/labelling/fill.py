@@ -10,7 +10,7 @@ from django.db import transaction
 from annotation.choices import Role, SourceKind, Split
 from annotation.models import Candidate, Comparison, Completion, CompletionSource, Prompt, User
 from annotation.services.projects.projects import add_member, create_project
-from annotation.services.texts.comparisons import completion_set
+from annotation.services.texts import completion_set
 from annotation.text.identity import content_hash, text_hash
 from tests.benchmarks.labelling.tasks import make_tasks
 

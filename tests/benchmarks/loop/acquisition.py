@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from annotation.acquisition import arrays, bayesian
-from annotation.acquisition.posterior import Choices, Posterior, choices_of, fit, standardised
+from annotation.acquisition.posterior import ChoiceTable, Posterior, choices_of, fit, standardised
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
 from tests.benchmarks.reward_stacks import Pairs
@@ -212,7 +212,7 @@ def course_of(
         open_ = [index for place, index in enumerate(open_) if place not in gone]
 
 
-def _choices(pairs: Labelled, judged: Sequence[int]) -> Choices:
+def _choices(pairs: Labelled, judged: Sequence[int]) -> ChoiceTable:
     return choices_of(
         [((2 * index, 2 * index + 1), (1, 2) if pairs.first_wins[index] else (2, 1)) for index in judged]
     )

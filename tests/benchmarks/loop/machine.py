@@ -70,7 +70,7 @@ class Machine:
             return self._clients[name]
         from annotation.choices import TokenScope
         from annotation.models import User
-        from annotation.services.people.tokens import create_token
+        from annotation.services.people.accounts import create_token
 
         user, _ = User.objects.get_or_create(
             username=name, defaults={"is_superuser": superuser, "is_staff": superuser}

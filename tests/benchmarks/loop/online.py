@@ -135,7 +135,7 @@ def _fill(pairs: int, judgments: int):
         User,
     )
     from annotation.services.projects.projects import add_member, create_project
-    from annotation.services.texts.comparisons import completion_set
+    from annotation.services.texts import completion_set
     from annotation.text.identity import content_hash, text_hash
 
     random = Random(0)

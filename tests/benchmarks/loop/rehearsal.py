@@ -25,7 +25,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.preferences import SCENES
 from tests.benchmarks.loop.truth import accuracy, decision_agrees, win_rate

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from training.contract import ContractError
-from training.rlhf.runtime.config import resolve_device
+from training.rlhf.runtime.run_folder import resolve_device
 
 
 def test_more_processes_than_gpus_are_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch):

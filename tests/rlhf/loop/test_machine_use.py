@@ -9,7 +9,7 @@ import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
 from training.contract import EXIT_FINISHED, read_machine_use
-from training.rlhf.runtime.run_folder import Machine, RunFolder
+from training.rlhf.runtime.run_folder import MachineWriter, RunFolder
 
 
 def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(base: Path, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_line_is_written_every_few_seconds_with_the_tokens_since_the_last(
 ) -> None:
     now = 100.0
     monkeypatch.setattr("training.rlhf.runtime.run_folder.time.monotonic", lambda: now)
-    machine = Machine(RunFolder(tmp_path), torch.device("cpu"))
+    machine = MachineWriter(RunFolder(tmp_path), torch.device("cpu"))
     for step, at in enumerate([100.0, 101.0, 102.0, 105.0, 106.0], start=1):
         now = at
         machine.note(step=step, tokens=300.0, seconds=1.0 if step < 4 else 2.0)
@@ -45,5 +45,7 @@ def test_a_line_is_written_every_few_seconds_with_the_tokens_since_the_last(
 
 
 def test_only_the_first_process_of_a_run_tells(tmp_path: Path) -> None:
-    Machine(RunFolder(tmp_path, writes=False), torch.device("cpu")).note(step=1, tokens=1.0, seconds=1.0)
+    MachineWriter(RunFolder(tmp_path, writes=False), torch.device("cpu")).note(
+        step=1, tokens=1.0, seconds=1.0
+    )
     assert read_machine_use(tmp_path) == []

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.rlhf.measures.calibration import (
     cluster_bootstrap,
     expected_calibration_error,

@@ -15,7 +15,7 @@ from training.rlhf.methods.kto import said_good, weights_of_kinds
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.tokens.encoding import Answered
-from training.rlhf.tokens.example import Example, Labels, Rating
+from training.rlhf.tokens.example import Example, Labels, RatingLabel
 from training.rlhf.tokens.packing import pack
 
 LORA = LoraSettings(rank=4)
@@ -50,7 +50,7 @@ def example(
     ratings: Sequence[tuple[int, Any, int]] = (), *, verdict: str = "", ranks: Any = (0, 0, 0)
 ) -> Example:
     answers = tuple(Answered((1, number), 1) for number in range(2, 2 + len(ranks)))
-    rating_labels = tuple(Rating(place, "helpful", scale, value) for place, scale, value in ratings)
+    rating_labels = tuple(RatingLabel(place, "helpful", scale, value) for place, scale, value in ratings)
     return Example("j", answers, ranks, labels=Labels(ratings=rating_labels, verdict=verdict))
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from training.rlhf.model import attention
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.segmented_attention import Scores, attend
+from training.rlhf.model.segmented_attention import AttentionScores, attend
 
 CPU = torch.device("cpu")
 LONG = 8192
@@ -69,7 +69,7 @@ def test_segments_in_pieces_attend_as_all_pairs_do(
         torch.randn(1, HEADS, layout.tokens, WIDTH, generator=generator, requires_grad=True) for _ in range(3)
     ]
     query, key, value = drawn
-    scores = Scores(None, window, cap)
+    scores = AttentionScores(None, window, cap)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "_MOST_PAIRS", 600)
         patch.setattr(attention, "_PIECE", 16)
@@ -102,7 +102,7 @@ def long_row(tokens: int) -> Layout:
     return Layout([Segment(0, half), Segment(half, tokens - half - 40, 0), Segment(tokens - 40, 40, 0)], CPU)
 
 
-def largest_of(tokens: int, scores: Scores) -> int:
+def largest_of(tokens: int, scores: AttentionScores) -> int:
     drawn = [torch.zeros(1, HEADS, tokens, WIDTH, requires_grad=True) for _ in range(3)]
     query, key, value = drawn
     with Largest() as largest:
@@ -113,9 +113,11 @@ def largest_of(tokens: int, scores: Scores) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "scores", [Scores(), Scores(window=3000), Scores(cap=2.0)], ids=["plain", "window", "cap"]
+    "scores",
+    [AttentionScores(), AttentionScores(window=3000), AttentionScores(cap=2.0)],
+    ids=["plain", "window", "cap"],
 )
-def test_no_tensor_of_a_long_row_has_a_number_for_each_pair(scores: Scores) -> None:
+def test_no_tensor_of_a_long_row_has_a_number_for_each_pair(scores: AttentionScores) -> None:
     once, twice = (largest_of(tokens, scores) for tokens in (LONG // 2, LONG))
     # 256 queries at a time, of all heads.
     assert twice <= 256 * HEADS * LONG < LONG**2 // 8

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from training.contract import LoraSettings
 from training.rlhf.model.adapters import lora_config
-from training.rlhf.model.linear_layers import LoraLinear, Share, mixing
+from training.rlhf.model.linear_layers import AdapterSlice, LoraLinear, mixing
 
 
 class Layer(nn.Module):
@@ -123,7 +123,11 @@ def test_a_packed_row_of_several_adapters_is_on_each_stretch_what_its_adapter_ma
     x = torch.randn(1, 9, 24)
     with torch.inference_mode():
         # "elsewhere" is an adapter that does not reach this layer; tokens 7 and 8 are nobody's.
-        shares = [Share("b", slice(0, 3)), Share("elsewhere", slice(3, 4)), Share("a", slice(4, 7))]
+        shares = [
+            AdapterSlice("b", slice(0, 3)),
+            AdapterSlice("elsewhere", slice(3, 4)),
+            AdapterSlice("a", slice(4, 7)),
+        ]
         with mixing(shares):
             mixed = layer(x)
         base = layer.q_proj.base_layer(x)

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from training.rlhf.model.attention import Layout, Segment, compiled_flex_attention, flex_attend
-from training.rlhf.model.segmented_attention import Scores, SegmentedAttention, causal_mask
+from training.rlhf.model.segmented_attention import AttentionScores, SegmentedAttention, causal_mask
 
 CPU = torch.device("cpu")
-PLAIN = Scores()
+PLAIN = AttentionScores()
 
 
 @st.composite
@@ -45,7 +45,7 @@ def visible(layout: Layout, window: int | None = None) -> Tensor:
     return seen
 
 
-def written_out(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scores: Scores) -> Tensor:
+def written_out(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scores: AttentionScores) -> Tensor:
     """Attention step by step: (1, heads, T, width) to (1, T, heads, width)."""
     key, value = (tensor.repeat_interleave(query.shape[1] // tensor.shape[1], 1) for tensor in (key, value))
     table = query @ key.transpose(-1, -2) * scores.scaling(query.shape[-1])
@@ -55,7 +55,7 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, scores:
 
 
 def both(
-    layout: Layout, heads: int, groups: int, seed: int, scores: Scores = PLAIN
+    layout: Layout, heads: int, groups: int, seed: int, scores: AttentionScores = PLAIN
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and the three gradients, ours and by one masked attention, in float64."""
     random = torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ def both(
 
 
 SCORES = st.builds(
-    Scores,
+    AttentionScores,
     scale=st.sampled_from([None, 0.7]),
     window=st.one_of(st.none(), st.integers(1, 12)),
     cap=st.sampled_from([None, 0.5, 3.0]),
@@ -90,7 +90,7 @@ SCORES = st.builds(
 )
 @settings(max_examples=120, deadline=None)
 def test_outputs_and_gradients_are_those_of_one_masked_attention(
-    layout: Layout, shape: tuple[int, int], seed: int, scores: Scores
+    layout: Layout, shape: tuple[int, int], seed: int, scores: AttentionScores
 ) -> None:
     for ours, plain in zip(*both(layout, *shape, seed, scores), strict=True):
         # A cap is computed in float32, as the families' own code does.
@@ -100,7 +100,7 @@ def test_outputs_and_gradients_are_those_of_one_masked_attention(
 @given(layout=layouts(), seed=st.integers(0, 2**31), scores=SCORES)
 @settings(max_examples=10, deadline=None)
 def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
-    layout: Layout, seed: int, scores: Scores
+    layout: Layout, seed: int, scores: AttentionScores
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(1, heads, layout.tokens, 16, generator=random) for heads in (4, 2, 2))
@@ -120,12 +120,15 @@ def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
 @pytest.mark.parametrize(
     "scores",
     [
-        Scores(window=40, cap=2.0),
+        AttentionScores(window=40, cap=2.0),
         # A minute each of the compiler's time.
-        *(pytest.param(way, marks=pytest.mark.long) for way in (PLAIN, Scores(window=40), Scores(cap=2.0))),
+        *(
+            pytest.param(way, marks=pytest.mark.long)
+            for way in (PLAIN, AttentionScores(window=40), AttentionScores(cap=2.0))
+        ),
     ],
 )
-def test_flex_attention_compiles_with_every_way_to_score(scores: Scores) -> None:
+def test_flex_attention_compiles_with_every_way_to_score(scores: AttentionScores) -> None:
     layout = Layout([Segment(0, 300), Segment(300, 150, 0), Segment(450, 150, 0)], CPU)
     torch.compiler.reset()
     random = torch.Generator().manual_seed(0)
@@ -161,14 +164,14 @@ def test_long_segments_under_a_window_are_cut_into_pieces_that_see_what_is_near(
     for start, end, seen in alone:
         assert end - start <= longest
         assert sum(span.stop - span.start for span in seen) <= end - start + window - 1
-    scores = Scores(window=window, cap=cap)
+    scores = AttentionScores(window=window, cap=cap)
     for ours, plain in zip(*both(layout, 2, 1, 3, scores), strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=1e-11 if cap is None else 3e-6)
 
 
 def test_a_cap_on_a_row_longer_than_a_block_of_queries_is_that_of_the_whole() -> None:
     layout = Layout([Segment(0, 600), Segment(600, 5, 0)], CPU)
-    for ours, plain in zip(*both(layout, 2, 2, 3, Scores(cap=1.5)), strict=True):
+    for ours, plain in zip(*both(layout, 2, 2, 3, AttentionScores(cap=1.5)), strict=True):
         torch.testing.assert_close(ours, plain, rtol=0, atol=3e-6)
 
 
@@ -210,7 +213,7 @@ def test_a_segment_longer_than_a_block_of_queries_has_the_same_gradients() -> No
 def test_the_scale_is_that_of_the_call(scaling: float | None) -> None:
     random = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 1, 5, 4, generator=random, requires_grad=True) for _ in range(3))
-    ours = SegmentedAttention.apply(query, key, value, [(0, 5, [slice(0, 5)])], [], Scores(scaling))
+    ours = SegmentedAttention.apply(query, key, value, [(0, 5, [slice(0, 5)])], [], AttentionScores(scaling))
     plain = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling).transpose(1, 2)
     torch.testing.assert_close(ours, plain)
     torch.testing.assert_close(
@@ -225,7 +228,7 @@ def test_in_bfloat16_gradients_are_those_of_float32_but_for_rounding() -> None:
     gradients = []
     for dtype in (torch.bfloat16, torch.float32):
         rounded = [tensor.to(torch.bfloat16).to(dtype).requires_grad_() for tensor in wide]
-        mixed = SegmentedAttention.apply(*rounded, segments, [], Scores())
+        mixed = SegmentedAttention.apply(*rounded, segments, [], AttentionScores())
         gradients.append(torch.autograd.grad(mixed.float().square().sum(), rounded))
     for narrow, exact in zip(*gradients, strict=True):
         assert narrow.dtype == torch.bfloat16

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.contract.methods.policy import KlSettings, UpdateSettings
 from training.rlhf import losses as policy_losses
 from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, UpdateResult, update_policy

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tests.rlhf.policy_gradient.tabular import Descent, Tabular, update
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import evaluated_once
 

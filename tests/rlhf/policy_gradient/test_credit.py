@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 
 NAN = math.nan

@@ -19,7 +19,7 @@ from tests.rlhf.policy_gradient.tabular import (
     scene,
     update,
 )
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, update_policy
 

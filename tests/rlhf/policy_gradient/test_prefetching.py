@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, train
 from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_metrics, read_samples
-from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.contract.methods.policy import KlSettings, UpdateSettings
 from training.model_server import ModelServer, ServerError
 from training.rlhf.policy_gradient import loop as policy_gradient_run
 from training.rlhf.policy_gradient.credit import Credit, Episodes

@@ -26,7 +26,7 @@ from training.rlhf.policy_gradient.sampling import (
     token_places,
     token_rewards,
 )
-from training.rlhf.rewards.protocol import Score, SegmentScore
+from training.rlhf.rewards.protocol import Score, ScoredSegment
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb
 from training.rlhf.sampling import FinishReason, SamplingParameters
@@ -155,7 +155,7 @@ def test_segment_rewards_are_paid_where_their_segments_end_among_the_drawn_ids(b
         finish_reason="stop",
         seed=0,
     )
-    score = Score(10.0, (SegmentScore(3, 1.0), SegmentScore(6, 2.0)))
+    score = Score(10.0, (ScoredSegment(3, 1.0), ScoredSegment(6, 2.0)))
     # "ab." ends with its third token, " cd" with its sixth, and the whole with the end token.
     assert token_rewards(sample, score, backbone.tokenizer).tolist() == [0, 0, 1, 0, 0, 2, 10]
 

@@ -22,7 +22,7 @@ from tests.rlhf.policy_gradient.tabular import (
     update,
 )
 from training.contract import ContractError, settings_from_json
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.advantages import best_and_worst
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, evaluated_once

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.rlhf.rewards.combination import Combination, Part, RunningStatistics
-from training.rlhf.rewards.protocol import Score, SegmentScore
+from training.rlhf.rewards.combination import Combination, RunningStatistics, WeightedReward
+from training.rlhf.rewards.protocol import Score, ScoredSegment
 
 NAN = math.nan
 
@@ -37,8 +37,8 @@ def ask(combination: Combination, count: int) -> list[Score]:
 def test_a_weighted_sum_by_hand():
     combination = Combination(
         [
-            Part(name="right", reward=giving([1, 0]), weight=2),
-            Part(name="long", reward=giving([3, 4]), weight=-0.5),
+            WeightedReward(name="right", reward=giving([1, 0]), weight=2),
+            WeightedReward(name="long", reward=giving([3, 4]), weight=-0.5),
         ]
     )
     # 2·1 − 0.5·3 = 0.5, 2·0 − 0.5·4 = −2
@@ -48,8 +48,8 @@ def test_a_weighted_sum_by_hand():
 def test_what_a_part_cannot_score_is_left_out_and_counted():
     combination = Combination(
         [
-            Part(name="code", reward=giving([1, NAN, NAN])),
-            Part(name="mathematics", reward=giving([NAN, 0.5, NAN])),
+            WeightedReward(name="code", reward=giving([1, NAN, NAN])),
+            WeightedReward(name="mathematics", reward=giving([NAN, 0.5, NAN])),
         ]
     )
     scores = ask(combination, 3)
@@ -62,8 +62,8 @@ def test_what_a_part_cannot_score_is_left_out_and_counted():
 def test_without_a_required_part_nothing_is_scored():
     combination = Combination(
         [
-            Part(name="safe", reward=giving([NAN, 1]), required=True),
-            Part(name="good", reward=giving([3, NAN])),
+            WeightedReward(name="safe", reward=giving([NAN, 1]), required=True),
+            WeightedReward(name="good", reward=giving([3, NAN])),
         ]
     )
     scores = ask(combination, 2)
@@ -79,7 +79,7 @@ def test_a_part_that_raises_leaves_its_sample_to_the_others_and_is_counted():
         return [Score(1.0) for _ in completions]
 
     combination = Combination(
-        [Part(name="one", reward=failing), Part(name="two", reward=giving([10, 20, 30]))]
+        [WeightedReward(name="one", reward=failing), WeightedReward(name="two", reward=giving([10, 20, 30]))]
     )
     scores = combination([()] * 3, ["good", "bad", "good"], [None] * 3)
     assert [score.value for score in scores] == [11, 20, 31]
@@ -88,7 +88,9 @@ def test_a_part_that_raises_leaves_its_sample_to_the_others_and_is_counted():
 
 
 def test_normalising_uses_all_scores_so_far():
-    combination = Combination([Part(name="one", reward=giving([1, 3], [5, NAN, 7]), normalise=True)])
+    combination = Combination(
+        [WeightedReward(name="one", reward=giving([1, 3], [5, NAN, 7]), normalise=True)]
+    )
     # 1, 3: mean 2, deviation √2
     assert [score.value for score in ask(combination, 2)] == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)])
     # 1, 3, 5, 7: mean 4, deviation √(20/3)
@@ -97,12 +99,16 @@ def test_normalising_uses_all_scores_so_far():
 
 
 def test_scores_that_never_vary_normalise_to_0():
-    combination = Combination([Part(name="one", reward=giving([0.1] * 3, [0.1] * 7), normalise=True)])
+    combination = Combination(
+        [WeightedReward(name="one", reward=giving([0.1] * 3, [0.1] * 7), normalise=True)]
+    )
     assert [score.value for score in ask(combination, 3) + ask(combination, 7)] == [0] * 10
 
 
 def test_held_out_prompts_do_not_move_the_statistics():
-    combination = Combination([Part(name="one", reward=giving([1, 3], [100, 100], [2]), normalise=True)])
+    combination = Combination(
+        [WeightedReward(name="one", reward=giving([1, 3], [100, 100], [2]), normalise=True)]
+    )
     ask(combination, 2)
     combination.learning = False
     before = combination.state_dict()
@@ -114,8 +120,8 @@ def test_held_out_prompts_do_not_move_the_statistics():
 def test_parts_are_cut_before_weighting_and_the_sum_at_the_end():
     combination = Combination(
         [
-            Part(name="one", reward=giving([10, -10, 1]), clip=2, weight=3),
-            Part(name="two", reward=giving([1, 1, 0])),
+            WeightedReward(name="one", reward=giving([10, -10, 1]), clip=2, weight=3),
+            WeightedReward(name="two", reward=giving([1, 1, 0])),
         ],
         clip=5,
     )
@@ -124,12 +130,12 @@ def test_parts_are_cut_before_weighting_and_the_sum_at_the_end():
 
 
 def test_segments_of_all_parts_come_together_weighted_and_in_order():
-    dense = Score(0.0, (SegmentScore(4, 1.0), SegmentScore(9, -1.0)))
-    other = Score(1.0, (SegmentScore(6, 5.0), SegmentScore(9, 0.5)))
+    dense = Score(0.0, (ScoredSegment(4, 1.0), ScoredSegment(9, -1.0)))
+    other = Score(1.0, (ScoredSegment(6, 5.0), ScoredSegment(9, 0.5)))
     combination = Combination(
         [
-            Part(name="facts", reward=giving([dense]), weight=2),
-            Part(name="relevance", reward=giving([other]), weight=10, clip=0.7),
+            WeightedReward(name="facts", reward=giving([dense]), weight=2),
+            WeightedReward(name="relevance", reward=giving([other]), weight=10, clip=0.7),
         ]
     )
     score = ask(combination, 1)[0]
@@ -139,8 +145,8 @@ def test_segments_of_all_parts_come_together_weighted_and_in_order():
 
 
 def test_segments_are_normalised_among_segments():
-    batch = [Score(50.0, (SegmentScore(1, 1.0), SegmentScore(2, 3.0))), Score(70.0)]
-    combination = Combination([Part(name="facts", reward=giving(batch), normalise=True)])
+    batch = [Score(50.0, (ScoredSegment(1, 1.0), ScoredSegment(2, 3.0))), Score(70.0)]
+    combination = Combination([WeightedReward(name="facts", reward=giving(batch), normalise=True)])
     scores = ask(combination, 2)
     assert [segment.value for segment in scores[0].segments] == pytest.approx(
         [-math.sqrt(0.5), math.sqrt(0.5)]
@@ -149,7 +155,9 @@ def test_segments_are_normalised_among_segments():
 
 
 def test_the_parts_are_told_as_they_were_given():
-    combination = Combination([Part(name="one", reward=giving([1, 3]), weight=9, normalise=True, clip=0.1)])
+    combination = Combination(
+        [WeightedReward(name="one", reward=giving([1, 3]), weight=9, normalise=True, clip=0.1)]
+    )
     combined = combination.combine([()] * 2, [""] * 2, [None] * 2)
     assert [score.value for score in combined.parts["one"]] == [1, 3]
     assert [score.value for score in combined.totals] == pytest.approx([-0.9, 0.9])
@@ -157,20 +165,20 @@ def test_the_parts_are_told_as_they_were_given():
 
 def test_a_resumed_combination_goes_on_as_if_never_stopped():
     batches = [[0.1, 2.5], [NAN, 7.25], [-3.0, 0.3]]
-    whole = Combination([Part(name="one", reward=giving(*batches), normalise=True)])
+    whole = Combination([WeightedReward(name="one", reward=giving(*batches), normalise=True)])
     expected = [ask(whole, 2) for _ in batches]
-    first = Combination([Part(name="one", reward=giving(*batches), normalise=True)])
+    first = Combination([WeightedReward(name="one", reward=giving(*batches), normalise=True)])
     ask(first, 2)
-    second = Combination([Part(name="one", reward=giving(*batches[1:]), normalise=True)])
+    second = Combination([WeightedReward(name="one", reward=giving(*batches[1:]), normalise=True)])
     second.load_state_dict(first.state_dict())
     resumed = [ask(second, 2), ask(second, 2)]
     assert repr(resumed) == repr(expected[1:])
 
 
 def test_the_state_of_other_parts_is_refused():
-    combination = Combination([Part(name="one", reward=giving())])
+    combination = Combination([WeightedReward(name="one", reward=giving())])
     with pytest.raises(ValueError, match=r"\['one'\], not of \['two'\]"):
-        Combination([Part(name="two", reward=giving())]).load_state_dict(combination.state_dict())
+        Combination([WeightedReward(name="two", reward=giving())]).load_state_dict(combination.state_dict())
 
 
 @pytest.mark.parametrize(
@@ -178,12 +186,14 @@ def test_the_state_of_other_parts_is_refused():
 )
 def test_a_part_that_makes_no_sense_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        Part(name="one", reward=giving(), **options)
+        WeightedReward(name="one", reward=giving(), **options)
 
 
 def test_parts_need_names_of_their_own():
     with pytest.raises(ValueError, match="names of their own"):
-        Combination([Part(name="one", reward=giving()), Part(name="one", reward=giving())])
+        Combination(
+            [WeightedReward(name="one", reward=giving()), WeightedReward(name="one", reward=giving())]
+        )
     with pytest.raises(ValueError, match="names of their own"):
         Combination([])
 

@@ -14,7 +14,7 @@ from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import Combination, build_rewards
-from training.rlhf.rewards.judge import Judge
+from training.rlhf.rewards.judge import JudgeReward
 from training.rlhf.rewards.protocol import Chat, Reference
 from training.rlhf.rewards.reward_model import LearnedReward
 
@@ -142,7 +142,7 @@ def test_the_judges_key_goes_only_to_the_server_that_the_environment_names(
 ) -> None:
     rewards = build(backbone, part("judge", options={"model": "m", **options}), environment=environment)
     [built] = rewards.parts
-    assert isinstance(built.reward, Judge)
+    assert isinstance(built.reward, JudgeReward)
     assert built.reward._server._client.headers.get("Authorization") == header
     rewards.close()
     assert built.reward._server._client.is_closed

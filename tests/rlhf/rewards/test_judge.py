@@ -14,10 +14,10 @@ from training.rlhf.rewards.combination import (
     JUDGE_KEY_VARIABLE,
     JUDGE_URL_VARIABLE,
     Combination,
-    Part,
+    WeightedReward,
     build_rewards,
 )
-from training.rlhf.rewards.judge import Judge, RubricReward
+from training.rlhf.rewards.judge import JudgeReward, RubricReward
 
 # ── A judge behind an OpenAI-compatible server: both orders, contradictions, silence and nonsense ──
 
@@ -49,8 +49,8 @@ def longer(first: str, second: str) -> str:
     return "TIE" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
 
 
-def judge(transport: httpx.BaseTransport, **options) -> Judge:
-    return Judge(
+def judge(transport: httpx.BaseTransport, **options) -> JudgeReward:
+    return JudgeReward(
         url="http://judge.example", model="wise", key="sesame", transport=transport, pause=0.0, **options
     )
 
@@ -194,7 +194,7 @@ def test_the_verdict_is_the_last_line(text, verdict):
 
 def test_an_instruction_that_leaves_an_answer_out_is_refused():
     with pytest.raises(ValueError, match="lacks second in braces"):
-        Judge(url="http://judge.example", model="wise", instruction="{conversation} {first}")
+        JudgeReward(url="http://judge.example", model="wise", instruction="{conversation} {first}")
 
 
 # ── A rubric as a reward: weighted scores of a served model, and what is left unscored ──
@@ -284,7 +284,9 @@ def test_a_server_that_fails_leaves_the_completion_out_of_the_sum_instead_of_cal
         transport=httpx.MockTransport(down),
     )
     with judge as scores:
-        both = Combination([Part(name="rubric", reward=scores), Part(name="one", reward=_ones)])
+        both = Combination(
+            [WeightedReward(name="rubric", reward=scores), WeightedReward(name="one", reward=_ones)]
+        )
         combined = both.combine([RUBRIC_PROMPT], ["apple"], [None])
     assert not combined.parts["rubric"][0].scored
     assert combined.totals[0].value == 1.0

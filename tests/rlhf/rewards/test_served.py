@@ -38,7 +38,7 @@ from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_places, token_rewards
 from training.rlhf.rewards.combination import build_rewards
-from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
+from training.rlhf.rewards.protocol import Guarded, Score, ScoredSegment
 from training.rlhf.rewards.reward_model import (
     LearnedReward,
     RewardServerError,
@@ -139,7 +139,7 @@ def test_rewards_of_segments_land_on_the_policys_tokens_by_their_characters(data
     ids = _POLICY(text)["input_ids"]
     tokens = tuple(TokenLogProb(id=id, log_prob=0.0) for id in ids)
     sample = Sample(tokens=tokens, text=text, visible_tokens=len(ids), finish_reason="length", seed=0)
-    score = Score(0.0, tuple(SegmentScore(*pair) for pair in zip(ends, values, strict=True)))
+    score = Score(0.0, tuple(ScoredSegment(*pair) for pair in zip(ends, values, strict=True)))
     paid = token_rewards(sample, score, _POLICY)
     expected = torch.zeros(len(ids))
     places = token_places(sample, _POLICY)

@@ -8,7 +8,7 @@ import pytest
 
 from training.contract import Message
 from training.rlhf.rewards.combination import FunctionReward
-from training.rlhf.rewards.protocol import Guarded, Score, SegmentScore
+from training.rlhf.rewards.protocol import Guarded, Score, ScoredSegment
 from training.rlhf.rewards.text_rewards import (
     Bleu,
     Chrf,
@@ -178,12 +178,12 @@ def test_an_infinite_score_is_refused(bad):
     with pytest.raises(ValueError, match="must be finite"):
         Score(bad)
     with pytest.raises(ValueError, match="finite values"):
-        Score(0.0, (SegmentScore(3, bad),))
+        Score(0.0, (ScoredSegment(3, bad),))
 
 
 def test_segments_out_of_order_are_refused():
     with pytest.raises(ValueError, match="in order"):
-        Score(0.0, (SegmentScore(5, 1.0), SegmentScore(3, 1.0)))
+        Score(0.0, (ScoredSegment(5, 1.0), ScoredSegment(3, 1.0)))
 
 
 def test_a_function_that_is_not_on_the_allow_list_is_not_even_imported():

@@ -16,7 +16,7 @@ from tests.tiny import tiny_model_folder
 from training.contract import ContractError, LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeyCache
-from training.rlhf.rollout.engine import Engine
+from training.rlhf.rollout.engine import RolloutEngine
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.samples import Delta, Handle, SampleRequest, end_tokens
 from training.rlhf.sampling import SamplingParameters
@@ -56,8 +56,8 @@ def disturb(backbone: Backbone, name: str, seed: int, *, scale: float = 0.3) -> 
     backbone.restore(name, drawn, {})
 
 
-def engine_of(backbone: Backbone, **choices: Any) -> Engine:
-    return Engine(backbone, ends=end_tokens(backbone), **choices)
+def engine_of(backbone: Backbone, **choices: Any) -> RolloutEngine:
+    return RolloutEngine(backbone, ends=end_tokens(backbone), **choices)
 
 
 def request_of(
@@ -69,7 +69,7 @@ def request_of(
     )
 
 
-def run(engine: Engine) -> None:
+def run(engine: RolloutEngine) -> None:
     while engine.busy:
         engine.step()
 

@@ -19,7 +19,7 @@ from tests.tiny import tiny_model_folder
 from training.contract import EXIT_FINISHED, LoraSettings, read_samples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import loop
-from training.rlhf.rollout.engine import Engine
+from training.rlhf.rollout.engine import RolloutEngine
 from training.rlhf.rollout.generate import Compute, StaticLane, StaticShapes, bucket, rollout, shapes_for
 from training.rlhf.rollout.samples import SampleRequest, end_tokens
 from training.rlhf.sampling import SamplingParameters
@@ -130,7 +130,9 @@ def test_a_sample_that_would_not_fit_is_refused_before_it_begins(backbone: Backb
 
 def test_rows_of_two_adapters_are_refused(backbone: Backbone):
     shapes = StaticShapes(backbone, rows=2, width=50)
-    engine = Engine(backbone, ends=end_tokens(backbone), max_rows=2, make_lane=lambda: StaticLane(shapes))
+    engine = RolloutEngine(
+        backbone, ends=end_tokens(backbone), max_rows=2, make_lane=lambda: StaticLane(shapes)
+    )
     requests = [
         SampleRequest(prompt=(0, 70), parameters=PARAMETERS, seed=1, adapter=adapter)
         for adapter in (None, "policy")

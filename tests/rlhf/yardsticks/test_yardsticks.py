@@ -19,11 +19,11 @@ from training.contract import ContractError, RewardSettings
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore
+from training.rlhf.rewards.protocol import Chat, Reference, Score, ScoredSegment
 from training.rlhf.yardsticks import (
     YARDSTICKS,
-    Item,
-    Scored,
+    ScoredItem,
+    YardstickItem,
     accuracy_figures,
     main,
     measure,
@@ -65,7 +65,7 @@ def written(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def items_of(name: str, path: Path) -> list[Item]:
+def items_of(name: str, path: Path) -> list[YardstickItem]:
     return read_items(path, YARDSTICKS[name].reader)
 
 
@@ -129,15 +129,15 @@ def test_a_file_that_cannot_be_read_is_refused_by_row_and_field(
 # ── Figures ───────────────────────────────────────────────────────────────────────────
 
 
-def scored(name: str, subset: str, chosen: Sequence[float], rejected: Sequence[float]) -> Scored:
-    item = Item(
+def scored(name: str, subset: str, chosen: Sequence[float], rejected: Sequence[float]) -> ScoredItem:
+    item = YardstickItem(
         name=name,
         subset=subset,
         prompt=(),
         chosen=("",) * len(chosen),
         rejected=("",) * len(rejected),
     )
-    return Scored(item=item, chosen=tuple(chosen), rejected=tuple(rejected))
+    return ScoredItem(item=item, chosen=tuple(chosen), rejected=tuple(rejected))
 
 
 def test_a_right_response_must_score_above_every_wrong_one():
@@ -198,7 +198,7 @@ def by_length(
 ) -> list[Score]:
     """Longer is better; half of it as a dense reward. Empty responses cannot be scored."""
     return [
-        Score(len(text) / 2, (SegmentScore(len(text), len(text) / 2),)) if text else Score.cannot("empty")
+        Score(len(text) / 2, (ScoredSegment(len(text), len(text) / 2),)) if text else Score.cannot("empty")
         for text in completions
     ]
 

@@ -15,7 +15,7 @@ import pytest
 
 from training.serving.catalogue import Catalogue
 from training.serving.http import RequestError
-from training.serving.router.supervisor import Bases, Policy, Room, Supervisor, needed_bytes, rooms
+from training.serving.router.supervisor import Bases, Room, SleepPolicy, Supervisor, needed_bytes, rooms
 
 NAMES = ("first", "second", "third")
 GIB = 2**30
@@ -45,7 +45,7 @@ def bases(tmp_path: Path) -> Bases:
 async def supervising(
     bases: Bases,
     tmp_path: Path,
-    policy: Policy | None = None,
+    policy: SleepPolicy | None = None,
     *,
     needed: int = GIB,
     list_rooms: Callable[[], list[Room]] = lambda: [Room(gpu=None, free=10 * GIB, total=10 * GIB)],
@@ -53,7 +53,7 @@ async def supervising(
 ) -> AsyncIterator[Supervisor]:
     supervisor = Supervisor(
         bases,
-        policy or Policy(),
+        policy or SleepPolicy(),
         command=lambda base, status: [sys.executable, "-c", _SERVER, str(status), state],
         needed=lambda base: needed,
         rooms=list_rooms,
@@ -107,7 +107,7 @@ def test_requests_for_one_base_at_once_start_one_server(bases: Bases, tmp_path: 
 
 def test_an_idle_base_sleeps_and_the_one_used_last_stays(bases: Bases, tmp_path: Path):
     async def scene() -> None:
-        async with supervising(bases, tmp_path, Policy(idle_seconds=0.5)) as supervisor:
+        async with supervising(bases, tmp_path, SleepPolicy(idle_seconds=0.5)) as supervisor:
             await use(supervisor, "second", "third")
             await until(lambda: awake(supervisor) == {"third"})
             await asyncio.sleep(2)
@@ -119,7 +119,7 @@ def test_an_idle_base_sleeps_and_the_one_used_last_stays(bases: Bases, tmp_path:
 def test_a_base_in_use_does_not_sleep_however_long_it_computes(bases: Bases, tmp_path: Path):
     async def scene() -> None:
         async with (
-            supervising(bases, tmp_path, Policy(idle_seconds=0.1)) as supervisor,
+            supervising(bases, tmp_path, SleepPolicy(idle_seconds=0.1)) as supervisor,
             supervisor.using("first"),
         ):
             await use(supervisor, "second")
@@ -131,7 +131,7 @@ def test_a_base_in_use_does_not_sleep_however_long_it_computes(bases: Bases, tmp
 
 def test_the_base_used_longest_ago_makes_room_for_another(bases: Bases, tmp_path: Path):
     async def scene() -> None:
-        async with supervising(bases, tmp_path, Policy(memory_bytes=2 * GIB + 1)) as supervisor:
+        async with supervising(bases, tmp_path, SleepPolicy(memory_bytes=2 * GIB + 1)) as supervisor:
             await use(supervisor, "second")
             assert awake(supervisor) == {"first", "second"}
             await use(supervisor, "first", "third")
@@ -143,7 +143,7 @@ def test_the_base_used_longest_ago_makes_room_for_another(bases: Bases, tmp_path
 def test_where_all_are_in_use_a_further_base_is_told_to_wait(bases: Bases, tmp_path: Path):
     async def scene() -> None:
         async with (
-            supervising(bases, tmp_path, Policy(memory_bytes=GIB + 1)) as supervisor,
+            supervising(bases, tmp_path, SleepPolicy(memory_bytes=GIB + 1)) as supervisor,
             supervisor.using("first"),
         ):
             with pytest.raises(RequestError) as refused:
@@ -160,7 +160,7 @@ def test_where_all_are_in_use_a_further_base_is_told_to_wait(bases: Bases, tmp_p
 
 def test_a_base_larger_than_all_memory_is_refused_with_both_sizes(bases: Bases, tmp_path: Path):
     async def scene() -> None:
-        policy = Policy(memory_bytes=3 * GIB)
+        policy = SleepPolicy(memory_bytes=3 * GIB)
         async with supervising(bases, tmp_path, policy, needed=4 * GIB) as supervisor:
             with pytest.raises(RequestError) as refused:
                 await use(supervisor, "second")

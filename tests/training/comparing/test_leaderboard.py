@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from annotation.choices import Purpose, Verdict
 from annotation.models import Project, User
-from annotation.services.judgments.votes import record_vote, voted_comparison
+from annotation.services.judgments.submission import record_vote, voted_comparison
 from tests import factories
 from tests.api.scene import Asker
 from tests.records import judgment_record
@@ -245,7 +245,7 @@ def test_pages_and_the_api_say_too_few_votes_instead_of_a_rating(project, carol,
     north, south, east = make_checkpoints(project, ("north", "south", "east"))
     ids = [checkpoint.source_id for checkpoint in (north, south, east)]
     few = board([(ids[0], ids[1], 300, 100, 0, 0), (ids[0], ids[2], 2, 0, 0, 0)], both_bad=True, elo={})
-    for module in ("training.views.leaderboard", "training.api.standings"):
+    for module in ("training.views.leaderboard", "training.api.leaderboard"):
         monkeypatch.setattr(f"{module}.board_of", lambda *_: few)
     page = client_of(carol).get(reverse("leaderboard", args=["tea"])).content.decode()
     rows = re.findall(r'<tr>\s*<td class="number">(.*?)</tr>', page, re.S)

@@ -12,9 +12,8 @@ from django.core.management import call_command
 from annotation.choices import Purpose, Role, SourceKind, Verdict
 from annotation.models import Completion, CompletionSource, Judgment, Membership, Project, Prompt, User
 from annotation.record.judgment import JudgmentRecord
-from annotation.services.judgments.submission import submit_judgment
-from annotation.services.judgments.votes import record_vote, voted_comparison
-from annotation.services.texts.completions import create_comparison
+from annotation.services.judgments.submission import record_vote, submit_judgment, voted_comparison
+from annotation.services.texts import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories
 from tests.records import judgment_record

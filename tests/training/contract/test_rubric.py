@@ -12,21 +12,21 @@ from training.judging import (
     LONGEST_REPLY,
     STEPS,
     CriterionScore,
-    Rubric,
-    RubricCriterion,
+    JudgingCriterion,
+    JudgingRubric,
     UnreadableError,
     read_scores,
     rubric_form,
     rubric_in_words,
 )
 
-RUBRIC = Rubric(
+RUBRIC = JudgingRubric(
     name="Tea",
     version=2,
     criteria=(
-        RubricCriterion(key="accuracy", name="Accuracy", text="Is it true?", scale="five", weight=3),
-        RubricCriterion(key="tone", name="Tone", levels="1: rude", scale="seven", weight=1.5),
-        RubricCriterion(key="short", name="Short", scale="thumbs", weight=0.5),
+        JudgingCriterion(key="accuracy", name="Accuracy", text="Is it true?", scale="five", weight=3),
+        JudgingCriterion(key="tone", name="Tone", levels="1: rude", scale="seven", weight=1.5),
+        JudgingCriterion(key="short", name="Short", scale="thumbs", weight=0.5),
     ),
 )
 
@@ -51,12 +51,12 @@ def test_the_score_is_the_weighted_mean_of_normalised_values(accuracy, tone, sho
 
 def test_a_rubric_without_criteria_with_double_keys_or_a_weight_of_zero_is_refused():
     with pytest.raises(ContractError, match="criteria"):
-        Rubric(name="Empty")
-    criterion = RubricCriterion(key="a", name="A")
+        JudgingRubric(name="Empty")
+    criterion = JudgingCriterion(key="a", name="A")
     with pytest.raises(ContractError, match="keys must differ"):
-        Rubric(name="Double", criteria=(criterion, criterion))
+        JudgingRubric(name="Double", criteria=(criterion, criterion))
     with pytest.raises(ContractError, match="weight"):
-        RubricCriterion(key="a", name="A", weight=0)
+        JudgingCriterion(key="a", name="A", weight=0)
 
 
 def test_the_judge_reads_the_criteria_numbered_with_their_scales_and_one_line_for_each_score():
@@ -131,10 +131,10 @@ _REASONS = st.text(
 def test_every_score_that_is_written_in_the_form_is_read_in_any_order_among_other_lines(
     data, answers, scales
 ):
-    rubric = Rubric(
+    rubric = JudgingRubric(
         name="R",
         criteria=tuple(
-            RubricCriterion(key=f"c{place}", name=f"C{place}", scale=scale)
+            JudgingCriterion(key=f"c{place}", name=f"C{place}", scale=scale)
             for place, scale in enumerate(scales)
         ),
     )

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.choices import StepKind
-from annotation.text.traces import Step, written
+from annotation.text.traces import UnwrittenStep, written
 from training.contract import ContractError, SegmentHead
 from training.contract.segmentation import steps
 
@@ -49,7 +49,9 @@ def test_the_steps_of_an_imported_trace_are_those_that_its_text_is_cut_into(
     drawn: list[tuple[tuple[StepKind, str], str, bool]],
 ):
     text, placed = written(
-        Step(kind=kind, role=role, content=content, tool="search" if "tool" in kind else "", is_error=failed)
+        UnwrittenStep(
+            kind=kind, role=role, content=content, tool="search" if "tool" in kind else "", is_error=failed
+        )
         for (kind, role), content, failed in drawn
     )
     agents = [

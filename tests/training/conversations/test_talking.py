@@ -31,10 +31,10 @@ from tests.training.conversations.scene import judge, judge_turn, open_conversat
 from tests.training.engine.streaming_server import StreamingServer
 from training.choices import CheckpointKind
 from training.forms.comparing import ArenaForm
-from training.forms.conversations import ConversationSettingsForm
 from training.models import Checkpoint, ContinuesWith, ConversationSettings, TurnResponse
 from training.selectors.conversations import completions_shown, standing_of
 from training.services.conversations import begin, generate_turn, say, take_up_turn
+from training.views.conversations import ConversationSettingsForm
 
 pytestmark = pytest.mark.django_db
 

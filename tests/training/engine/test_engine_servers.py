@@ -12,13 +12,13 @@ from training.engine import (
     OPENAI,
     AddressError,
     Answer,
-    Delta,
     Engine,
     EngineError,
     Engines,
     EngineUnavailableError,
-    GuardedTransport,
+    ModelServerTransport,
     SegmentScore,
+    StreamDelta,
     check_url,
     engine_for,
     key_of,
@@ -63,9 +63,9 @@ def test_a_stream_gives_its_text_piece_by_piece_and_then_how_it_ended():
 
     deltas = list(engine(server).stream(model="m", messages=CHAT, seed=5))
     assert deltas == [
-        Delta(text="Be"),
-        Delta(text="cause"),
-        Delta(finish_reason="stop", token_count=2, seed=5),
+        StreamDelta(text="Be"),
+        StreamDelta(text="cause"),
+        StreamDelta(finish_reason="stop", token_count=2, seed=5),
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_server_that_counts_tokens_only_as_usage_is_understood():
         "[DONE]",
     )
     deltas = list(engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1))
-    assert deltas[-1] == Delta(finish_reason="length", token_count=3, seed=1)
+    assert deltas[-1] == StreamDelta(finish_reason="length", token_count=3, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_server_that_counts_tokens_only_as_usage_is_understood():
 )
 def test_a_stream_that_breaks_off_is_an_error_and_no_answer(text: str):
     deltas = engine(lambda _: httpx.Response(200, text=text)).stream(model="m", messages=CHAT, seed=1)
-    assert next(deltas) == Delta(text="Be")
+    assert next(deltas) == StreamDelta(text="Be")
     with pytest.raises(EngineUnavailableError, match=r"broke off|is stopping"):
         next(deltas)
 
@@ -310,7 +310,7 @@ def test_a_name_that_the_resolver_cannot_encode_is_a_failed_connection():
     def unencodable(host: str, port: int) -> list[str]:
         raise UnicodeError("label too long")
 
-    transport = GuardedTransport(
+    transport = ModelServerTransport(
         inner=httpx.MockTransport(lambda _: httpx.Response(200)), resolve=unencodable
     )
     with pytest.raises(httpx.ConnectError), httpx.Client(transport=transport) as client:
@@ -322,7 +322,7 @@ def guarded(addresses: list[str], requests: list[httpx.Request]) -> Engine:
         requests.append(request)
         return httpx.Response(200, json={"data": [{"id": "m"}]})
 
-    transport = GuardedTransport(inner=httpx.MockTransport(inner), resolve=lambda host, port: addresses)
+    transport = ModelServerTransport(inner=httpx.MockTransport(inner), resolve=lambda host, port: addresses)
     return Engine(url="https://models.example", key="k", transport=transport, dialect=OPENAI)
 
 
@@ -361,7 +361,7 @@ def test_the_next_address_is_tried_where_the_first_takes_no_connection():
         assert request.url.host == "2001:4860:4860::8888"
         return httpx.Response(200, json={"data": []})
 
-    transport = GuardedTransport(
+    transport = ModelServerTransport(
         inner=httpx.MockTransport(inner), resolve=lambda *_: ["8.8.8.8", "2001:4860:4860::8888"]
     )
     assert Engine(url="http://models.example", key="k", transport=transport).models() == []
@@ -412,7 +412,7 @@ def test_a_checkpoint_of_another_server_is_asked_there_by_its_name_there(monkeyp
         choice = {"index": 0, "message": {"content": "Yes"}, "finish_reason": "stop"}
         return httpx.Response(200, json={"choices": [choice]})
 
-    monkeypatch.setattr("training.engine.GuardedTransport", lambda: httpx.MockTransport(lab))
+    monkeypatch.setattr("training.engine.ModelServerTransport", lambda: httpx.MockTransport(lab))
     judge = Checkpoint(
         pk=1,
         name="judge-70b",

@@ -15,8 +15,8 @@ from pytest_django import Settings
 
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Project, User
-from annotation.services.people.tokens import create_token
-from training.engine import AsyncGuardedTransport, ClientGoneError, Relay
+from annotation.services.people.accounts import create_token
+from training.engine import AsyncModelServerTransport, ClientGoneError, Relay
 from training.models import Checkpoint
 from training.services.checkpoints import register_starter
 from training.views import openai
@@ -46,7 +46,7 @@ def upstream(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Upstream:
     settings.RONDO_MODEL_SERVER_KEY = "our-key"
     server = Upstream()
     transport = httpx.MockTransport(server)
-    inside = AsyncGuardedTransport(inner=transport, resolve=lambda host, port: ["8.8.8.8"])
+    inside = AsyncModelServerTransport(inner=transport, resolve=lambda host, port: ["8.8.8.8"])
     passes = Relay(plain=transport, guarded=inside)
     monkeypatch.setattr(openai, "relay", lambda: passes)
     return server

@@ -25,7 +25,7 @@ LONG = 1500
 
 _SET_UP = """
 from annotation.models import User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from training.services.checkpoints import register_starter
 admin = User.objects.create_superuser("admin", password="x")
 from annotation.services.projects.projects import create_project

@@ -6,7 +6,7 @@ import httpx
 
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Project
-from annotation.services.jobs.claims import claim
+from annotation.services.jobs import claim
 from tests.training.engine.fake_server import FakeServer
 from training.choices import RoundState, StepKind
 from training.engine import Engine

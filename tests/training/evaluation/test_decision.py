@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import betaincc, betaln
 from scipy.stats import binom
 
-from training.figures.win_rate_interval import prompts_needed, win_rate_interval, win_rate_shown
+from training.figures.win_rates import prompts_needed, win_rate_interval, win_rate_shown
 from training.services.evaluation.decision import Decision, decide
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0

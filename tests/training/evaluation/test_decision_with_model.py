@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.figures.win_rate_with_model import (
+from training.figures.win_rates import (
     answers_until_decision,
     chance_of_decision,
     estimate,

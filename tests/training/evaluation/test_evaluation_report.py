@@ -12,13 +12,13 @@ from django.test import Client
 from django.utils.html import strip_tags
 
 from annotation.models import Project, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.figures.evaluation_statistics import EvaluationFigure
 from training.models import Checkpoint
-from training.selectors.evaluations import Share, report_of
+from training.selectors.evaluations import DrawnWinRate, report_of
 
 pytestmark = pytest.mark.django_db
 
@@ -77,7 +77,9 @@ def test_the_words_that_differ_are_marked_on_each_side(checkpoint: Checkpoint):
 
 def test_an_interval_beyond_one_half_is_a_verdict():
     def verdict(low: float | None, high: float | None) -> str:
-        return Share(label="", figure=EvaluationFigure(value=0.5, low=low, high=high, prompts=9), y=0).verdict
+        return DrawnWinRate(
+            label="", figure=EvaluationFigure(value=0.5, low=low, high=high, prompts=9), y=0
+        ).verdict
 
     assert [verdict(0.51, 0.9), verdict(0.1, 0.49), verdict(0.4, 0.6), verdict(None, None)] == [
         "better",
@@ -89,7 +91,7 @@ def test_an_interval_beyond_one_half_is_a_verdict():
 
 def test_a_win_rate_with_a_wide_interval_is_not_shown_and_comes_after_the_others():
     def is_rated(low: float | None, high: float | None) -> bool:
-        return Share(
+        return DrawnWinRate(
             label="", figure=EvaluationFigure(value=0.5, low=low, high=high, prompts=9), y=0
         ).is_rated
 

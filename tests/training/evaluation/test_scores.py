@@ -11,9 +11,9 @@ import pytest
 
 from annotation.choices import AcquisitionStrategy
 from annotation.models import Comparison, CompletionScore, Project, Prompt, User
+from annotation.services import job_runs
 from annotation.services.assignments.acquisition import NEEDS_SCORES
-from annotation.services.jobs import running
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
@@ -206,7 +206,7 @@ def test_a_slow_answer_does_not_silence_the_worker(
     # A worker that says nothing for long loses its step to another.
     reward_model(uncertain, "reward-1")
     factories.make_comparison(uncertain)
-    monkeypatch.setattr(running, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(job_runs, "_POLL_SECONDS", 0.02)
 
     def slow(**_: object) -> list[float]:
         time.sleep(0.3)

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from annotation.models import ApiToken, Project, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests.training.engine.test_v1 import Upstream, starter, upstream
 from training.models import ApplicationRequest, Checkpoint, FeedbackKey, FeedbackSettings
 from training.services.feedback.settings import change_settings, create_key, opt_in

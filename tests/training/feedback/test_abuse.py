@@ -154,7 +154,7 @@ def test_what_was_searched_is_not_searched_again(
     factories.make_application_request(project, starter, key="a")
     application.give("a", thumb="up")
     searched: list[int] = []
-    detects: Callable[..., list[abuse.Finding]] = lambda votes, before: searched.append(len(votes)) or []  # type: ignore[func-returns-value]  # noqa: E731
+    detects: Callable[..., list[abuse.AbusePattern]] = lambda votes, before: searched.append(len(votes)) or []  # type: ignore[func-returns-value]  # noqa: E731
     monkeypatch.setattr(abuse, "detect", detects)
     sweep_abuse()
     sweep_abuse()

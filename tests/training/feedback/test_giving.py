@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils import timezone
 
 from annotation.models import Judgment, Project, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.training.feedback.conftest import ORIGIN, Application
 from training.models import Feedback, FeedbackKey, FeedbackSettings
@@ -198,7 +198,7 @@ def test_one_user_one_address_and_one_source_are_bounded(
 def test_requests_with_keys_are_bounded_per_address_whatever_they_ask(
     application: Application, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("training.api.feedback.REQUESTS_PER_MINUTE", 3)
+    monkeypatch.setattr("training.api.applications.REQUESTS_PER_MINUTE", 3)
     statuses = [application.give("nothing", by_key=True, thumb="up", user="x").status_code for _ in range(4)]
     assert statuses == [404, 404, 404, 429]
 

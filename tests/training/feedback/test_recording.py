@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Completion, Project, Prompt, User
-from annotation.services.people.tokens import create_token
+from annotation.services.people.accounts import create_token
 from tests import factories
 from tests.refusals import refused
 from tests.training.engine.test_v1 import outsource

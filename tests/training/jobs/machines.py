@@ -6,7 +6,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from training.files import run_folders
+from training.files import shared
 
 Machines = Callable[[str], Path]
 
@@ -30,13 +30,13 @@ def machines_in(folder: Path, store_url: str) -> Iterator[Machines]:
         for folder_name in names:
             setattr(settings, f"RONDO_{folder_name.upper()}", home / folder_name)
         # Another machine's processes have not looked into the store yet.
-        run_folders._next_look.clear()
+        shared._next_look.clear()
         return home
 
     yield machine
     for name, value in before.items():
         setattr(settings, name, value)
-    run_folders._next_look.clear()
+    shared._next_look.clear()
     shutil.rmtree(folder, ignore_errors=True)
 
 

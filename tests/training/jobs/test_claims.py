@@ -15,7 +15,8 @@ from annotation.choices import DeliveryState, ImportState
 from annotation.errors import Refusal, Unavailable
 from annotation.models import FileImport, Project, User, WebhookDelivery, WebhookMessage
 from annotation.models.jobs import Claimable, Job
-from annotation.services.jobs.claims import (
+from annotation.services.job_runs import call_with_heartbeat, run_job
+from annotation.services.jobs import (
     ClaimLostError,
     Heartbeat,
     claim,
@@ -25,7 +26,6 @@ from annotation.services.jobs.claims import (
     worker_is_stopping,
     write,
 )
-from annotation.services.jobs.running import call_with_heartbeat, run_job
 from annotation.services.judgments.submission import create_machine
 from tests.annotation.webhooks.webhook_scene import make_webhook
 from training.models import ArenaLink, CheckpointExport, DriftMeasurement, Judge, RoundStep

@@ -11,8 +11,8 @@ from annotation.choices import ImportState
 from annotation.choices import TaskName as ShortTask
 from annotation.models import FileImport, Project, User
 from annotation.selectors.jobs import IMPORTS_AT_ONCE, imports_ahead
-from annotation.services.jobs import messages
-from annotation.services.jobs.claims import PROJECT_IS_FULL, claim
+from annotation.services import jobs
+from annotation.services.jobs import PROJECT_IS_FULL, claim
 from annotation.services.judgments.submission import create_machine
 from tests import factories
 from training.choices import StepKind, TaskName
@@ -132,10 +132,10 @@ def test_a_message_of_a_sweep_that_nobody_takes_is_dropped_and_sent_again(
 ):
     settings.RONDO_SWEEP_SECONDS = 5
     record, sent = make_import(project, "a"), []
-    monkeypatch.setattr(messages, "_quiet_until", 0.0)
+    monkeypatch.setattr(jobs, "_quiet_until", 0.0)
     monkeypatch.setattr(
-        "annotation.services.jobs.messages.current_app.send_task",
+        "annotation.services.jobs.current_app.send_task",
         lambda task, **options: sent.append((task, options)),
     )
-    messages.sweep(FileImport.objects.all(), ShortTask.DO_IMPORT)
+    jobs.sweep(FileImport.objects.all(), ShortTask.DO_IMPORT)
     assert sent == [(ShortTask.DO_IMPORT, {"args": [record.pk], "expires": 15})]

@@ -11,8 +11,8 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, AuditEntry, Comparison, Judgment, Project, Review, User
 from annotation.selectors.access import judgments_current
 from annotation.selectors.judged import judged_in
+from annotation.services import jobs
 from annotation.services.assignments.next import assign_next
-from annotation.services.jobs import claims
 from annotation.services.judgments.submission import judge_as_machine, lease_to_machine
 from tests import factories
 from tests.records import judgment_record
@@ -162,13 +162,13 @@ def test_a_judge_whose_worker_ends_goes_on_where_it_was(
 ):
     def ends(answers: list[str], body: dict[str, Any]) -> str:
         if len(server.asked) == 3:
-            claims.worker_is_stopping.set()
+            jobs.worker_is_stopping.set()
         return longest(answers, body)
 
     server.says = ends
     assert work(machine).state == JobState.WAITING
     assert Judgment.objects.filter(annotator=machine.user).count() == 1
-    claims.worker_is_stopping.clear()
+    jobs.worker_is_stopping.clear()
     server.says = longest
     assert work(machine).state == JobState.FINISHED
     assert Judgment.objects.filter(annotator=machine.user).count() == 2

@@ -11,14 +11,14 @@ import pytest
 
 from annotation.models import Project, User
 from annotation.services.assignments.next import assign_next
-from annotation.services.jobs.claims import claim
+from annotation.services.jobs import claim
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.loop.recipe import tiny_recipe
 from tests.records import judgment_record
+from training import launchers
 from training.choices import StepKind, StepState
 from training.contract import read_metrics
-from training.launchers import job_files
 from training.models import Round, RoundStep, Run
 from training.services.rounds import executor, open_first_round, pause_round, start_round
 
@@ -119,6 +119,6 @@ def pause_at_step(patch: pytest.MonkeyPatch, round_: Round, actor: User, *, step
     def read_beat(folder: Path, job: str) -> Any:
         if len(read_metrics(folder)) >= step and not Round.objects.get(pk=round_.pk).pause_requested:
             pause_round(round_=round_, actor=actor)
-        return job_files.read_beat(folder, job)
+        return launchers.read_beat(folder, job)
 
     patch.setattr("training.services.runs.clusters.read_beat", read_beat)

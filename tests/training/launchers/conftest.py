@@ -68,7 +68,7 @@ def scheduler(
     settings.RONDO_LAUNCHER_POLL_SECONDS = 0.1
     monkeypatch.setattr(clusters, "_PAUSE_SECONDS", 0.1)
     monkeypatch.setattr(clusters, "_SETTLE_SECONDS", 2.0)
-    monkeypatch.setattr("annotation.services.jobs.running._POLL_SECONDS", 0.05)
+    monkeypatch.setattr("annotation.services.job_runs._POLL_SECONDS", 0.05)
     fake_scheduler = Scheduler(folder)
     yield fake_scheduler
     for process in fake_scheduler.hit:

@@ -10,13 +10,13 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import User
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from tests.training.launchers.cluster_scene import AtStep, do_step, pause_at_step
 from tests.training.launchers.conftest import Scheduler, run_of
 from tests.training.rounds.round_scenes import behave
 from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
-from training.launchers.job_files import JobFile, read_beat, write_job_file
+from training.launchers import JobFile, read_beat, write_job_file
 from training.launchers.node.run import Files, NodeRun
 from training.models import Launch, Round, RoundStep
 from training.services.rounds import cancel_round, resume_round, start_again
@@ -108,7 +108,7 @@ def test_a_job_that_a_newer_one_follows_leaves_its_heartbeat_alone(
 ):
     monkeypatch.setattr("signal.signal", lambda number, handler: None)
     newer = (
-        "import sys, time; from pathlib import Path; from training.launchers.job_files import *; "
+        "import sys, time; from pathlib import Path; from training.launchers import *; "
         "folder = Path(sys.argv[1]); write_job_file(folder, JobFile(job='newer')); "
         "write_beat(folder, Beat(job='newer', number=1, host='there', started_at=time.time(), code=0))"
     )

@@ -4,10 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from training.launchers import Job, JobReport, LauncherError, LauncherUnreachableError, Place, Resources
+from training.launchers import (
+    ClusterPaths,
+    JobReport,
+    LauncherError,
+    LauncherUnreachableError,
+    LaunchJob,
+    Resources,
+)
 from training.launchers.command import OF_SUBMIT, CommandTemplate, command_arguments
 
-PLACE = Place(python="/opt/bin/python", code="/opt/rondo", home="/data", shares_files=True)
+PLACE = ClusterPaths(python="/opt/bin/python", code="/opt/rondo", home="/data", shares_files=True)
 
 
 def template(tmp_path: Path, **commands: str) -> CommandTemplate:
@@ -47,7 +54,7 @@ def test_a_wrong_template_is_refused_with_the_placeholders_that_there_are(text: 
 
 
 def test_the_script_of_several_nodes_takes_its_number_and_the_meeting_point_from_variables(tmp_path: Path):
-    job = Job(name="rondo-1-1-a", run="r", resources=Resources(nodes=2))
+    job = LaunchJob(name="rondo-1-1-a", run="r", resources=Resources(nodes=2))
     assert template(tmp_path).script(job) == (
         "#!/bin/sh\nset -eu\ncd /opt/rondo\nexec /opt/bin/python -m training.launchers.node /data/runs/r "
         "--job rondo-1-1-a --nodes 2 --processes 1 --rank-from RONDO_NODE_RANK "
@@ -56,7 +63,7 @@ def test_the_script_of_several_nodes_takes_its_number_and_the_meeting_point_from
 
 
 def test_submit_hands_out_script_and_wishes_and_reads_the_handle(tmp_path: Path):
-    job = Job(
+    job = LaunchJob(
         name="rondo-1-1-a",
         run="r",
         resources=Resources(gpus=2, memory_gb=1.5, queue="q"),
@@ -75,7 +82,7 @@ def test_submit_hands_out_script_and_wishes_and_reads_the_handle(tmp_path: Path)
 
 @pytest.mark.parametrize("says", ["", "--help", "two words"])
 def test_a_submit_command_that_writes_no_handle_is_refused(tmp_path: Path, says: str):
-    job = Job(name="rondo-1-1-a", run="r", resources=Resources())
+    job = LaunchJob(name="rondo-1-1-a", run="r", resources=Resources())
     with pytest.raises(LauncherError, match="must write the handle"):
         template(tmp_path, submit=f"printf %s {says!r}").submit(job)
 

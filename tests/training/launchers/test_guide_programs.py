@@ -17,14 +17,21 @@ import pytest
 from pytest_django import Settings
 
 from annotation.models import User
-from annotation.services.jobs.claims import worker_is_stopping
+from annotation.services.jobs import worker_is_stopping
 from tests.guide_blocks import block
 from tests.training.launchers.cluster_scene import AtStep, do_step
 from tests.training.launchers.conftest import run_of
 from tests.training.rounds.round_scenes import behave
 from training.choices import RunState
 from training.contract import read_metrics
-from training.launchers import Job, JobReport, LauncherError, LauncherUnreachableError, Place, Resources
+from training.launchers import (
+    ClusterPaths,
+    JobReport,
+    LauncherError,
+    LauncherUnreachableError,
+    LaunchJob,
+    Resources,
+)
 from training.launchers.command import CommandTemplate
 from training.models import Launch, RoundStep
 from training.services.rounds import cancel_round
@@ -34,13 +41,13 @@ PAGE = "how-to/train-on-a-cluster.md"
 FAKE = Path(__file__).with_name("fake_programs.py")
 OF_SLURM = ("sbatch", "srun", "scontrol", "squeue", "sacct", "scancel")
 SUBMIT = "{name} {nodes} {gpus} {memory_gb} {hours} {queue} {variables}"
-JOB = Job(
+JOB = LaunchJob(
     name="rondo-7-1-abcdef",
     run="tea",
     resources=Resources(nodes=2, processes=4, gpus=4, memory_gb=1.5, hours=2, queue="team-a"),
     environment={"OMP_NUM_THREADS": "8", "RONDO_JUDGE_KEY": "very secret"},
 )
-SMALL = Job(name="rondo-1-1-a", run="tea", resources=Resources())
+SMALL = LaunchJob(name="rondo-1-1-a", run="tea", resources=Resources())
 
 
 @dataclass
@@ -67,7 +74,7 @@ class Cluster:
         )
         python.chmod(0o755)
         return CommandTemplate(
-            Place(python=str(python), code=str(runs), home=str(runs), shares_files=True),
+            ClusterPaths(python=str(python), code=str(runs), home=str(runs), shares_files=True),
             runs=runs,
             submit_command=f"{self.command} submit {SUBMIT}",
             poll_command=f"{self.command} poll {{handle}}",
@@ -292,7 +299,7 @@ def test_a_job_that_squeue_has_forgotten_is_looked_up_in_the_accounts(slurm: Clu
 # Kubernetes
 
 
-def manifests(kubernetes: Cluster, tmp_path: Path, job: Job) -> list[dict[str, Any]]:
+def manifests(kubernetes: Cluster, tmp_path: Path, job: LaunchJob) -> list[dict[str, Any]]:
     """Return the objects that a job is made of."""
     kubernetes.switch("hold")
     kubernetes.launcher(tmp_path).submit(job)
@@ -304,7 +311,7 @@ def manifests(kubernetes: Cluster, tmp_path: Path, job: Job) -> list[dict[str, A
 @pytest.mark.parametrize("version", ["1.29", "1.33", "1.37"])
 @pytest.mark.parametrize("job", [JOB, SMALL], ids=["two nodes", "one node"])
 def test_manifests_keep_to_the_published_schema_of_kubernetes(
-    kubernetes: Cluster, tmp_path: Path, version: str, job: Job
+    kubernetes: Cluster, tmp_path: Path, version: str, job: LaunchJob
 ):
     made = manifests(kubernetes, tmp_path, job)
     assert len(made) == job.resources.nodes

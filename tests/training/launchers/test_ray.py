@@ -13,18 +13,18 @@ import pytest
 
 from training import launchers
 from training.launchers import (
-    Job,
+    ClusterPaths,
     JobReport,
     JobState,
     LauncherError,
     LauncherUnreachableError,
-    Place,
+    LaunchJob,
     Resources,
 )
 from training.launchers.ray import Ray
 
-PLACE = Place(python="/opt/rondo/bin/python", code="/opt/rondo", home="/data", shares_files=False)
-JOB = Job(
+PLACE = ClusterPaths(python="/opt/rondo/bin/python", code="/opt/rondo", home="/data", shares_files=False)
+JOB = LaunchJob(
     name="rondo-7-1-abcdef",
     run="tea",
     resources=Resources(nodes=2, processes=4, gpus=4, memory_gb=1.5, hours=2),

@@ -8,13 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.training.ratings.votes import ratings_of_votes
-from training.ratings import (
-    WEAK_PRIOR,
-    Ratings,
-    bradley_terry,
-    bradley_terry_ratings,
-)
-from training.ratings.bradley_terry import Grouped, Rows, inverse
+from training import ratings
+from training.ratings import WEAK_PRIOR, Grouped, Ratings, Rows, bradley_terry_ratings, inverse
 
 Floats = NDArray[np.float64]
 
@@ -122,8 +117,8 @@ def test_resamples_are_the_same_for_a_seed_and_others_for_another():
 # The spread of 1,000 resamples has an error of 1 / √2000 = 2.2 %, dealing into 4,096 blocks adds 1.1 %.
 @pytest.mark.parametrize("at_most", [10**9, 0], ids=["each refitted", "one step"])
 def test_resamples_spread_as_the_sandwich_says(at_most: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bradley_terry, "_MOST_REFITTED", at_most)
-    monkeypatch.setattr(bradley_terry, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
+    monkeypatch.setattr(ratings, "_MOST_REFITTED", at_most)
+    monkeypatch.setattr(ratings, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
     votes = votes_with_covariates(np.random.default_rng(4), 20_000, np.array([0.8, 0.25]))
     fitted = ratings_of_votes(*votes, items=ITEMS, bootstrap=1000)
     errors = np.sqrt(np.diag(fitted.parameter_covariance))
@@ -145,8 +140,8 @@ def test_every_resample_rates_an_item_that_lost_only_once():
 def test_what_only_the_prior_speaks_of_is_as_wide_as_the_prior(at_most: int, monkeypatch: pytest.MonkeyPatch):
     """Item 2 met nobody: its rating is N(0, 1 / prior) about the mean of three, so 2 / 3 of that variance
     and the little that the mean of the others adds."""
-    monkeypatch.setattr(bradley_terry, "_MOST_REFITTED", at_most)
-    monkeypatch.setattr(bradley_terry, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
+    monkeypatch.setattr(ratings, "_MOST_REFITTED", at_most)
+    monkeypatch.setattr(ratings, "_REFITTED_THOUGH_VOTES_ARE_PLENTY", at_most)
     fitted = bradley_terry_ratings([[0, 40, 0], [30, 0, 0], [0, 0, 0]], prior=WEAK_PRIOR, bootstrap=2000)
     error = np.sqrt(fitted.covariance[2, 2])
     assert error == pytest.approx(np.sqrt(2 / 3 / WEAK_PRIOR), rel=0.01)

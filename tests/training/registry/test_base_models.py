@@ -230,7 +230,7 @@ def test_a_base_model_of_before_is_inspected_once_its_files_are_there(
 ):
     base = register_starter(name="old").base
     assert base is not None
-    monkeypatch.setattr("annotation.services.jobs.messages.send", lambda *args, **_: None)
+    monkeypatch.setattr("annotation.services.jobs.send", lambda *args, **_: None)
     sweep_additions()
     assert not BaseModelAddition.objects.exists()
     shutil.copytree(llama, base.path)
@@ -285,10 +285,10 @@ def test_the_administrator_of_an_empty_installation_reaches_base_models(
 
 def test_constants_of_the_web_side_are_those_of_trainer_and_model_server():
     from training.rlhf.starter import STARTER_NAME
-    from training.serving.options import Limits
+    from training.serving.startup import ServerLimits
 
     assert STARTER_PACKAGE == STARTER_NAME
-    assert Limits().cache_tokens + Limits().kept_tokens == CACHE_TOKENS
+    assert ServerLimits().cache_tokens + ServerLimits().kept_tokens == CACHE_TOKENS
 
 
 @pytest.mark.slow

@@ -20,10 +20,16 @@ from annotation.models import AuditEntry, Project, User
 from tests.refusals import refused
 from tests.training.registry.registry_rows import make_starter, make_trained
 from training.choices import CheckpointKind, RoundState
-from training.figures.lineage import BOX_HEIGHT, BOX_WIDTH, Node, picture_of
 from training.figures.model_card import model_card
 from training.models import Checkpoint, CheckpointExport, Evaluation, Round
-from training.selectors.checkpoints import card_of, lineage_picture
+from training.selectors.checkpoints import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    LineageNode,
+    card_of,
+    lineage_picture,
+    picture_of,
+)
 from training.services import checkpoint_exports
 from training.services.checkpoint_exports import do_export, request_export
 
@@ -246,11 +252,11 @@ def test_a_project_whose_name_is_markup_writes_no_markup(policy: Checkpoint, pro
 
 def test_who_descends_stands_right_of_whom_it_continues():
     nodes = [
-        Node(name="base", kind="starter", parent=None),
-        Node(name="r1", kind="reward", parent="base", round_number=1),
-        Node(name="p1", kind="policy", parent="base", rewarded_by=("r1",), round_number=1),
-        Node(name="p2", kind="policy", parent="p1", round_number=2),
-        Node(name="gone", kind="policy", parent="deleted long ago", round_number=2),
+        LineageNode(name="base", kind="starter", parent=None),
+        LineageNode(name="r1", kind="reward", parent="base", round_number=1),
+        LineageNode(name="p1", kind="policy", parent="base", rewarded_by=("r1",), round_number=1),
+        LineageNode(name="p2", kind="policy", parent="p1", round_number=2),
+        LineageNode(name="gone", kind="policy", parent="deleted long ago", round_number=2),
     ]
     drawn = picture_of(nodes, here="p1")
     x = {box.node.name: box.x for box in drawn.boxes}
@@ -267,7 +273,7 @@ def test_who_descends_stands_right_of_whom_it_continues():
 def test_no_two_boxes_overlap_and_all_are_inside(family):
     nodes = [
         # Any parent, also itself and one that comes later: a damaged database must not hang a page.
-        Node(name=f"n{number}", kind=kind, parent=f"n{parent}", round_number=round_ or None)
+        LineageNode(name=f"n{number}", kind=kind, parent=f"n{parent}", round_number=round_ or None)
         for number, (parent, kind, round_) in enumerate(family)
     ]
     drawn = picture_of(nodes)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from annotation.models import AuditEntry
-from annotation.services.jobs import claims
+from annotation.services import jobs
 from training.choices import StepKind, Verdict
 from training.models import Round, RoundStep
 from training.services.rounds import deciding, executor
@@ -41,6 +41,6 @@ def do_steps_before(round_: Round, kind: StepKind) -> None:
     for step in round_.steps.filter(position__gt=0).order_by("position"):
         if step.kind == kind:
             return
-        claimed = claims.claim(RoundStep.objects.all(), step.pk)
+        claimed = jobs.claim(RoundStep.objects.all(), step.pk)
         assert claimed is not None
         assert executor._carry_out(claimed)

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from annotation.choices import Purpose
 from annotation.models import AcquisitionFigures, Comparison, Project, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.training.evaluation.evaluation_scene import trained_round
 from training.choices import RoundState

@@ -7,7 +7,7 @@ from django.utils.translation import gettext
 
 from annotation.errors import Refusal
 from annotation.models import Comparison, Project, Prompt, User
-from annotation.services.jobs import claims
+from annotation.services import jobs
 from tests import factories
 from tests.refusals import refused
 from tests.training.conftest import judge_all
@@ -115,8 +115,8 @@ def test_a_broker_that_is_down_loses_nothing(project: Project, monkeypatch: pyte
         def send_task(self, *args: object, **kwargs: object) -> None:
             raise ConnectionRefusedError("no broker")
 
-    monkeypatch.setattr("annotation.services.jobs.messages.current_app", DeadBroker())
-    monkeypatch.setattr("annotation.services.jobs.messages._quiet_until", 0.0)
+    monkeypatch.setattr("annotation.services.jobs.current_app", DeadBroker())
+    monkeypatch.setattr("annotation.services.jobs._quiet_until", 0.0)
     round_ = open_first_round(project=project)
     assert rounds_with_work() == [round_.pk]
 
@@ -152,10 +152,10 @@ def test_starting_ends_an_answering_that_still_goes_on(
     round_ = open_first_round(project=project)
     factories.make_comparison(project, prompt=prompts[0])
     judge_all(project, alice)
-    opening = claims.claim(RoundStep.objects.all(), round_.steps.get().pk)
+    opening = jobs.claim(RoundStep.objects.all(), round_.steps.get().pk)
     assert opening is not None
     start_round(round_=round_, started_by=carol)
-    with pytest.raises(claims.ClaimLostError):
+    with pytest.raises(jobs.ClaimLostError):
         StepHeartbeat(opening).write()
     advance_round(round_.pk)
     assert states(round_) == ["cancelled"] + ["finished"] * 6
@@ -294,11 +294,11 @@ def test_a_round_taken_back_to_labelling_trains_anew_under_new_names(labelled: R
 
 def test_a_worker_that_ends_gives_its_step_back_at_once(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
-    claims.worker_is_stopping.set()
+    jobs.worker_is_stopping.set()
     advance_round(labelled.pk)
     assert states(labelled)[1] == "waiting"
     assert rounds_with_work() == [labelled.pk]
-    claims.worker_is_stopping.clear()
+    jobs.worker_is_stopping.clear()
     advance_round(labelled.pk)
     labelled.refresh_from_db()
     assert labelled.state == RoundState.NOT_ENOUGH_EVIDENCE

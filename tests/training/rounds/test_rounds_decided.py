@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from annotation.errors import Refusal
 from annotation.models import AuditEntry, Comparison, Completion, Prompt, User
-from annotation.services.jobs import claims
+from annotation.services import jobs
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
@@ -256,7 +256,7 @@ def test_no_step_is_done_anew_under_a_workers_hands(labelled: Round, carol: User
     with pytest.raises(Refusal, match="pause or cancel the round first"):
         retry_step(round_=labelled, kind=StepKind.ANSWER_PROMPTS, actor=carol)
     start_round(round_=labelled, started_by=carol)
-    claims.claim(RoundStep.objects.all(), labelled.steps.get(position=1).pk)
+    jobs.claim(RoundStep.objects.all(), labelled.steps.get(position=1).pk)
     for kind in (StepKind.FREEZE_SNAPSHOT, StepKind.TRAIN_POLICY):
         with pytest.raises(Refusal, match="pause or cancel the round first"):
             retry_step(round_=labelled, kind=kind, actor=carol)

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from annotation.models import Project, User
-from annotation.services.jobs import claims
+from annotation.services import jobs
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.rounds.round_scenes import behave, do_steps_before
@@ -52,7 +52,7 @@ def test_a_worker_that_comes_back_after_the_round_went_on_without_it_writes_noth
     factories.make_comparison(project)
     assert judge_all(project, alice)
     after = rows_of(labelled)
-    with pytest.raises(claims.ClaimLostError):
+    with pytest.raises(jobs.ClaimLostError):
         do_step(cut_off, StepHeartbeat(cut_off))
     assert rows_of(labelled) == after
 
@@ -75,7 +75,7 @@ def test_a_worker_whose_trainer_ended_while_it_was_cut_off_settles_nothing(
         return ending
 
     monkeypatch.setattr(launcher, "run_trainer", another_takes_over)
-    with pytest.raises(claims.ClaimLostError):
+    with pytest.raises(jobs.ClaimLostError):
         do_step(cut_off, StepHeartbeat(cut_off))
     run = Run.objects.get()
     assert (run.state, run.step) == (RunState.RUNNING, 1)
@@ -98,7 +98,7 @@ def test_figures_that_a_late_worker_found_are_not_written_over_newer_ones(
     late.figures = {}
     fall_silent(cut_off)
     assert claim_step(step.pk)
-    with pytest.raises(claims.ClaimLostError):
+    with pytest.raises(jobs.ClaimLostError):
         evaluations._Work([late], StepHeartbeat(cut_off)).note(late, kl=99.0)
     row.refresh_from_db()
     assert row.figures == {"reward": [1.0, 2.0], "kl": 3.0}

@@ -9,7 +9,7 @@ from django.db.utils import IntegrityError
 from django.utils import timezone
 
 from annotation.models import Comparison, Completion, Project, Prompt, User
-from annotation.services.jobs import claims
+from annotation.services import jobs
 from tests.refusals import refused
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave, deeds, do_steps_before
@@ -162,7 +162,7 @@ def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twi
 ):
     start_round(round_=labelled, started_by=carol)
     do_steps_before(labelled, kind)
-    dead = claims.claim(RoundStep.objects.all(), labelled.steps.get(kind=kind).pk)
+    dead = jobs.claim(RoundStep.objects.all(), labelled.steps.get(kind=kind).pk)
     assert dead is not None
     # It did all of it and died before it could say so.
     enter(dead)
@@ -182,13 +182,13 @@ def test_a_worker_that_dies_in_any_step_is_followed_by_one_that_does_nothing_twi
     assert [name for name, _ in deeds(labelled)].count("round.not_enough_evidence") == 1
     if kind in (StepKind.EVALUATE, StepKind.DECIDE):
         assert Completion.objects.count() == completion_count
-    with pytest.raises(claims.ClaimLostError):
-        claims.release(dead, state=StepState.FINISHED)
+    with pytest.raises(jobs.ClaimLostError):
+        jobs.release(dead, state=StepState.FINISHED)
 
 
 def test_a_worker_that_claims_a_step_while_the_round_is_paused_gives_it_back(labelled: Round, carol: User):
     start_round(round_=labelled, started_by=carol)
-    claimed = claims.claim(RoundStep.objects.all(), labelled.steps.get(position=1).pk)
+    claimed = jobs.claim(RoundStep.objects.all(), labelled.steps.get(position=1).pk)
     assert claimed is not None
     Round.objects.update(state=RoundState.PAUSED)
     assert not executor._carry_out(claimed)
@@ -206,7 +206,7 @@ def test_a_request_that_the_last_step_did_not_hear_is_fulfilled_all_the_same(
     def finish_after_the_request(step: RoundStep, **values: object) -> None:
         if step.kind == StepKind.DECIDE:
             stop(round_=Round.objects.get(pk=labelled.pk), actor=carol)
-        claims.release(step, **values)
+        jobs.release(step, **values)
 
     monkeypatch.setattr(executor, "release", finish_after_the_request)
     advance_round(labelled.pk)

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from annotation.models import Comparison, Completion, Project, Prompt, User
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import states

@@ -21,8 +21,8 @@ from training.contract import (
     read_samples,
     read_watch_warnings,
 )
-from training.figures.samples import shaded
 from training.models import Run, Snapshot
+from training.selectors.runs import shaded
 
 SignIn = Callable[[User], Client]
 

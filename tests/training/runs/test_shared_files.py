@@ -23,9 +23,9 @@ from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import behave, states
 from training.choices import StepKind
 from training.contract import CHECKPOINT_FOLDER, STATE_FOLDER
-from training.files import run_folders
+from training.files import shared
 from training.files import shared as shared_files
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Checkpoint, CheckpointExport, Round, Run, Snapshot
 from training.services.checkpoint_files import apply_retention, delete_files, expired_files
 from training.services.checkpoints import register_checkpoint
@@ -222,8 +222,8 @@ def test_a_folder_in_which_a_trainer_works_is_never_overwritten(
         folder_of(run)
         assert (run.path / "metrics.jsonl").read_text() == before
         with pytest.raises(shared_files.StoreAway, match="an earlier trainer has not ended"):
-            run_folders.bring_run(run.path)
-    run_folders.bring_run(run.path)
+            shared.bring_run(run.path)
+    shared.bring_run(run.path)
     assert (run.path / "metrics.jsonl").read_text() != before
 
 

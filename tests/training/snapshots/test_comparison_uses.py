@@ -57,7 +57,7 @@ def test_a_snapshot_opens_at_the_page_of_a_judgment(
         factories.make_judgment(factories.make_comparison(project, prompt=prompt), alice) for _ in range(3)
     ]
     snapshot = freeze_snapshot(project=project, rounds=[round_.number])
-    monkeypatch.setattr("training.views.snapshots._ROWS_ON_A_PAGE", 1)
+    monkeypatch.setattr("training.views.runs._ROWS_ON_A_PAGE", 1)
     client = client_of(carol)
     for number, judgment in enumerate(judgments, start=1):
         page = client.get(snapshot.get_absolute_url(), {"judgment": str(judgment.pk)}).context["page"]

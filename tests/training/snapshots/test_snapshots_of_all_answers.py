@@ -23,14 +23,15 @@ from annotation.models import (
 )
 from annotation.record import judgment as record
 from annotation.record.judgment import Edit
-from annotation.services.quality.reviews import decide_review, open_review
+from annotation.services.quality import decide_review, open_review
 from tests import factories
 from tests.refusals import refused
 from tests.training.snapshots.test_contract import row, write
 from training import contract
 from training.contract import ContractError, read_snapshot
 from training.recipe import Recipe
-from training.services.snapshots import freeze_snapshot, freezing
+from training.services import snapshots
+from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
 
@@ -153,7 +154,7 @@ def test_rows_weigh_what_their_annotators_do_only_when_asked_for(
         calls.append((weighed_project, list(rounds)))
         return {alice.pk: 0.25}
 
-    monkeypatch.setattr(freezing, "reliability_weights", weights)
+    monkeypatch.setattr(snapshots, "reliability_weights", weights)
     plain = freeze_snapshot(project=project, rounds=[1])
     assert [snapshot_row.weight for snapshot_row in read_snapshot(plain.path)] == [1.0, 1.0]
     assert calls == []

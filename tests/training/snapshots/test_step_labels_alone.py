@@ -9,7 +9,7 @@ from annotation.models import Project, User
 from annotation.record.judgment import StepLabelPart
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.texts.completions import create_comparison
+from annotation.services.texts import create_comparison
 from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused

@@ -27,7 +27,7 @@ from training.models import SuggestionSource
 from training.services import suggestions
 from training.services.checkpoints import register_starter
 from training.services.suggestions import (
-    Question,
+    SuggestionQuestion,
     do_suggestions,
     plant,
     read_suggestions,
@@ -51,8 +51,10 @@ def categories() -> list[Category]:
     ]
 
 
-def question(texts: dict[int, str] | None = None, kinds: frozenset[SuggestionKind] = ALL_KINDS) -> Question:
-    return Question(texts=texts or TEXTS, categories=categories(), kinds=kinds)
+def question(
+    texts: dict[int, str] | None = None, kinds: frozenset[SuggestionKind] = ALL_KINDS
+) -> SuggestionQuestion:
+    return SuggestionQuestion(texts=texts or TEXTS, categories=categories(), kinds=kinds)
 
 
 REPLY: dict[str, Any] = {
@@ -171,7 +173,7 @@ def test_the_share_of_planted_suggestions_is_the_one_that_was_set():
 
 
 def test_what_cannot_be_made_wrong_stays_as_it_is():
-    alone = Question(texts={5: "Yes."}, categories=categories()[:1], kinds=ALL_KINDS)
+    alone = SuggestionQuestion(texts={5: "Yes."}, categories=categories()[:1], kinds=ALL_KINDS)
     whole = SuggestionInput(
         kind=SuggestionKind.SPAN, completion_id=5, category_id=1, start=0, end=4, quote="Yes."
     )

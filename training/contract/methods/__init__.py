@@ -7,8 +7,12 @@ from dataclasses import asdict, fields
 from typing import Any, Literal
 
 from annotation.record.base import ContractError, decode
-from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
-from training.contract.methods.policy_gradient import PolicyGradientSettings
+from training.contract.methods.policy import (
+    KtoSettings,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    SftSettings,
+)
 from training.contract.methods.reward import RewardSettings
 
 Method = Literal["reward", "sft", "preference", "kto", "policy_gradient"]

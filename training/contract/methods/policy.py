@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from annotation.record.base import NotNegative, Positive, record, require
-from training.contract.methods.common import JudgedSettings, require_reference
+from annotation.record.base import (
+    AS_WRITTEN,
+    Count,
+    CountOrZero,
+    NotNegative,
+    Number,
+    Positive,
+    Text,
+    UnitInterval,
+    record,
+    require,
+)
+from training.contract.methods.common import (
+    JudgedSettings,
+    MethodSettings,
+    OptimiserSettings,
+    require_reference,
+)
 from training.contract.methods.reward import Smoothing, Ties
+from training.contract.validation import Population
 
 SftSource = Literal["demonstrations", "corrections", "preferred"]
 ThumbSource = Literal["thumbs", "ratings", "verdicts", "ranks"]
@@ -107,3 +125,392 @@ class KtoSettings(ReferenceSettings):
     """Weight of desirable responses; null balances both kinds."""
     weight_undesirable: Positive | None = None
     """Weight of undesirable responses; null as above."""
+
+
+# Policies trained on their samples; REINFORCE, PPO, GRPO and RLOO are settings of one method.
+#
+# | | advantage | scale | whiten | loss | |---|---|---|---|---| | REINFORCE (Williams 1992) | running_mean |
+# | | inner_epochs 1 | | PPO (Schulman et al. 2017) | gae | | yes | clipped, several inner epochs | | GRPO
+# (Shao et al. 2024) | group_relative | yes | | clipped, aggregate sequence | | Dr. GRPO (Liu et al. 2025) |
+# group_relative | no | | clipped, aggregate constant | | best of k with DPO (Guo et al. 2024) |
+# best_and_worst | | | dpo | | RLOO (Ahmadian et al. 2024) | leave_one_out | | | inner_epochs 1, aggregate
+# constant | | fine-grained RLHF (Wu et al. 2023) | gae | | yes | as PPO, with rewards that speak of
+# segments |
+
+RuleKind = Literal[
+    "exact_match",
+    "think_answer",
+    "pattern",
+    "line_count",
+    "length",
+    "mathematics",
+    "unit_tests",
+    "bleu",
+    "rouge",
+    "chrf",
+]
+"""Kinds of rewards that are computed from texts alone, without a model."""
+RewardKind = Literal[RuleKind, "model", "served", "judge", "rubric", "function"]
+AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "best_and_worst", "gae"]
+
+_COMPARED = ("group_relative", "leave_one_out", "best_and_worst")
+"""Advantages for which the responses to a prompt are compared with each other."""
+
+
+@record
+class RewardPart:
+    """A term of the weighted sum of rewards that a policy is trained for."""
+
+    name: Text
+    """Its name in curves and samples."""
+    kind: RewardKind
+    """Scorer of a response: a rule, a metric, a trained reward model (model: as an adapter on the base of the
+    policy; served: on a base of its own, by a model server), a judge, a judge that scores by a rubric, or a
+    function by its path."""
+    weight: Number = 1.0
+    """Weight in the sum; negative to punish."""
+    normalise: bool = False
+    """Take away its running mean and divide by its running deviation: for learned rewards, whose scale is
+    their own."""
+    clip: Positive | None = None
+    """Cut its value, before the weight, to this much on either side; null does not cut."""
+    required: bool = False
+    """A response that this part cannot score gets no reward at all; otherwise the sum of the others
+    counts."""
+    checkpoint: str | None = None
+    """Folder of the reward model, for kind 'model'; a relative path starts at the run's folder. For kind
+    'served', its name on the model server."""
+    checkpoint_digest: str | None = None
+    """Digest of that checkpoint's manifest; the run refuses another. Null takes what is there."""
+    heads: dict[str, Number] | None = None
+    """Weight of each of the model's heads; null counts all of them, once each."""
+    population: Population = field(default_factory=Population)
+    """Whose reward the model's head score gives: that of all annotators, of groups or of the worst-off
+    group."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the rule, metric, judge, rubric or function, by name; see `training.rlhf.rewards`."""
+
+    def __post_init__(self) -> None:
+        learned = self.kind in ("model", "served")
+        require(
+            (self.checkpoint is not None) == learned,
+            "checkpoint",
+            "name a reward model with kind 'model' or 'served', and only with them",
+        )
+        for name in ("checkpoint_digest", "heads"):
+            require(getattr(self, name) is None or learned, name, "only a reward model has one")
+        require(
+            self.population.reward == "common" or self.kind == "model",
+            "population",
+            "only a reward model on the policy's own base has heads of groups",
+        )
+        require(not self.options or not learned, "options", "a reward model takes none")
+
+    @property
+    def is_adapter(self) -> bool:
+        """Return whether it is a reward model that the trainer loads onto the policy's base."""
+        return self.kind == "model"
+
+
+@record
+class RolloutServerSettings:
+    """A server that samples the answers instead of the trainer. Its address, its key and the folder that it
+    loads adapters from come from the trainer's environment."""
+
+    kind: Literal["vllm", "rondo"] = "vllm"
+    """Kind of server, by which it gets the policy: vLLM is asked to load each adapter (start it with
+    --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); Rondo's model server finds it among its
+    checkpoints."""
+    tells: Literal["model", "sampler"] = "model"
+    """Whose log-probabilities it tells: the model's, or those that it drew by, after temperature and filters
+    (a vLLM that was started with --logprobs-mode processed_logprobs)."""
+    every: Count = 1
+    """Steps between two adapters. With 1 every response is sampled from the current policy; with more,
+    responses come from an older policy and update, truncate must reweight them."""
+    max_staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    """Steps by which the policy that samples may be behind the one that learns. 0: sampling and learning take
+    turns. Above 0: servers sample the batches of that many later steps while the trainer learns, always with
+    the newest adapter, and update, truncate must reweight them. Which adapter that is depends on time, so two
+    runs may differ."""
+    seconds: Positive = 600.0
+    """Timeout for the responses to one prompt; after three attempts the run ends and can be restarted."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.kind == "vllm" or self.tells == "model",
+            "tells",
+            "Rondo's model server tells the model's log-probabilities; set it to 'model'",
+        )
+        require(
+            self.every == 1 or not self.max_staleness,
+            "every",
+            "servers that sample ahead get every adapter; set it to 1, or max_staleness to 0",
+        )
+
+
+@record
+class RolloutSettings:
+    """Sampling of the policy."""
+
+    samples: Count = 8
+    """Responses to each prompt of a step."""
+    temperature: Annotated[float, Field(gt=0, le=100), AS_WRITTEN] = 1.0
+    """Logits are divided by this, in sampling and in learning alike."""
+    top_p: Annotated[float, Field(gt=0, le=1), AS_WRITTEN] = 1.0
+    """Sample from the smallest set of tokens that holds this share of the probability; the policy is that
+    filtered distribution in the loss too, so tokens outside it are neither drawn nor learned (the action
+    mask of NLPO, Ramamurthy et al. 2023)."""
+    top_k: CountOrZero = 0
+    """Sample from this many of the likeliest tokens; 0 sets no limit. Counts in the loss as top_p does."""
+    max_tokens: Count = 128
+    """Maximum tokens of a response; longer ones are truncated."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a response."""
+    unfinished: Literal["penalty", "missing_eos", "leave_out", "score"] = "penalty"
+    """A truncated response has no end. penalty: its score less unfinished_penalty, so that the policy
+    learns to end; a model that never ends can still learn, as all its responses are lowered
+    equally. missing_eos: unfinished_value in place of its score. leave_out: no gradient at all.
+    score: like any other."""
+    unfinished_penalty: NotNegative = 1.0
+    """Subtracted from the weighted sum of rewards of a truncated response, with unfinished penalty."""
+    unfinished_value: Number = -1.0
+    """The whole reward of a truncated response, with unfinished missing_eos."""
+    cuda_graphs: Literal["off", "auto"] = "off"
+    """auto: on an NVIDIA GPU, sample in passes of a few fixed shapes, each recorded once as a CUDA
+    graph: less overhead, more memory; elsewhere as off."""
+    server: RolloutServerSettings | None = None
+    """A server that samples the responses; null samples them in the trainer, which always samples
+    those to held-out prompts."""
+
+    def __post_init__(self) -> None:
+        plain = self.temperature == 1 and self.top_p == 1 and self.top_k == 0
+        require(
+            plain or self.server is None or self.server.tells == "sampler",
+            "server, tells",
+            "log-probabilities of the model are those of the sampler only with temperature 1, top_p 1 and "
+            "top_k 0; set those, or take a vLLM that tells the sampler's",
+        )
+
+
+@record
+class AdvantageSettings:
+    """Advantage estimation: from rewards to the advantage of each token."""
+
+    kind: AdvantageKind = "group_relative"
+    """Baseline of a response: none (return), the mean of earlier rewards (running_mean), the responses
+    to the same prompt including itself (group_relative) or without it (leave_one_out), or a value
+    head (gae). best_and_worst: 1 for the best response to a prompt, −1 for the worst, 0 for the others."""
+    scale: bool = True
+    """Divide a group's advantages by their standard deviation; for group_relative alone."""
+    deviation_floor: NotNegative = 1e-4
+    """Minimum of that standard deviation, so that noise in nearly equal rewards is not scaled to full size.
+    Raise it for noisy rewards, lower it for rewards on a finer scale."""
+    whiten: bool = False
+    """Bring the advantages of all tokens of a step to mean 0 and deviation 1."""
+    gamma: UnitInterval = 1.0
+    """Discount factor of a reward one token later; for return, running_mean and gae."""
+    lam: UnitInterval = 0.95
+    """λ of generalised advantage estimation: 0 trusts the value head, 1 the rewards."""
+
+
+@record
+class KlSettings:
+    """The KL penalty that keeps the policy near its reference."""
+
+    place: Literal["none", "reward", "loss"] = "loss"
+    """Taken off each token's reward, added to the loss, or nowhere: then the reference is not even asked."""
+    kind: Literal["k1", "k2", "k3", "full"] = "k3"
+    """Estimator (Schulman 2020); full sums over the whole vocabulary, in the loss alone. k1 has no gradient
+    as a loss and is refused there."""
+    beta: NotNegative = 0.05
+    """KL penalty coefficient (β)."""
+    target: Positive | None = None
+    """Target KL divergence of an adaptive β, in nats per response (Ziegler et al. 2019); null keeps β
+    fixed."""
+    horizon: Positive = 1000.0
+    """Responses over which an adaptive β may change by a fifth."""
+    budget: Positive | None = None
+    """KL divergence from the reference, in nats per response and as a mean over a step, beyond which the run
+    ends with the state that it has; null sets no end. A reward model is trusted near the responses that
+    people judged alone (Gao et al. 2023)."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.budget is None or self.place != "none",
+            "budget",
+            "place none measures no divergence; set place to 'loss' or 'reward', or budget to null",
+        )
+        require(
+            self.place != "loss" or self.kind != "k1",
+            "kind",
+            "k1 has no gradient as a loss on average; take k2, k3 or full, or put it in the reward",
+        )
+        require(
+            self.place != "reward" or self.kind != "full",
+            "kind",
+            "full has a place in the loss alone; take k1, k2 or k3 in the reward",
+        )
+
+
+@record
+class UpdateSettings:
+    """Updates of the policy from one batch of samples."""
+
+    loss: Literal["clipped", "dpo"] = "clipped"
+    """clipped: the policy gradient with its ratio cut. dpo: direct preference optimisation of the best
+    response to each prompt against the worst (Guo et al. 2024), with kl, beta as its β; with advantage kind
+    best_and_worst."""
+    inner_epochs: Count = 1
+    """Passes over the samples before new ones are drawn."""
+    minibatches: Count = 1
+    """Optimiser steps in a pass, each on its share of the prompts."""
+    clip_low: NotNegative = 0.2
+    """The ratio of new to old probability is cut at 1 − this."""
+    clip_high: NotNegative = 0.2
+    """… and at 1 + this; larger leaves unlikely tokens room to grow (Yu et al. 2025)."""
+    aggregate: Literal["token", "sequence", "constant"] = "token"
+    """Unit of equal weight: every token, every response, or every token divided by the maximum length
+    (max_tokens)."""
+    stop_at_kl: Positive | None = None
+    """No further pass once the mean divergence per token from the sampling policy exceeds this; null never
+    stops."""
+    truncate: Positive | None = None
+    """Weigh tokens by how likely the trainer finds them against the sampler, at most this much; for samplers
+    that round otherwise or are behind. Null does not weigh."""
+    entropy: NotNegative = 0.0
+    """Reward for the spread of the next-token distribution, per token."""
+    value_weight: NotNegative = 0.5
+    """Weight of the value head's loss beside the policy's."""
+    value_clip: Positive | None = 0.2
+    """Maximum change of a value in one step; null sets no limit."""
+    value_pace: Positive = 1.0
+    """The value adapter's learning rate, as a multiple of the policy's."""
+    value_warmup_steps: CountOrZero = 0
+    """First steps of the run in which the value head alone learns, so that the policy is not moved by
+    advantages against a value head that knows nothing; for advantage gae alone."""
+
+
+@record
+class WatchSettings:
+    """Detection of reward hacking, and the response to it."""
+
+    window: Annotated[int, Field(ge=2)] = 20
+    """Steps that are compared with the first ones."""
+    length_drift: Positive | None = 0.5
+    """Warn if responses become longer or shorter than the first ones by this share while the reward
+    rises; null disables it."""
+    held_out_drop: Positive | None = 0.5
+    """Warn when a held-out reward falls by this many of its first standard deviations, while the reward that
+    is trained for rises; null does not look."""
+    held_out: tuple[RewardPart, ...] = ()
+    """Rewards that are reported and never trained for."""
+    action: Literal["warn", "stop"] = "warn"
+    """Go on with a warning, or end the run with the state that it has."""
+
+
+def _sampled() -> OptimiserSettings:
+    return OptimiserSettings(batch_size=16, keep_best=False, evaluate_every=0)
+
+
+@record
+class PolicyGradientSettings(MethodSettings):
+    """Reward × advantage × loss; see the table at the head of this file."""
+
+    method: ClassVar[Literal["policy_gradient"]] = "policy_gradient"
+    default_rates: ClassVar = {"lora": 3e-4, "none": 1e-5}
+
+    optimiser: OptimiserSettings = field(default_factory=_sampled)
+    """Steps and step sizes. A step is one batch of samples; batch_size counts its prompts."""
+    rewards: tuple[RewardPart, ...] = ()
+    """Parts of the reward, which is their weighted sum."""
+    reward_clip: Positive | None = None
+    """Cut the sum to this much on either side; null does not cut."""
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
+    """Sampling of the policy."""
+    advantage: AdvantageSettings = field(default_factory=AdvantageSettings)
+    """Baseline of a reward."""
+    kl: KlSettings = field(default_factory=KlSettings)
+    """Penalty that keeps the policy near its reference."""
+    reference: str = "parent"
+    """The policy that divergence is measured from: parent, the one that training continues; base, the model
+    under the adapters, so that rounds do not drift on and on; or a checkpoint, by its name in a recipe and by
+    its folder in a run."""
+    reference_digest: str | None = None
+    """Digest of the manifest of a reference that is a checkpoint; filled in when training starts, so leave it
+    empty."""
+    update: UpdateSettings = field(default_factory=UpdateSettings)
+    """Update on one batch of samples."""
+    watch: WatchSettings = field(default_factory=WatchSettings)
+    """Conditions under which a run warns of reward hacking."""
+    evaluation_prompts: CountOrZero = 64
+    """Held-out prompts that the run is evaluated on, with greedy responses."""
+
+    def _check_pairs(self) -> None:
+        """Raise for settings that mean nothing where pairs of responses are compared."""
+        require(
+            self.advantage.kind == "best_and_worst" and not self.advantage.whiten,
+            "advantage, kind",
+            "update, loss 'dpo' compares pairs; set it to 'best_and_worst', and whiten to false",
+        )
+        require(
+            self.kl.place == "loss" and self.kl.kind != "full" and self.kl.beta > 0,
+            "kl",
+            "update, loss 'dpo' takes β and reference from here; set place to 'loss', kind to 'k3' and beta "
+            "above 0",
+        )
+        for name in ("entropy", "truncate"):
+            require(
+                not getattr(self.update, name), f"update, {name}", "serves loss 'clipped' alone; unset it"
+            )
+
+    @property
+    def samples_on_server(self) -> bool:
+        """Return whether a rollout server samples for the trainer."""
+        return self.rollout.server is not None
+
+    @property
+    def rewards_of_all(self) -> tuple[RewardPart, ...]:
+        """Return the rewards that are trained for, and those that are only watched."""
+        return (*self.rewards, *self.watch.held_out)
+
+    def __post_init__(self) -> None:
+        require_reference(self.reference, self.reference_digest)
+        require(bool(self.rewards), "rewards", "name at least one reward")
+        names = [part.name for part in self.rewards_of_all]
+        require(len(set(names)) == len(names), "rewards", "names must differ")
+        require(
+            self.rollout.samples >= 2 or self.advantage.kind not in _COMPARED,
+            "rollout, samples",
+            f"{self.advantage.kind} compares the answers to a prompt: draw at least 2 of each",
+        )
+        if self.update.loss == "dpo":
+            self._check_pairs()
+        require(
+            not self.update.value_warmup_steps or self.advantage.kind == "gae",
+            "update, value_warmup_steps",
+            "only a value head warms up; set it to 0, or advantage, kind to 'gae'",
+        )
+        require(
+            self.update.minibatches <= self.optimiser.batch_size,
+            "update, minibatches",
+            f"a step has {self.optimiser.batch_size} prompts (optimiser, batch_size), which cannot be cut "
+            "into more parts",
+        )
+        require(
+            self.rollout.max_tokens < self.max_tokens,
+            "rollout, max_tokens",
+            f"must be less than max_tokens ({self.max_tokens}), which counts the prompt too",
+        )
+        if (server := self.rollout.server) is not None:
+            require(
+                self.adapter == "lora" or server.kind == "rondo",
+                "adapter",
+                "vLLM can load an adapter, not all weights; train an adapter, or set rollout, server to null",
+            )
+            behind = max(server.every - 1, server.max_staleness)
+            require(
+                not behind or self.update.truncate is not None,
+                "update, truncate",
+                f"the answers are of a policy up to {behind} steps behind: set it, 2 is usual, or "
+                "set rollout, server, every to 1 and max_staleness to 0",
+            )

@@ -24,7 +24,7 @@ from training.contract import (
     RunStatus,
     read_status,
 )
-from training.launchers.job_files import BEAT_SECONDS, CANCELS, Beat, JobFile, read_job_file, write_beat
+from training.launchers import BEAT_SECONDS, CANCELS, Beat, JobFile, read_job_file, write_beat
 from training.store import NotInStoreError, Store, StoreError
 
 # ── A job's files on a node: those of a shared folder, or a copy that the store carries ──

@@ -7,8 +7,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.translation import gettext as _
 
-from training.files.run_folders import OWN_FILES
-from training.files.shared import shared
+from training.files.shared import OWN_FILES, shared
 from training.store import StoreError
 
 KINDS = ("models", "snapshots", "runs", "checkpoints", "imports")

@@ -14,8 +14,8 @@ import time
 import torch
 from torch import nn
 
-from training.contract.methods.policy_gradient import AdvantageSettings, UpdateSettings
-from training.rlhf.examples.games import Method, Played, Player, drawn_curve, learn, play
+from training.contract.methods.policy import AdvantageSettings, UpdateSettings
+from training.rlhf.examples.games import GameSettings, Played, Player, drawn_curve, learn, play
 
 try:
     import gymnasium
@@ -27,7 +27,7 @@ except ModuleNotFoundError as error:
 BEST, SOLVED = 500.0, 475.0
 HIDDEN = 64
 
-REINFORCE = Method(
+REINFORCE = GameSettings(
     name="REINFORCE: the discounted return of each push, against the mean of earlier ones",
     advantage=AdvantageSettings(kind="running_mean", gamma=0.99, whiten=True),
     update=UpdateSettings(),
@@ -37,7 +37,7 @@ REINFORCE = Method(
     # Without a critic a good policy is soon left again.
     enough=495.0,
 )
-PPO = Method(
+PPO = GameSettings(
     name="PPO: generalised advantages of a value network, several passes over each step's games",
     advantage=AdvantageSettings(kind="gae", gamma=0.99, lam=0.95, whiten=True),
     update=UpdateSettings(inner_epochs=4, minibatches=4, value_clip=None),
@@ -71,7 +71,7 @@ def network(outputs: int, *, gain: float) -> nn.Module:
     return nn.Sequential(nn.Linear(4, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, HIDDEN), nn.Tanh(), last)
 
 
-def run(method: Method, *, seed: int = 0, games: int = 100) -> tuple[list[dict[str, float]], Played]:
+def run(method: GameSettings, *, seed: int = 0, games: int = 100) -> tuple[list[dict[str, float]], Played]:
     """Learn; the figures of all steps, and fresh games played with the likelier pushes afterwards."""
     torch.manual_seed(seed)
     critic = network(1, gain=1.0) if method.advantage.kind == "gae" else None

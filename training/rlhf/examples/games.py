@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings, UpdateSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.losses import entropy
 from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy
@@ -39,7 +39,7 @@ class Game(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class GameSettings:
     """Settings under which a game is learned."""
 
     name: str
@@ -126,7 +126,7 @@ def play(
 
 
 def learn(
-    player: Player, game: Callable[[], Game], method: Method, *, seed: int
+    player: Player, game: Callable[[], Game], method: GameSettings, *, seed: int
 ) -> Iterator[dict[str, float]]:
     """Learn step by step, and tell of each: the mean return of its games, and the figures of its update."""
     random = torch.Generator().manual_seed(seed)

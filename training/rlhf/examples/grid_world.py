@@ -16,8 +16,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from training.contract.methods.policy_gradient import AdvantageSettings, UpdateSettings
-from training.rlhf.examples.games import Method, Played, Player, drawn_curve, learn, play
+from training.contract.methods.policy import AdvantageSettings, UpdateSettings
+from training.rlhf.examples.games import GameSettings, Played, Player, drawn_curve, learn, play
 
 ROWS, COLUMNS = 4, 5
 START, GOAL, PIT = (3, 0), (3, 4), ((3, 1), (3, 2), (3, 3))
@@ -26,7 +26,7 @@ MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 MOST_MOVES = 30
 BEST = 4.0
 
-REINFORCE = Method(
+REINFORCE = GameSettings(
     name="REINFORCE: the return of each move, against the mean of earlier ones",
     advantage=AdvantageSettings(kind="running_mean", whiten=True),
     update=UpdateSettings(entropy=0.1),
@@ -34,7 +34,7 @@ REINFORCE = Method(
     steps=80,
     games=32,
 )
-PPO = Method(
+PPO = GameSettings(
     name="PPO: generalised advantages of a value table, four passes over each step's games",
     advantage=AdvantageSettings(kind="gae", whiten=True),
     update=UpdateSettings(inner_epochs=4, minibatches=2, entropy=0.1, value_clip=None),
@@ -73,7 +73,7 @@ def table(outputs: int) -> nn.Module:
     return layer
 
 
-def run(method: Method, *, seed: int = 0) -> tuple[list[dict[str, float]], Played]:
+def run(method: GameSettings, *, seed: int = 0) -> tuple[list[dict[str, float]], Played]:
     """Learn; the figures of all steps, and one game played with the likeliest moves afterwards."""
     player = Player(table(len(MOVES)), table(1) if method.advantage.kind == "gae" else None)
     records = list(learn(player, GridWorld, method, seed=seed))

@@ -59,7 +59,7 @@ from training.contract import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
-from training.rlhf.runtime.config import resolve_device
+from training.rlhf.runtime.run_folder import resolve_device
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.tokens.encoding import Encoder
 

@@ -29,8 +29,7 @@ from training.contract import (
 )
 from training.rlhf.loop.method import start_adapter
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.runtime.config import library_versions
-from training.rlhf.runtime.run_folder import log
+from training.rlhf.runtime.run_folder import library_versions, log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack, passes
 
@@ -65,7 +64,7 @@ def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tenso
     """
 
     def chosen(states: Tensor, targets: Tensor) -> Tensor:
-        value: Tensor = _Chosen.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]
+        value: Tensor = _ChosenLogProbabilities.apply(head(states).float(), targets)  # type: ignore[no-untyped-call]
         return value
 
     if len(targets) <= _TRAINED_AT_ONCE:
@@ -74,7 +73,7 @@ def _under_a_trained_head(states: Tensor, targets: Tensor, head: _Head) -> Tenso
     return torch.cat([checkpoint(chosen, *chunk, use_reentrant=False) for chunk in chunks])
 
 
-class _Chosen(torch.autograd.Function):
+class _ChosenLogProbabilities(torch.autograd.Function):
     """log softmax(logits)[targets], (N, vocabulary) and (N,) to (N,). The logits' own memory becomes the
     softmax, and in the backward pass their derivative: nobody else may read them."""
 
@@ -95,17 +94,13 @@ class _Chosen(torch.autograd.Function):
         return slope.scatter_add_(1, targets[:, None], gradients[0][:, None]), None
 
 
-def _chosen(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
-    return -F.cross_entropy(head(states).float(), targets, reduction="none")
-
-
 def _under_a_frozen_head(states: Tensor, targets: Tensor, head: _Head) -> Tensor:
     """Gradients reach `states` only. A token's value depends on its own row of `states` alone, so value and
     derivative are both taken while a chunk's logits are there, and the logits are let go."""
     values, slopes = [], []
     for rows, chunk_targets in zip(torch.split(states, _CHUNK), torch.split(targets, _CHUNK), strict=True):
         leaf = rows.detach().requires_grad_(states.requires_grad)
-        value = _chosen(leaf, chunk_targets, head)
+        value = -F.cross_entropy(head(leaf).float(), chunk_targets, reduction="none")
         if states.requires_grad:
             slopes.append(torch.autograd.grad(value.sum(), leaf)[0])
         values.append(value.detach())

@@ -38,9 +38,8 @@ from training.rlhf.loop.training_loop import TrainingLoop
 from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.families import context_limit
-from training.rlhf.runtime.config import code_version, library_versions
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.run_folder import RunFolder, code_version, library_versions, log
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.tokens.encoding import TokenCache
 from training.rlhf.tokens.example import Example

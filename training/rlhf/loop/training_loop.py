@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import Outcome, TrainingMethod
@@ -45,9 +45,8 @@ from training.rlhf.loop.state import (
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import clip_gradients
-from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.runtime.run_folder import Machine, RunFolder, log
+from training.rlhf.runtime.run_folder import MachineWriter, RunFolder, log, seed_step
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
@@ -206,7 +205,7 @@ class SteppingLoop:
             processes=processes,
             method=method,
         )
-        self._machine = Machine(folder, backbone.device)
+        self._machine = MachineWriter(folder, backbone.device)
         self.total_steps = steps_in_all(examples, self._settings)
 
     def _learn(self, step: int, rate: float) -> StepResult:
@@ -404,7 +403,7 @@ class Total(NamedTuple):
     """Results of an evaluation besides the figures; empty for a step."""
 
 
-class Evaluation(NamedTuple):
+class HeldOutEvaluation(NamedTuple):
     """Held-out figures of the present state."""
 
     figures: dict[str, float]
@@ -469,14 +468,14 @@ def evaluate(
     device: torch.device,
     processes: Processes,
     check: Callable[[], None],
-) -> Evaluation:
+) -> HeldOutEvaluation:
     """Return loss and figures over `examples`, named `held_out_…`, and details; empty for no examples.
 
     The 95 % interval of the accuracy takes the judgments, not their pairs, as trials: the pairs of one
     ranking are not independent. `check` is called before every forward pass.
     """
     if not examples:
-        return Evaluation({}, {})
+        return HeldOutEvaluation({}, {})
     by_length = sorted(examples, key=lambda example: -example.tokens)
     method.prepare(by_length, processes)
     account = Account(method, by_length)
@@ -491,7 +490,7 @@ def evaluate(
         judged = sum(bool(example.pairs) for example in examples)
         low, high = wilson_interval(min(1.0, max(0.0, figures["held_out_accuracy"])) * judged, judged)
         figures |= {"held_out_accuracy_low": low, "held_out_accuracy_high": high}
-    return Evaluation(figures, total.details)
+    return HeldOutEvaluation(figures, total.details)
 
 
 class TrainingLoop(SteppingLoop):
@@ -568,7 +567,7 @@ class TrainingLoop(SteppingLoop):
         self._report(step, figures, details)
         return figures
 
-    def _evaluation(self, examples: list[Example]) -> Evaluation:
+    def _evaluation(self, examples: list[Example]) -> HeldOutEvaluation:
         return evaluate(
             self._method,
             examples,

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 from torch import Tensor
 
-from annotation.agreement.bootstrap import SEED, percentile_interval, ratio
 from annotation.agreement.coefficients import kappa_of_tables
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import SEED, percentile_interval, ratio, wilson_interval
 
 Floats = NDArray[np.float64]
 Values = Tensor | NDArray[np.floating] | NDArray[np.integer] | NDArray[np.bool_] | Sequence[float]

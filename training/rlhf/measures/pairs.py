@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.rlhf.measures.calibration import (
     ClusteredMean,
     cluster_bootstrap,

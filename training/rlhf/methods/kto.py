@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import CheckpointKind, KtoSettings, RunSpec
 from training.rlhf.loop.log_probabilities import (
     Reference,

@@ -23,8 +23,6 @@ from training.contract.validation import DriftFigures
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.features import Values
 from training.rlhf.measures.linear_choice import (
-    Choices,
-    LinearScore,
     choices_of,
     fit_at,
     fit_cross_validated,
@@ -367,7 +365,7 @@ def _reliability(
     pairs = Pairs.of(held_out)
 
     def cost(examples: Sequence[Example]) -> Floats:
-        score = _fitted(surface[0], choices_of(examples, whole=False))
+        score = fit_at(surface[0], choices_of(examples, whole=False), 0.01)
         return np.logaddexp(0, -pairs.margins(score(surface[1])))
 
     weighted = cost(train)
@@ -378,8 +376,3 @@ def _reliability(
         unweighted_log_loss=pairs.interval(unweighted),
         gain=pairs.interval(unweighted - weighted),
     )
-
-
-def _fitted(table: Floats, choices: Choices) -> LinearScore:
-    """Fit at one strength, so that the two fits differ in the weights alone."""
-    return fit_at(table, choices, 0.01)

@@ -43,7 +43,7 @@ from training.contract import (
 )
 from training.contract.checkpoint import TOKENIZER_FILES, base_digest
 from training.rlhf.model.base_model import load_base_model, refuse_not_finite
-from training.rlhf.model.linear_layers import LoraLinear, Share, mixing
+from training.rlhf.model.linear_layers import AdapterSlice, LoraLinear, mixing
 
 ADAPTER_FILE = "adapter_model.safetensors"
 ADAPTER_CONFIG_FILE = "adapter_config.json"
@@ -463,7 +463,7 @@ class SwitchedModel:
                 adapter = self._adapter(name)
                 if adapter.whole is not None:
                     raise ContractError(f"adapter {name!r} is all of the weights and computes by itself")
-                shares.append(Share(adapter.key, slice(start, start + tokens)))
+                shares.append(AdapterSlice(adapter.key, slice(start, start + tokens)))
             start += tokens
         with self.using(None), mixing(shares):
             yield

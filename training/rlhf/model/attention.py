@@ -25,9 +25,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from training.rlhf.model.segmented_attention import (
+    AttentionScores,
     Bucket,
     Places,
-    Scores,
     SegmentedAttention,
     attend,
     causal_mask,
@@ -167,7 +167,7 @@ class Layout:
         return self._tables[window, capped]
 
     def attend(
-        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
     ) -> Tensor:
         """Return the output of attention layer `module`: (1, heads, T, width) to (1, T, heads, width)."""
         if query.device.type == "cuda":
@@ -247,7 +247,12 @@ def _last_tokens(stretches: Sequence[slice], *, behind: int, count: int) -> list
 
 
 def flex_attend(
-    flex: Callable[..., Any], layout: Layout, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+    flex: Callable[..., Any],
+    layout: Layout,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scores: AttentionScores,
 ) -> Tensor:
     """Attention over the whole row in one call of FlexAttention, compiled or not."""
     mixed: Tensor = flex(
@@ -315,7 +320,9 @@ def packed_attention(
     layout = _LAYOUT.get()
     if layout is None:
         if softcap is not None:
-            return _plain_under_a_cap(query, key, value, attention_mask, Scores(scaling, cap=softcap)), None
+            return _plain_under_a_cap(
+                query, key, value, attention_mask, AttentionScores(scaling, cap=softcap)
+            ), None
         plain: tuple[Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, scaling=scaling, **more
         )
@@ -325,11 +332,11 @@ def packed_attention(
     for argument, name in _CHANGES_SCORES.items():
         if more.get(argument) is not None:
             raise NotImplementedError(f"its attention uses {name}, which packed attention does not compute")
-    return layout.attend(module, query, key, value, Scores(scaling, sliding_window, softcap)), None
+    return layout.attend(module, query, key, value, AttentionScores(scaling, sliding_window, softcap)), None
 
 
 def _plain_under_a_cap(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: AttentionScores
 ) -> Tensor:
     if mask is None:
         queries, keys = query.shape[2], key.shape[2]

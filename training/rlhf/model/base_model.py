@@ -26,7 +26,7 @@ from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
 from training.rlhf.model.families import FULL, SLIDING, output_head, read_supported_config, sliding_window
 from training.rlhf.model.linear_layers import quantise, refuse_unable
-from training.rlhf.model.segmented_attention import Scores
+from training.rlhf.model.segmented_attention import AttentionScores
 from training.rlhf.model.sharding import local, local_rows, shard_model
 from training.rlhf.model.templates import renderer, whole_row
 from training.rlhf.runtime.processes import Processes
@@ -163,7 +163,7 @@ class _Counted(Layout):
         self.attended: list[int] = []
 
     def attend(
-        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores
+        self, module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
     ) -> Tensor:
         self.attended.append(int(module.layer_idx))  # type: ignore[arg-type]
         return super().attend(module, query, key, value, scores)

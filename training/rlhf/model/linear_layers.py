@@ -169,7 +169,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 # S-LoRA).
 
 
-class Share(NamedTuple):
+class AdapterSlice(NamedTuple):
     """Consecutive tokens of a packed row that one adapter computes."""
 
     key: str
@@ -177,11 +177,11 @@ class Share(NamedTuple):
     tokens: slice
 
 
-_SHARES: ContextVar[tuple[Share, ...] | None] = ContextVar("shares", default=None)
+_SHARES: ContextVar[tuple[AdapterSlice, ...] | None] = ContextVar("shares", default=None)
 
 
 @contextmanager
-def mixing(shares: Sequence[Share]) -> Iterator[None]:
+def mixing(shares: Sequence[AdapterSlice]) -> Iterator[None]:
     """Inside, every layer adds to each share of a packed row its own adapter's update, whichever adapter is
     active; tokens of no share are the base's."""
     token = _SHARES.set(tuple(shares))
@@ -215,7 +215,7 @@ class LoraLinear(Linear):  # type: ignore[misc]
         )
         return adapted
 
-    def _mixed(self, x: Tensor, shares: Sequence[Share]) -> Tensor:
+    def _mixed(self, x: Tensor, shares: Sequence[AdapterSlice]) -> Tensor:
         """The base's product of all rows, and on each share its adapter's update: nothing where that adapter
         does not reach this layer."""
         summed: Tensor = self.base_layer(x)

@@ -31,7 +31,7 @@ _SMALL = 2**20
 """Masks of at most so many pairs of tokens are kept."""
 
 
-class Scores(NamedTuple):
+class AttentionScores(NamedTuple):
     """The way an attention layer scores keys."""
 
     scale: float | None = None
@@ -78,7 +78,7 @@ def _causal_mask(before: int, length: int, device: torch.device, window: int | N
 _small_mask = functools.lru_cache(maxsize=64)(_causal_mask)
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: Scores) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scores: AttentionScores) -> Tensor:
     """Attention of (N, heads, Q, width) queries over (N, key heads, K, width) keys and values.
 
     mask: (Q, K) or (N, 1, Q, K), True where a query sees a key; the window is in it. None: K is Q, and a
@@ -99,7 +99,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, score
     )
 
 
-def _written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: Scores) -> Tensor:
+def _written_out(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scores: AttentionScores) -> Tensor:
     """Scaled dot-product attention has no place for a cap: scores are computed, some queries at a time."""
     count, heads, rows, width = query.shape
     groups = key.shape[1]
@@ -204,7 +204,9 @@ def _bucket(segments: Sequence[Places], tokens: int, window: int | None) -> Buck
     )
 
 
-def attend_to_buckets(bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+def attend_to_buckets(
+    bucket: Bucket, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
+) -> Tensor:
     """(1, heads, T, width) queries, (1, key heads, T, width) keys and values to (N, heads, width)."""
     mixed = attend(
         _table(query[0], bucket.queries),
@@ -224,7 +226,7 @@ def bucket_gradients(
     slopes: Tensor,
     at_outputs: Tensor,
     *,
-    scores: Scores,
+    scores: AttentionScores,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of the bucket's queries (groups, heads of each, N, width), and of all keys and values
     (groups, T, width).
@@ -302,7 +304,7 @@ class SegmentedAttention(torch.autograd.Function):
         value: Tensor,
         segments: Sequence[Places],
         buckets: Sequence[Bucket],
-        scores: Scores,
+        scores: AttentionScores,
     ) -> Tensor:
         _, heads, tokens, _ = query.shape
         mixed = query.new_empty(1, tokens, heads, value.shape[-1])
@@ -375,7 +377,7 @@ def _block_gradients(
     values: Tensor,
     of_keys: Tensor,
     of_values: Tensor,
-    scores: Scores,
+    scores: AttentionScores,
 ) -> Tensor:
     """Gradient of some queries, (groups, heads of each, rows, width); those of what they see are added to
     `of_keys` and `of_values`. Keys end with the last query's own."""
@@ -400,12 +402,12 @@ def _block_gradients(
     return torch.bmm(of_scores, keys).view(queries.shape)
 
 
-def _seen_by(first: int, end: int, scores: Scores) -> slice:
+def _seen_by(first: int, end: int, scores: AttentionScores) -> slice:
     """Return which of a segment's keys its queries from the key number `first` up to `end` see."""
     return slice(0 if scores.window is None else max(0, first - scores.window + 1), end)
 
 
-def segment_mask(keys: int, queries: int, device: torch.device, scores: Scores) -> Tensor | None:
+def segment_mask(keys: int, queries: int, device: torch.device, scores: AttentionScores) -> Tensor | None:
     """Return the mask of a segment's queries, which are the last of the keys; None where each sees all before
     it: among the last tokens of what they see, "causal" is not what SDPA means by it."""
     if not scores.narrows(keys):

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from training.contract.methods.policy_gradient import AdvantageSettings, KlSettings
+from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.advantages import (
     BaselineState,
     RunningMeanBaseline,

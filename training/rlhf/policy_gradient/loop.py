@@ -81,9 +81,8 @@ from training.rlhf.rewards.combination import Combination, Combined, build_rewar
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout.generate import StaticShapes, rollout, shapes_for
 from training.rlhf.rollout.samples import Sample
-from training.rlhf.runtime.config import seed_step
 from training.rlhf.runtime.processes import Processes, Share
-from training.rlhf.runtime.run_folder import RunFolder, log
+from training.rlhf.runtime.run_folder import RunFolder, log, seed_step
 from training.rlhf.runtime.stopping import StoppedError, StopRequest
 from training.rlhf.sampling import SamplingParameters
 from training.rlhf.spans import Stretch

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from training.contract import ContractError
-from training.contract.methods.policy_gradient import KlSettings, UpdateSettings
+from training.contract.methods.policy import KlSettings, UpdateSettings
 from training.rlhf.kl import estimate
 from training.rlhf.losses import aggregated, dpo, importance_weights, policy_gradient, value
 from training.rlhf.model.sharding import clip_gradients

@@ -23,8 +23,8 @@ from training.contract import (
 )
 from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.rewards.judge import Judge, RubricReward
-from training.rlhf.rewards.protocol import Chat, Guarded, Reference, Reward, Score, SegmentScore
+from training.rlhf.rewards.judge import JudgeReward, RubricReward
+from training.rlhf.rewards.protocol import Chat, Guarded, Reference, Reward, Score, ScoredSegment
 from training.rlhf.rewards.reward_model import LearnedReward, ServedReward
 from training.rlhf.rewards.text_rewards import KINDS_OF_TEXTS, construct, reward_of_texts
 
@@ -86,7 +86,7 @@ class RunningStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class WeightedReward:
     """One reward in a sum."""
 
     name: str
@@ -125,7 +125,7 @@ class Combination:
     raises for (see `Guarded`). A completion that no part can score cannot be scored.
     """
 
-    def __init__(self, parts: Iterable[Part], *, clip: float | None = None) -> None:
+    def __init__(self, parts: Iterable[WeightedReward], *, clip: float | None = None) -> None:
         """`clip` cuts the sum of a completion's values to ± this; segments are cut by their parts alone."""
         self.parts = tuple(parts)
         names = [part.name for part in self.parts]
@@ -196,13 +196,13 @@ class Combination:
             }
             return Score.cannot("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
         total = 0.0
-        segments: list[SegmentScore] = []
+        segments: list[ScoredSegment] = []
         for part in self.parts:
             score = scores[part.name]
             if score.scored:
                 total += part.weight * _shaped(part, score.value, self._values[part.name])
                 segments += [
-                    SegmentScore(
+                    ScoredSegment(
                         segment.end, part.weight * _shaped(part, segment.value, self._segments[part.name])
                     )
                     for segment in score.segments
@@ -226,7 +226,7 @@ class Combination:
             self._segments[name].load_state_dict(part["segments"])
 
 
-def _shaped(part: Part, value: float, statistics: RunningStatistics) -> float:
+def _shaped(part: WeightedReward, value: float, statistics: RunningStatistics) -> float:
     return _clipped(statistics.standardised(value) if part.normalise else value, part.clip)
 
 
@@ -318,7 +318,7 @@ def build_rewards(
     """
     served_rewards: dict[tuple[str | None, str | None], ServedReward] = {}
     built = [
-        Part(
+        WeightedReward(
             name=part.name,
             reward=_served(part, context, environment, cancelled, served_rewards)
             if part.kind == "served"
@@ -343,7 +343,7 @@ def _reward(
         return reward_of_texts(part)
     where = f"{where}, options"
     if part.kind == "judge":
-        return _judge(Judge, part.options, where, environment)
+        return _judge(JudgeReward, part.options, where, environment)
     if part.kind == "rubric":
         return _judge(RubricReward, part.options, where, environment)
     return _function(part.options, where, environment)
@@ -388,7 +388,7 @@ def _served(
 
 
 def _judge(
-    kind: type[Judge | RubricReward],
+    kind: type[JudgeReward | RubricReward],
     options: Mapping[str, Any],
     where: str,
     environment: Mapping[str, str],

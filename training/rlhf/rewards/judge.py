@@ -15,7 +15,7 @@ import httpx
 from annotation.record.base import decode
 from training.judging import Chat as Messages
 from training.judging import (
-    Rubric,
+    JudgingRubric,
     UnreadableError,
     ask,
     conversation_text,
@@ -132,7 +132,7 @@ _FIELDS = ("conversation", "first", "second")
 _WORTH = {"A": 1.0, "B": 0.0, "TIE": 0.5}
 
 
-class Judge(_ServedModel):
+class JudgeReward(_ServedModel):
     """Win rate of a completion: 1 always, 0 never, a tie counts half.
 
     It is compared with the prompt's reference answer, or with the other completions of the same
@@ -292,7 +292,7 @@ class RubricReward(_ServedModel):
     ) -> None:
         """`url` is the server's, without `/v1`; OpenAI-compatible. `rubric` is a `judging.Rubric` as
         JSON. instruction: the question, with `{conversation}`, `{answer}`, `{rubric}` and `{form}` in it.
-        attempts, pause, workers: as in `Judge`.
+        attempts, pause, workers: as in `JudgeReward`.
         """
         if lacking := missing_fields(instruction, _RUBRIC_FIELDS):
             raise ValueError(f"the rubric's instruction lacks {', '.join(sorted(lacking))} in braces")
@@ -307,7 +307,7 @@ class RubricReward(_ServedModel):
             max_tokens=max_tokens,
             transport=transport,
         )
-        self.rubric = decode(Rubric, rubric, "rubric")
+        self.rubric = decode(JudgingRubric, rubric, "rubric")
         self._instruction = instruction
 
     def __call__(

@@ -20,7 +20,7 @@ Reference = Any
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentScore:
+class ScoredSegment:
     """Reward of one stretch of a completion."""
 
     end: int
@@ -34,7 +34,7 @@ class Score:
 
     value: float
     """Higher is better. NaN: it cannot be scored, which is not the same as 0."""
-    segments: tuple[SegmentScore, ...] = ()
+    segments: tuple[ScoredSegment, ...] = ()
     """Dense rewards, in the order of the text, on top of `value`; see `training.rlhf.spans`."""
     reason: str = ""
     """Why it cannot be scored; empty where it was."""

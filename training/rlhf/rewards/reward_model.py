@@ -24,7 +24,7 @@ from training.rlhf.methods.objectives.segments import SegmentReward, segment_rew
 from training.rlhf.methods.people import check_population, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.rewards.protocol import Chat, Reference, Score, SegmentScore, UnavailableRewardError
+from training.rlhf.rewards.protocol import Chat, Reference, Score, ScoredSegment, UnavailableRewardError
 from training.rlhf.tokens.encoding import Answered, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
@@ -144,7 +144,7 @@ class LearnedReward:
                     value += weight * segment.reward
                 else:
                     ends[segment.end] += weight * segment.reward
-        return Score(value, tuple(SegmentScore(end, ends[end]) for end in sorted(ends)))
+        return Score(value, tuple(ScoredSegment(end, ends[end]) for end in sorted(ends)))
 
 
 # ── A reward model on a model server as a reward: texts go there, scores come back ──
@@ -392,7 +392,7 @@ class ServedReward:
                     value += weight * float(segment["reward"])
                 else:
                     ends[int(segment["end"])] += weight * float(segment["reward"])
-        return Score(value, tuple(SegmentScore(end, ends[end]) for end in sorted(ends)))
+        return Score(value, tuple(ScoredSegment(end, ends[end]) for end in sorted(ends)))
 
     def _weight(self, head: str) -> float:
         return 1.0 if self._weights is None else self._weights.get(head, 0.0)

@@ -246,7 +246,7 @@ class Isolation:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SandboxResult:
     """Result of one run."""
 
     end: End
@@ -276,7 +276,7 @@ def run_program(
     stdin: str = "",
     limits: Limits | None = None,
     trust: bool = False,
-) -> Outcome:
+) -> SandboxResult:
     """Run Python source in a process of its own, then, in the same process, a test of it.
 
     stdin: what the program reads from standard input. The process starts with an empty
@@ -309,12 +309,12 @@ def run_program(
             printed.seek(max(0, size - len(token)))
             ending = printed.read()
     if code is None:
-        return Outcome("time", _text(output))
+        return SandboxResult("time", _text(output))
     if size >= limits.file_bytes:
-        return Outcome("output", _text(output))
+        return SandboxResult("output", _text(output))
     confirmed = test is None or ending == token.encode()
     text = _text(output)
-    return Outcome("passed" if code == 0 and confirmed else "failed", text.removesuffix(token))
+    return SandboxResult("passed" if code == 0 and confirmed else "failed", text.removesuffix(token))
 
 
 def _message(program: str, stdin: str, limits: Limits, holds: Isolation, folder: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.model.segmented_attention import Scores, attend, segment_mask
+from training.rlhf.model.segmented_attention import AttentionScores, attend, segment_mask
 
 # ── Keys and values of what was read and written before, for prompts that begin with it ──
 #
@@ -33,7 +33,7 @@ _LEAST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CachedPrefix:
     """The beginning of a prompt whose keys and values are kept."""
 
     layers: Layers
@@ -78,18 +78,18 @@ class Prefixes:
         while self.tokens > self.most_tokens:
             self._kept.pop(0)
 
-    def longest(self, adapter: str | None, prompt: Sequence[int]) -> Known:
+    def longest(self, adapter: str | None, prompt: Sequence[int]) -> CachedPrefix:
         """Return the longest beginning of a prompt that is kept, its last token aside: that must be read, for
         the next one is drawn by its state."""
         ids = torch.tensor(prompt[:-1])
         lengths = [_shared(prefix.ids, ids) if prefix.adapter == adapter else 0 for prefix in self._kept]
         length = max(lengths, default=0)
         if length < _LEAST:
-            return Known({}, 0)
+            return CachedPrefix({}, 0)
         best = self._kept.pop(lengths.index(length))
         self._kept.append(best)
         self.tokens_reused += length
-        return Known(best.layers, length)
+        return CachedPrefix(best.layers, length)
 
 
 def _shared(ids: Tensor, other: Tensor) -> int:
@@ -118,7 +118,7 @@ class KeptLayer:
         )
 
 
-class _Part(NamedTuple):
+class _PartialSoftmax(NamedTuple):
     """A softmax over some of the keys, not yet divided by its sum."""
 
     mixed: Tensor
@@ -266,7 +266,7 @@ class _Reading(Layout):
         self._before = before
         self._parts: dict[int | None, list[tuple[int, Tensor | None]]] = {}
 
-    def _parts_under(self, scores: Scores) -> list[tuple[int, Tensor | None]]:
+    def _parts_under(self, scores: AttentionScores) -> list[tuple[int, Tensor | None]]:
         """Return for each piece the first key that it sees, and its mask from there on."""
         if scores.window not in self._parts:
             firsts = [
@@ -278,7 +278,9 @@ class _Reading(Layout):
             ]
         return self._parts[scores.window]
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
+    ) -> Tensor:
         layer = self._cache.layer(module, key, value)
         longest = max(self._cache.prompt_lengths)
         pieces = list(zip(self._prompts, self._before, self.segments, strict=True))
@@ -328,7 +330,9 @@ class _Writing(Layout):
             places[rows] = torch.arange(len(rows), device=cache.device) + prompt * most
         return grid, places
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
+    ) -> Tensor:
         layer = self._cache.layer(module, key, value)
         for kind, new in enumerate((key, value)):
             layer.own[kind] = _roomy(layer.own[kind], len(self._rows), self._width, _GROWTH)
@@ -364,7 +368,9 @@ class _Writing(Layout):
         turned = tokens[0].transpose(0, 1)
         return turned if self._by_row is None else turned[self._by_row]
 
-    def _over_prompts(self, layer: KeptLayer, row_queries: Tensor, view: _View, scores: Scores) -> _Part:
+    def _over_prompts(
+        self, layer: KeptLayer, row_queries: Tensor, view: _View, scores: AttentionScores
+    ) -> _PartialSoftmax:
         prompts, most = self._grid.shape
         longest = max(self._cache.prompt_lengths)
         seen = slice(view.prompt_first, longest)
@@ -381,7 +387,7 @@ class _Writing(Layout):
         if hidden is not None and hidden.shape[2] > 1:
             # Each row hides something else; all queries of a row the same.
             hidden = hidden.repeat_interleave(queries, 2)
-        return _Part(*map(of_rows, _part(grouped, keys, values, hidden, scores)))
+        return _PartialSoftmax(*map(of_rows, _part(grouped, keys, values, hidden, scores)))
 
 
 def _view_under(cache: KeyCache, grid: Tensor, window: int) -> _View:
@@ -399,7 +405,9 @@ def _view_under(cache: KeyCache, grid: Tensor, window: int) -> _View:
     return _View(own_first, prompt_first, own_hidden[:, None, None], prompt_hidden[:, None])
 
 
-def _part(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, scores: Scores) -> _Part:
+def _part(
+    query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, scores: AttentionScores
+) -> _PartialSoftmax:
     """query (N, heads, queries, width) over keys and values (N, heads, tokens, width)."""
     table = scores.capped((query @ keys.transpose(-1, -2)).float())
     if hidden is not None:
@@ -409,10 +417,10 @@ def _part(query: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None, sc
         # A row may see nothing of its prompt: all of its weights there are 0.
         top = top.clamp_(min=torch.finfo(top.dtype).min)
     weights = table.sub_(top).exp_()
-    return _Part((weights.to(values.dtype) @ values).float(), top, weights.sum(-1, keepdim=True))
+    return _PartialSoftmax((weights.to(values.dtype) @ values).float(), top, weights.sum(-1, keepdim=True))
 
 
-def _joined(parts: Sequence[_Part]) -> Tensor:
+def _joined(parts: Sequence[_PartialSoftmax]) -> Tensor:
     first, *others = parts
     if not others:
         return first.mixed.div_(first.total)

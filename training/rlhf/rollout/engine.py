@@ -22,8 +22,8 @@ from training.rlhf.rollout.distribution import Noise, draw, sampling_log_probs
 from training.rlhf.rollout.samples import (
     Handle,
     OnDelta,
-    Row,
     SampleRequest,
+    SampleRow,
     Slot,
     TokenLogProb,
     context_length,
@@ -34,7 +34,7 @@ from training.rlhf.sampling import SamplingParameters
 # ── The next token of every row, each drawn by its own parameters ──
 
 
-def draw_tokens(rows: Sequence[Row], logits: Tensor) -> list[TokenLogProb]:
+def draw_tokens(rows: Sequence[SampleRow], logits: Tensor) -> list[TokenLogProb]:
     """One token per row of the logits (rows, vocabulary). Rows that are drawn alike are drawn at once."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for number, row in enumerate(rows):
@@ -93,7 +93,7 @@ class Lane:
         end here are added to them."""
         self._backbone = backbone
         self._prefixes = prefixes or Prefixes(most_tokens=0)
-        self.rows: list[Row] = []
+        self.rows: list[SampleRow] = []
         self._cache = KeyCache(backbone.device)
         self._read: dict[Slot, Tensor | None] = {}
         """For each prompt in the cache, in the cache's order, the logits of its samples' first token; None as
@@ -123,7 +123,7 @@ class Lane:
         """Return whether it keeps nothing that is still needed."""
         return not self.rows and not self._read
 
-    def admit(self, new: Sequence[Row]) -> Tensor:
+    def admit(self, new: Sequence[SampleRow]) -> Tensor:
         """Take rows in; the logits that each draws its next token by, (rows, vocabulary)."""
         unread = [slot for slot in dict.fromkeys(row.slot for row in new) if slot not in self]
         if unread:
@@ -171,7 +171,7 @@ class Lane:
         self._read[slot] = None
         return self._cache.add_prompt(known.layers, known.length) if known else self._cache.add_prompt()
 
-    def write(self) -> tuple[list[Row], Tensor]:
+    def write(self) -> tuple[list[SampleRow], Tensor]:
         """Run the token that each row drew last; the rows, and in their order logits (rows, vocabulary)."""
         order = _by_adapter([row.wanted.adapter for row in self.rows])
         rows = [self.rows[number] for number in order]
@@ -237,7 +237,7 @@ READ_AT_ONCE = 4096
 """Tokens of prompts in one pass: enough to use the machine, few enough for its memory."""
 
 
-class Engine:
+class RolloutEngine:
     """Samples that wait, those being written, and the passes that give each a token. For one thread.
 
     A sample depends on its prompt, its adapter, its parameters and its seed, not on what is beside it (in
@@ -274,7 +274,7 @@ class Engine:
         self._steady = steady
         self._prefixes = Prefixes(most_tokens=keep_tokens)
         self._make_lane = make_lane or (lambda: Lane(backbone, self._prefixes))
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[SampleRow] = deque()
         self._slots: dict[tuple[str | None, tuple[int, ...]], Slot] = {}
         self._lanes: dict[str | None, Lane] = {}
         self._ended = False
@@ -324,7 +324,7 @@ class Engine:
         requested = list(samples)
         self._check(requested)
         handle.rows = [
-            Row.begin(self._backbone, sample, handle, self._slot(sample.adapter, sample.prompt))
+            SampleRow.begin(self._backbone, sample, handle, self._slot(sample.adapter, sample.prompt))
             for sample in requested
         ]
         self._waiting += handle.rows
@@ -385,7 +385,7 @@ class Engine:
         if self._waiting and self._in_pieces(self._waiting[0]):
             return self._read_piece(self._waiting[0])
         new = self._next()
-        lanes: dict[Lane, list[Row]] = {}
+        lanes: dict[Lane, list[SampleRow]] = {}
         for row in new:
             lanes.setdefault(self._lane(row.wanted.adapter), []).append(row)
         for lane, rows in lanes.items():
@@ -398,14 +398,14 @@ class Engine:
         self._drop_finished()
         return bool(new)
 
-    def _in_pieces(self, row: Row) -> bool:
+    def _in_pieces(self, row: SampleRow) -> bool:
         """Return whether the prompt of one that waits is, or goes on being, read a piece at a time."""
         lane = self._lane(row.wanted.adapter)
         if not self._steady or row.slot in lane:
             return False
         return lane.has_begun(row.slot) or lane.unread(row.slot) > self._read_at_once
 
-    def _read_piece(self, row: Row) -> bool:
+    def _read_piece(self, row: SampleRow) -> bool:
         """Read one pass's share of the prompt of the first that waits; whether there was place for it."""
         full = self._max_rows is not None and self.running >= self._max_rows
         if full or not self._fits(row, ()) or not self._may_join(row, ()):
@@ -419,9 +419,9 @@ class Engine:
             self._drop_finished()
         return True
 
-    def _next(self) -> list[Row]:
+    def _next(self) -> list[SampleRow]:
         """Return the first of those that wait that find a place, and are read in one pass."""
-        new: list[Row] = []
+        new: list[SampleRow] = []
         reading: set[Slot] = set()
         tokens = 0
         running = self.running
@@ -441,7 +441,7 @@ class Engine:
         self.tokens_read += tokens
         return new
 
-    def _fits(self, row: Row, new: Sequence[Row]) -> bool:
+    def _fits(self, row: SampleRow, new: Sequence[SampleRow]) -> bool:
         """Return whether the keys of this row find place beside those that run."""
         if self._max_tokens is None:
             return True
@@ -452,7 +452,7 @@ class Engine:
             held += tokens_held([*lane.rows, *of_lane])
         return held <= self._max_tokens or (self.running == 0 and not new)
 
-    def _may_join(self, row: Row, new: Sequence[Row]) -> bool:
+    def _may_join(self, row: SampleRow, new: Sequence[SampleRow]) -> bool:
         """While there are suspects, only those of one of them are written at a time."""
         if not self._suspects:
             return True
@@ -473,7 +473,7 @@ class Engine:
             self._clear(rows)
         self._drop_finished()
 
-    def _append(self, rows: Sequence[Row], logits: Tensor) -> None:
+    def _append(self, rows: Sequence[SampleRow], logits: Tensor) -> None:
         """Give each row the token that is drawn by its logits."""
         logits = self._constrained(rows, self._backbone.unknown_tokens.exclude(logits))
         for row, token in zip(rows, draw_tokens(rows, logits), strict=True):
@@ -488,7 +488,7 @@ class Engine:
                 if row.finished is not None:
                     self._leave(row)
 
-    def _constrained(self, rows: Sequence[Row], logits: Tensor) -> Tensor:
+    def _constrained(self, rows: Sequence[SampleRow], logits: Tensor) -> Tensor:
         """Return the logits without the tokens that a row's grammar forbids; other rows as they are."""
         numbers, masks = [], []
         for number, row in enumerate(rows):
@@ -513,7 +513,7 @@ class Engine:
                 self._leave(row)
         handle.error = error
 
-    def _leave(self, row: Row) -> None:
+    def _leave(self, row: SampleRow) -> None:
         row.slot.users -= 1
         key = row.slot.adapter, row.slot.prompt
         # Where the prompt had to be read anew another slot has taken its place.
@@ -536,7 +536,7 @@ class Engine:
 
     # ── A pass that failed ────────────────────────────────────────────────────────────
 
-    def _begin_again(self, lane: Lane, new: Sequence[Row], error: Exception) -> None:
+    def _begin_again(self, lane: Lane, new: Sequence[SampleRow], error: Exception) -> None:
         """A whole pass failed, for want of memory perhaps: its rows are read again, with what they have
         written, the requests one by one. One that fails by itself is what is to blame."""
         rows = [row for row in dict.fromkeys((*lane.rows, *new)) if row.alive]
@@ -555,6 +555,6 @@ class Engine:
         self._waiting.extendleft(reversed(rows))
         self._suspects.update(handles)
 
-    def _clear(self, rows: Sequence[Row]) -> None:
+    def _clear(self, rows: Sequence[SampleRow]) -> None:
         """Requests that were written a token by themselves are none to blame."""
         self._suspects -= {row.handle for row in rows}

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.segmented_attention import Scores, attend
+from training.rlhf.model.segmented_attention import AttentionScores, attend
 from training.rlhf.rollout.cache import KeptLayer, KeyCache
 from training.rlhf.rollout.engine import READ_AT_ONCE as _READ_AT_ONCE
-from training.rlhf.rollout.engine import Engine, Lane
-from training.rlhf.rollout.samples import Cancelled, OnDelta, Row, Sample, SampleRequest, end_tokens
+from training.rlhf.rollout.engine import Lane, RolloutEngine
+from training.rlhf.rollout.samples import Cancelled, OnDelta, Sample, SampleRequest, SampleRow, end_tokens
 from training.rlhf.sampling import MAX_SEED, SamplingParameters
 
 
@@ -46,7 +46,7 @@ def rollout(
     if shapes is not None:
         max_rows = min(max_rows or shapes.rows, shapes.rows)
         _check_width(prompts, parameters, shapes)
-    engine = Engine(
+    engine = RolloutEngine(
         backbone,
         ends=end_tokens(backbone),
         max_rows=max_rows,
@@ -249,7 +249,9 @@ class _StaticWriting(Layout):
             self._seen[window] = seen[:, None, None]
         return self._seen[window]
 
-    def attend(self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
+    def attend(
+        self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, scores: AttentionScores
+    ) -> Tensor:
         layer = self._shapes.kept(int(module.layer_idx), key, value)  # type: ignore[arg-type]
         for place, new in zip(layer, (key, value), strict=True):
             place[self._rows, :, self._places] = new[0].transpose(0, 1).to(place.dtype)
@@ -295,7 +297,7 @@ class StaticLane(Lane):
         self._shapes = shapes
         self._cache: _StaticCache = _StaticCache(shapes)
 
-    def write(self) -> tuple[list[Row], Tensor]:
+    def write(self) -> tuple[list[SampleRow], Tensor]:
         """Run the token that each row drew last. Raises `ValueError` where they are of several adapters."""
         adapters = {row.wanted.adapter for row in self.rows}
         if len(adapters) > 1:

@@ -13,7 +13,7 @@ from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.families import context_limit
 from training.rlhf.model.templates import hidden_ids, turn_end_id
-from training.rlhf.rollout.cache import Known
+from training.rlhf.rollout.cache import CachedPrefix
 from training.rlhf.rollout.distribution import Noise, make_noise
 from training.rlhf.sampling import FinishReason, SamplingParameters
 
@@ -229,7 +229,7 @@ class Slot:
     """Samples that are not finished; with the last one the prompt is forgotten."""
     broken: bool = False
     """True if it led to a number that is not finite."""
-    known: Known | None = None
+    known: CachedPrefix | None = None
     """Its beginning that need not be read, from when it is looked up until it is used."""
 
 
@@ -238,7 +238,7 @@ class Handle:
 
     def __init__(self, on_delta: OnDelta | None) -> None:
         self.on_delta = on_delta
-        self.rows: list[Row] = []
+        self.rows: list[SampleRow] = []
         self.error: Exception | None = None
         """Error of one of its samples; then none of them goes on."""
 
@@ -256,7 +256,7 @@ class Handle:
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class SampleRow:
     """One sample being written."""
 
     wanted: SampleRequest
@@ -275,7 +275,7 @@ class Row:
     finished: Sample | None = None
 
     @classmethod
-    def begin(cls, backbone: Backbone, sample: SampleRequest, handle: Handle, slot: Slot) -> Row:
+    def begin(cls, backbone: Backbone, sample: SampleRequest, handle: Handle, slot: Slot) -> SampleRow:
         """Return a sample without tokens."""
         return cls(
             wanted=sample,
@@ -351,7 +351,7 @@ class Row:
         )
 
 
-def tokens_held(rows: Sequence[Row]) -> int:
+def tokens_held(rows: Sequence[SampleRow]) -> int:
     """Places that the keys of these rows take at most: every prompt as long as the longest, every sample as
     long as the one that may become longest."""
     if not rows:

@@ -15,7 +15,7 @@ from training.rlhf.tokens.encoding import Answered
 
 
 @dataclass(frozen=True, slots=True)
-class Rating:
+class RatingLabel:
     """One answer's rating on one criterion."""
 
     answer: int
@@ -25,7 +25,7 @@ class Rating:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class MissingInformation:
     """One thing that an answer should have said."""
 
     answer: int
@@ -33,7 +33,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepWithLabel:
     """One labelled step of an answer."""
 
     start: int
@@ -46,17 +46,17 @@ class Step:
 class Labels:
     """Labels of an example's completions besides their ranking."""
 
-    ratings: tuple[Rating, ...] = ()
+    ratings: tuple[RatingLabel, ...] = ()
     flags: tuple[tuple[int, SpanPart], ...] = ()
     """Spans, each with the place of its answer."""
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingInformation, ...] = ()
     read_for_flags: tuple[int, ...] = ()
     """Answers that were read for span flags: one of them without a flag is faultless."""
     read_for_missing: tuple[int, ...] = ()
     """Answers that were read for what they leave out: one of them without a flag lacks nothing."""
     texts: tuple[str, ...] = ()
     """The answers' texts; only where flags are wanted, which are places in them."""
-    steps: tuple[tuple[int, tuple[Step, ...]], ...] = ()
+    steps: tuple[tuple[int, tuple[StepWithLabel, ...]], ...] = ()
     """The labelled steps of each answer that has any, with its place; steps without a label are left out."""
     verdict: str = ""
     """Verdict on all completions: both_good, both_bad; else empty."""
@@ -117,13 +117,13 @@ class RowLabels:
         texts = {completion.id: completion.text for completion in self._row.completions}
         return Labels(
             ratings=tuple(
-                Rating(places[item.completion], item.criterion, item.scale, item.value)
+                RatingLabel(places[item.completion], item.criterion, item.scale, item.value)
                 for item in self._ratings
                 if item.completion in places
             ),
             flags=tuple((places[item.completion], item) for item in self._flags if item.completion in places),
             missing=tuple(
-                Missing(places[item.completion], item.category)
+                MissingInformation(places[item.completion], item.category)
                 for item in self._missing
                 if item.completion in places
             ),
@@ -140,12 +140,12 @@ def among(name: str, selected: frozenset[str] | None) -> bool:
     return selected is None or name in selected
 
 
-def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[Step, ...]]:
+def _labelled_steps(row: SnapshotRow) -> dict[str, tuple[StepWithLabel, ...]]:
     """By completion, its steps that have a label; completions without one are left out."""
     places = {completion.id: completion.steps for completion in row.completions}
     labelled = {
         entry.completion: tuple(
-            Step(start, end, label)
+            StepWithLabel(start, end, label)
             for (start, end), label in zip(places[entry.completion], entry.labels, strict=True)
             if label is not None
         )

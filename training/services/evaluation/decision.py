@@ -1,7 +1,7 @@
 """The decision on a new policy: promote, reject, or not enough evidence. Pure arithmetic, no Django.
 
-By people alone it rests on the confidence sequence of `training.figures.win_rate_interval`, by people and an
-evaluator on the e-process of `training.figures.win_rate_with_model`: both may be looked at whenever another
+By people alone it rests on the confidence sequence of `training.figures.win_rates`, by people and an
+evaluator on the e-process of `training.figures.win_rates`: both may be looked at whenever another
 judgment arrives.
 """
 
@@ -12,14 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from training.figures.win_rate_interval import LEVEL, MINIMUM, checked_outcomes, log_capital
-from training.figures.win_rate_with_model import (
+from training.figures.win_rates import (
+    LEVEL,
+    MINIMUM,
     Answers,
     Claim,
-    Estimate,
+    WinRateEstimate,
     answers_until_decision,
     chance_of_decision,
+    checked_outcomes,
     estimate,
+    log_capital,
     log_evidence,
     point_estimate,
     read_answers,
@@ -123,7 +126,7 @@ class Outlook:
     """A decision by people and a model: its verdict, its estimate, and what it still takes."""
 
     verdict: Decision
-    rate: Estimate
+    rate: WinRateEstimate
     """The win rate by people and model."""
     more_answers: int | None
     """Answers that are expected to decide; None where these prompts are too few for the estimate."""

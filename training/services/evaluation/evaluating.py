@@ -28,9 +28,8 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Prompt
 from annotation.record.base import decode
 from annotation.services.bulk import CLOSED, MOST_PRIORITY
-from annotation.services.jobs.claims import still_held
-from annotation.services.texts.comparisons import completion_set
-from annotation.services.texts.completions import create_comparison
+from annotation.services.jobs import still_held
+from annotation.services.texts import completion_set, create_comparison
 from training.choices import CheckpointKind, StepKind
 from training.contract import RewardPart, canonical_json, part_of_prompt
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores

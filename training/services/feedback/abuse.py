@@ -52,7 +52,7 @@ class FeedbackVote:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class AbusePattern:
     """A pattern in one day's feedback."""
 
     kind: AbuseKind
@@ -60,9 +60,9 @@ class Finding:
     votes: frozenset[int]
 
 
-def detect(votes: Sequence[FeedbackVote], before: Counter[str]) -> list[Finding]:
+def detect(votes: Sequence[FeedbackVote], before: Counter[str]) -> list[AbusePattern]:
     """Return the patterns in one day's feedback. before: feedback of the week before, by token or key."""
-    findings: list[Finding] = []
+    findings: list[AbusePattern] = []
     for subject, theirs in _by_subject(votes).items():
         if subject.startswith("source:"):
             burst = _surge(theirs, before[subject.removeprefix("source:")])
@@ -134,9 +134,9 @@ def _by_subject(votes: Iterable[FeedbackVote]) -> dict[str, list[FeedbackVote]]:
     return groups
 
 
-def _finding(kind: AbuseKind, subject: str, votes: set[int]) -> Iterator[Finding]:
+def _finding(kind: AbuseKind, subject: str, votes: set[int]) -> Iterator[AbusePattern]:
     if votes:
-        yield Finding(kind=kind, subject=subject, votes=frozenset(votes))
+        yield AbusePattern(kind=kind, subject=subject, votes=frozenset(votes))
 
 
 def _burst(votes: Sequence[FeedbackVote], most: int, seconds: float) -> set[int]:
@@ -217,7 +217,7 @@ def _week_before(project: Project, day: date) -> Counter[str]:
     return Counter({row["source_name"]: row["rows"] for row in rows})
 
 
-def _write(project: Project, day: date, findings: Iterable[Finding]) -> None:
+def _write(project: Project, day: date, findings: Iterable[AbusePattern]) -> None:
     for finding in findings:
         incident, _created = FeedbackIncident.objects.get_or_create(
             project=project,

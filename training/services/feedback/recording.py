@@ -21,7 +21,7 @@ from annotation.exchange.formats.prompts_jsonl import parse_object
 from annotation.models import ApiToken, Assignment, Comparison, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.texts.completions import storable
+from annotation.services.texts import storable
 from annotation.text.identity import content_hash
 from training.choices import FeedbackKind
 from training.model_server import ServerError, read_events

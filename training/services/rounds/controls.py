@@ -13,7 +13,7 @@ from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors.access import judgments_current
 from annotation.services import audit
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs import send_after_commit
 from training.choices import (
     CAN_START,
     CAN_START_AGAIN,

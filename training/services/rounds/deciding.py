@@ -14,7 +14,7 @@ from annotation.choices import NotificationKind, Purpose
 from annotation.errors import Refusal
 from annotation.models import Comparison, User
 from annotation.services import audit
-from annotation.services.jobs.messages import send_after_commit
+from annotation.services.jobs import send_after_commit
 from training.choices import (
     CAN_DECIDE,
     CAN_ROLL_BACK,
@@ -28,8 +28,7 @@ from training.choices import (
 )
 from training.contract import PolicyGradientSettings
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
-from training.figures.win_rate_interval import prompts_needed
-from training.figures.win_rate_with_model import Estimate, answers_needed
+from training.figures.win_rates import WinRateEstimate, answers_needed, prompts_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
 from training.models.decision_reasons import Reason, reason, reason_text
 from training.recipe import PromotionSettings, Recipe
@@ -284,7 +283,7 @@ def _shown(
     return Condition(held=_HELD[shown], reasons=[reason(code, **details)])
 
 
-def _interval(rate: EvaluationFigure | Estimate) -> dict[str, float | None]:
+def _interval(rate: EvaluationFigure | WinRateEstimate) -> dict[str, float | None]:
     return {"value": rate.value, "low": rate.low, "high": rate.high}
 
 

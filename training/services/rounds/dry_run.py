@@ -32,7 +32,7 @@ from training.contract import (
     Settings,
 )
 from training.contract.methods.reward import STEPS
-from training.figures.win_rate_interval import prompts_needed, win_rate_shown
+from training.figures.win_rates import prompts_needed, win_rate_shown
 from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
 from training.recipe import ROUND_REWARD_MODEL

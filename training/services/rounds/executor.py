@@ -13,16 +13,16 @@ from annotation.choices import NotificationKind
 from annotation.errors import Refusal, Unavailable
 from annotation.selectors.access import judgments_current
 from annotation.services import audit
-from annotation.services.jobs.claims import (
+from annotation.services.job_runs import speaking_for
+from annotation.services.jobs import (
     ClaimLostError,
     WorkerStoppingError,
     claim,
     claimable,
     release,
+    send,
     still_held,
 )
-from annotation.services.jobs.messages import send
-from annotation.services.jobs.running import speaking_for
 from training.choices import (
     CAN_START,
     TRAINS,

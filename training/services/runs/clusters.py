@@ -20,8 +20,8 @@ from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
-from annotation.services.jobs.claims import still_held
-from annotation.services.jobs.running import call_with_heartbeat
+from annotation.services.job_runs import call_with_heartbeat
+from annotation.services.jobs import still_held
 from training.choices import LIVE_LAUNCH, LaunchState, RoundState, StepState
 from training.contract import (
     CANCEL_FILE,
@@ -36,18 +36,22 @@ from training.contract import (
     write_spec,
 )
 from training.files import shared as shared_files
-from training.files.run_folders import OWN_FILES, bring_run
+from training.files.shared import OWN_FILES, bring_run
 from training.launchers import (
-    Job,
+    CANCELS,
+    Beat,
+    ClusterPaths,
+    JobFile,
     JobReport,
     Launcher,
     LauncherError,
     LauncherUnreachableError,
-    Place,
+    LaunchJob,
     Resources,
+    read_beat,
+    write_job_file,
 )
 from training.launchers.command import CommandTemplate
-from training.launchers.job_files import CANCELS, Beat, JobFile, read_beat, write_job_file
 from training.launchers.ray import Ray
 from training.models import Launch, Run
 from training.recipe.recipe import ComputeSettings
@@ -187,9 +191,9 @@ def cluster(name: str) -> Launcher:
     )
 
 
-def cluster_place() -> Place:
+def cluster_place() -> ClusterPaths:
     """Return where Rondo is on the nodes."""
-    return Place(
+    return ClusterPaths(
         python=settings.RONDO_CLUSTER_PYTHON,
         code=settings.RONDO_CLUSTER_CODE,
         home=settings.RONDO_CLUSTER_HOME,
@@ -373,9 +377,9 @@ def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
         time.sleep(_LOOK_SECONDS)
 
 
-def job_of(run_name: str, resources: Resources, *, name: str, base_model: str = "") -> Job:
+def job_of(run_name: str, resources: Resources, *, name: str, base_model: str = "") -> LaunchJob:
     """Return the job of a run. base_model: its folder on the nodes."""
-    return Job(
+    return LaunchJob(
         name=name,
         run=run_name,
         resources=resources,

@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 from django.conf import settings
 from django.utils.translation import gettext as _
 
-from annotation.services.jobs.running import call_with_heartbeat, result_with_heartbeat
+from annotation.services.job_runs import call_with_heartbeat, result_with_heartbeat
 from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
 from training.figures.curves import standing_rows
 from training.files import shared as shared_files
-from training.files.run_folders import OWN_FILES, bring_run, folder_of
+from training.files.shared import OWN_FILES, bring_run, folder_of
 from training.models import Run
 from training.selectors.runs import folded_of
 from training.services.jobs import StepHeartbeat, StopAskedError

@@ -16,10 +16,10 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import WebhookEvent
 from annotation.errors import Refusal, Unavailable
-from annotation.services.jobs.claims import held, still_held, write
+from annotation.services.jobs import held, still_held, write
 from training.choices import RunState
 from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
-from training.files.run_folders import folder_of
+from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
 from training.recipe.recipe import ComputeSettings
 from training.selectors.runs import folded_of

@@ -27,9 +27,9 @@ from training.contract import write_atomically
 from training.contract.log_lines import log_to_stderr
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
-from training.serving.options import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
 from training.serving.router.app import Router, build_application
-from training.serving.router.supervisor import Bases, Policy, Supervisor, needed_bytes, rooms
+from training.serving.router.supervisor import Bases, SleepPolicy, Supervisor, needed_bytes, rooms
+from training.serving.startup import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
 from training.store import Store, StoreError
 
 _PASSED = (
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    policy = Policy()
+    policy = SleepPolicy()
     parser = build_parser(
         prog="python -m training.serving.router", description="Rondo's model server, for several bases."
     )
@@ -119,7 +119,7 @@ def _serve(options: argparse.Namespace, keys: list[str], listening: socket.socke
     limit = None if options.memory_gib is None else int(options.memory_gib * 2**30)
     supervisor = Supervisor(
         bases,
-        Policy(idle_seconds=options.idle_seconds, memory_bytes=limit, wait_seconds=options.wait_seconds),
+        SleepPolicy(idle_seconds=options.idle_seconds, memory_bytes=limit, wait_seconds=options.wait_seconds),
         command=partial(_command, options),
         needed=partial(_needed, options),
         rooms=partial(rooms, options.device),

@@ -290,7 +290,7 @@ _SHORT_SHARE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Policy:
+class SleepPolicy:
     """Rules for when a base sleeps."""
 
     idle_seconds: float = 900.0
@@ -307,7 +307,7 @@ class Supervisor:
     def __init__(
         self,
         bases: Bases,
-        policy: Policy,
+        policy: SleepPolicy,
         *,
         command: Callable[[str, Path], list[str]],
         needed: Callable[[str], int],

@@ -7,7 +7,8 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from training.store import StoreError
-from webapp.backup import BackupError, Target, make_backup
+from webapp.backup import make_backup
+from webapp.backup.target import BackupError, Target
 
 
 class Command(BaseCommand):

@@ -6,7 +6,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from annotation.errors import Refusal
 from training.store import StoreError
-from webapp.backup import BackupError, Target, restore_backup
+from webapp.backup import restore_backup
+from webapp.backup.target import BackupError, Target
 
 
 class Command(BaseCommand):

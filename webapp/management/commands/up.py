@@ -20,8 +20,7 @@ from webapp.database.history import REMEDY, unfinished_apps
 from webapp.environment.places import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
-from webapp.supervision.errors import UpError
-from webapp.supervision.family import Family, only_one, say_where
+from webapp.supervision.family import Family, UpError, only_one, say_where
 from webapp.supervision.preflight import (
     NewAccount,
     PreflightError,
@@ -42,7 +41,7 @@ from webapp.supervision.process_manager import (
     watch,
 )
 from webapp.supervision.programs import collect_if_changed
-from webapp.supervision.screen import Screen
+from webapp.supervision.screen import StepScreen
 
 _SECONDS_BEFORE_ANOTHER_START = 5.0
 
@@ -77,7 +76,7 @@ class Command(BaseCommand):
             check_home(home)
             # Everything else is in the programs' logs.
             with only_one(home), errors_alone():
-                _Up(home, Screen(sys.stdout), **_chosen(options)).run()
+                _Up(home, StepScreen(sys.stdout), **_chosen(options)).run()
         except UpError as error:
             raise CommandError(str(error)) from error
         except _Asked:
@@ -104,7 +103,7 @@ class _Up:
     def __init__(
         self,
         home: Path,
-        screen: Screen,
+        screen: StepScreen,
         *,
         host: str,
         port: int,

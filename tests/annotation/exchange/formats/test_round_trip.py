@@ -30,8 +30,7 @@ from annotation.exchange.formats.items import (
 )
 from annotation.exchange.formats.registry import WRITERS
 from annotation.exchange.formats.rows import read_rows
-from annotation.exchange.item_imports import ItemImport
-from annotation.exchange.occurrences import Occurrences
+from annotation.exchange.item_imports import ItemImport, Occurrences
 from annotation.models import FileImport, Project
 from annotation.record.judgment import CorrectionPart, MissingPart, RatingPart
 

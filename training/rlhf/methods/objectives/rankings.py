@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from annotation.agreement.shares import wilson_interval
+from annotation.agreement.intervals import wilson_interval
 from training.contract import CompletenessHead, ContractError, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.losses import (

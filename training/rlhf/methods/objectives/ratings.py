@@ -24,7 +24,7 @@ from training.contract import ContractError, RatingHead, RewardSettings, RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.measures.calibration import figures_of_chances, figures_of_levels, figures_of_values
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.tokens.example import Example, Rating
+from training.rlhf.tokens.example import Example, RatingLabel
 from training.rlhf.tokens.packing import Batch
 
 LEVELS: Mapping[Scale, tuple[int, ...]] = {
@@ -35,7 +35,7 @@ LEVELS: Mapping[Scale, tuple[int, ...]] = {
 """The ratings that each scale knows, lowest first."""
 
 
-def scaled(rating: Rating) -> float:
+def scaled(rating: RatingLabel) -> float:
     """Return the rating between 0, its scale's lowest, and 1, its highest."""
     levels = LEVELS[rating.scale]
     return (rating.value - levels[0]) / (levels[-1] - levels[0])
@@ -110,7 +110,7 @@ class RatingObjective:
         del observed
         return {}
 
-    def _ratings(self, example: Example) -> list[Rating]:
+    def _ratings(self, example: Example) -> list[RatingLabel]:
         return [rating for rating in example.labels.ratings if rating.criterion == self._head.criterion]
 
 
@@ -131,15 +131,15 @@ class _Link:
     def _bias(self) -> Tensor:
         return self._backbone.extra(self._adapter, f"{self._name}.bias")  # noqa: S610
 
-    def begin(self, ratings: Sequence[Rating]) -> None:
+    def begin(self, ratings: Sequence[RatingLabel]) -> None:
         """Add what is learned beside the head."""
         raise NotImplementedError
 
-    def cost(self, scores: Tensor, ratings: Sequence[Rating]) -> Tensor:
+    def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
         """(N,) with gradient."""
         raise NotImplementedError
 
-    def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
+    def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
         """Return the observations for the figures."""
         raise NotImplementedError
 
@@ -153,13 +153,13 @@ class _Link:
 
 
 class _Regression(_Link):
-    def begin(self, ratings: Sequence[Rating]) -> None:
+    def begin(self, ratings: Sequence[RatingLabel]) -> None:
         self._begin_at(f"{self._name}.bias", _scaled(ratings).mean().reshape(1))
 
-    def cost(self, scores: Tensor, ratings: Sequence[Rating]) -> Tensor:
+    def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
         return (scores + self._bias - _scaled(ratings).to(scores)) ** 2
 
-    def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
+    def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
         return {"predicted": self.predict(scores), "rated": _scaled(ratings).to(scores)}
 
     def predict(self, scores: Tensor) -> Tensor:
@@ -170,17 +170,17 @@ class _Regression(_Link):
 
 
 class _Binary(_Link):
-    def begin(self, ratings: Sequence[Rating]) -> None:
+    def begin(self, ratings: Sequence[RatingLabel]) -> None:
         # Half a rating of either kind is added: with one kind alone the log odds would be infinite.
         share = (_upper(ratings).sum() + 0.5) / (len(ratings) + 1)
         self._begin_at(f"{self._name}.bias", torch.logit(share).reshape(1))
 
-    def cost(self, scores: Tensor, ratings: Sequence[Rating]) -> Tensor:
+    def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
         return F.binary_cross_entropy_with_logits(
             scores + self._bias, _upper(ratings).to(scores), reduction="none"
         )
 
-    def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
+    def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
         return {"logit": scores + self._bias, "upper": _upper(ratings).to(scores)}
 
     def predict(self, scores: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class _Binary(_Link):
 
 
 class _Ordinal(_Link):
-    def begin(self, ratings: Sequence[Rating]) -> None:
+    def begin(self, ratings: Sequence[RatingLabel]) -> None:
         for scale in sorted({rating.scale for rating in ratings}):
             frequencies = Counter(rating.value for rating in ratings if rating.scale == scale)
             counts = torch.tensor([frequencies[level] + 0.5 for level in LEVELS[scale]])
@@ -215,7 +215,7 @@ class _Ordinal(_Link):
         thresholds = torch.cat([raw[:1], raw[1:].exp()]).cumsum(0)
         return cumulative_link(scores, thresholds)
 
-    def cost(self, scores: Tensor, ratings: Sequence[Rating]) -> Tensor:
+    def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
         cost = torch.zeros_like(scores)
         for scale, rows in _by_scale(ratings).items():
             log_probs = self._log_probabilities(scores[rows], scale)
@@ -223,7 +223,7 @@ class _Ordinal(_Link):
             cost = cost.index_add(0, rows.to(scores.device), -log_probs.gather(1, targets[:, None])[:, 0])
         return cost
 
-    def observe(self, scores: Tensor, ratings: Sequence[Rating]) -> dict[str, Tensor]:
+    def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
         parts: dict[str, list[Tensor]] = {
             name: [scores.new_zeros(0)] for name in ("expected", "rated", "hit", "log")
         }
@@ -277,16 +277,16 @@ def _expected(log_probabilities: Tensor) -> Tensor:
     return log_probabilities.exp() @ levels
 
 
-def _scaled(ratings: Iterable[Rating]) -> Tensor:
+def _scaled(ratings: Iterable[RatingLabel]) -> Tensor:
     return torch.tensor([scaled(rating) for rating in ratings], dtype=torch.float32)
 
 
-def _upper(ratings: Iterable[Rating]) -> Tensor:
+def _upper(ratings: Iterable[RatingLabel]) -> Tensor:
     """1 in the upper half of its scale, 0 in the lower, ½ in the middle."""
     return (_scaled(ratings) - 0.5).sign().add(1) / 2
 
 
-def _by_scale(ratings: Sequence[Rating]) -> dict[Scale, Tensor]:
+def _by_scale(ratings: Sequence[RatingLabel]) -> dict[Scale, Tensor]:
     """Places of the ratings on each scale."""
     by_scale: dict[Scale, list[int]] = {}
     for place, rating in enumerate(ratings):
@@ -294,7 +294,7 @@ def _by_scale(ratings: Sequence[Rating]) -> dict[Scale, Tensor]:
     return {scale: torch.tensor(places) for scale, places in sorted(by_scale.items())}
 
 
-def _places(ratings: Sequence[Rating], rows: Tensor, scale: Scale) -> Tensor:
+def _places(ratings: Sequence[RatingLabel], rows: Tensor, scale: Scale) -> Tensor:
     """Index into `LEVELS` of the ratings at `rows`."""
     return torch.tensor([LEVELS[scale].index(ratings[row].value) for row in rows.tolist()])
 

@@ -1,1 +1,0 @@
-"""Quality control: gold items and reviews."""

@@ -1,1 +1,0 @@
-"""Texts: prompts, completions, comparisons made of them, quarantine."""
