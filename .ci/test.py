@@ -126,6 +126,8 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
+    # Compiling torch, transformers and the tests again takes each process longer than all its imports.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     parallel = (
         []
         if "-n" in arguments
