@@ -80,14 +80,15 @@ SERVICES_ON_SQLITE_ALONE = (
 
 ON_POSTGRESQL_ALONE = (
     "tests/api/test_who_may.py",
+    "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
     "tests/training/rounds/test_promotion.py",
     "tests/training/rounds/test_rounds_",
 )
-"""Long on either. On SQLite run test_rounds.py, and by hand a whole round: tests/browser/test_journey.py."""
+"""Long on either. On SQLite run test_rounds.py, tests/browser/test_journey.py, and every page in German as
+everybody who may open it."""
 
 ON_BOTH = (
     "tests/api/",
-    "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
     # A trigger, unique rows, locks.
     "tests/annotation/people/test_audit.py",
     "tests/annotation/people/test_tokens.py",

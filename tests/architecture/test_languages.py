@@ -128,6 +128,7 @@ def test_every_page_answers_in_german(name: str, parts, everybody):
             content_type="application/x-www-form-urlencoded",
             headers={"Accept-Language": "de-AT,de;q=0.9,en;q=0.8"},
         )
+        assert answer.status_code == status
         assert answer.headers.get("Content-Language", "de") == "de"
         if not answer.streaming and b"<html" in answer.content:
             assert_german(answer)

@@ -60,7 +60,7 @@ class Test:
         (Test("tests/webapp/test_upgrade.py::test_a", ("db",), ("slow",)), {"sqlite"}),
         (
             Test("tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[x]", ("db",)),
-            {"sqlite", "postgresql"},
+            {"postgresql"},
         ),
         (Test("tests/training/test_dashboard.py::test_a", ("db", "client_of")), {"sqlite"}),
         (
