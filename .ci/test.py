@@ -34,6 +34,7 @@ _passed_second: list[str] = []
 LEFT_OUT_WHEN_FAST = (
     # A browser.
     "tests/browser",
+    "tests/benchmarks",
     # torch: a model that is trained, served or only read.
     "tests/rlhf",
     "tests/serving",
