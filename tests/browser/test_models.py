@@ -119,20 +119,6 @@ def test_filters_order_and_columns_change_the_table_alone(
     expect(page.get_by_role("columnheader", name="Seed")).to_have_count(1)
 
 
-def test_runs_are_listed_without_a_script(runs: list[Run], carol: User, open_as: Open):
-    page = open_as(carol, "/projects/tea/runs/", java_script_enabled=False)
-    page.get_by_label("Kind").select_option(label="reward model")
-    page.get_by_role("button", name="Filter").click()
-    expect(page.locator("#runs-table tbody tr")).to_have_count(3)
-    page.get_by_role("columnheader", name="Held-out accuracy").get_by_role("link").click()
-    expect(page.locator("#runs-table tbody tr").first).to_contain_text("0.83")
-    page.get_by_label(f"Select {runs[0].name}").check()
-    page.get_by_label(f"Select {runs[2].name}").check()
-    page.get_by_role("button", name="Compare selected").click()
-    expect(page.get_by_role("heading", name="Compare runs")).to_be_visible()
-    expect(page.get_by_role("row", name=re.compile("^Learning rate 0.0003 0.0001"))).to_be_visible()
-
-
 def test_pages_of_runs_have_no_barrier_and_fit(
     runs: list[Run], prompt_set: None, carol: User, open_as: Open, barriers: Axe
 ):

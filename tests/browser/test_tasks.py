@@ -118,23 +118,3 @@ def test_comparisons_with_low_agreement_in_a_round_are_requeued_in_seven_clicks(
     expect(page.get_by_text("1 row changed.")).to_be_visible()
     assert list(Comparison.objects.filter(open_slots__gt=0)) == [apart]
     assert by.number <= 7
-
-
-def test_low_agreement_is_requeued_by_keyboard_alone(
-    project: Project, alice: User, bob: User, carol: User, open_as: Open
-):
-    Project.objects.filter(pk=project.pk).update(overlap=2)
-    project.refresh_from_db()
-    apart = factories.make_comparison(project)
-    factories.make_judgment(apart, alice, (1, 2))
-    factories.make_judgment(apart, bob, (2, 1))
-    page = open_as(carol, "/projects/tea/data/comparisons/?agreement=50")
-    page.locator("input[name=chosen]").focus()
-    page.keyboard.press("Space")
-    page.get_by_role("button", name="Re-queue").focus()
-    page.keyboard.press("Enter")
-    page.get_by_role("button", name="Re-queue").focus()
-    page.keyboard.press("Enter")
-    expect(page.get_by_text("1 row changed.")).to_be_visible()
-    apart.refresh_from_db()
-    assert (apart.overlap, apart.open_slots) == (3, 1)
