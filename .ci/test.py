@@ -91,13 +91,15 @@ def main() -> None:
         chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
         sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
     elsewhere = "not vllm and not quantised"
-    selected = f"{'long' if '--faults' in sys.argv else 'not long'} and {elsewhere}"
+    is_long = "--faults" in sys.argv
+    selected = f"{'long' if is_long else 'not long'} and {elsewhere}"
+    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "50"}
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
-    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], {})]
+    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], examples)]
     if not why_not:
         on_postgres = ["-m", selected, "--share", "postgresql", *arguments]
-        codes.append(_pytest("PostgreSQL", on_postgres, {"DATABASE_URL": POSTGRES}))
+        codes.append(_pytest("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}))
     else:
         print(
             f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
