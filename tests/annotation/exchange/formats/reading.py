@@ -14,7 +14,7 @@ from annotation.exchange.formats.registry import plan_for
 
 Rows = list[dict[str, Any]]
 SAMPLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("samples.json").read_text("utf-8"))
-"""A row for each reader; rows of public sets; and rows of files, with the keys of their judgments."""
+"""Pairs of training files, a row for each reader, rows of public sets, and rows of files with their keys."""
 
 
 def plan_rows(rows: Rows, *, mapping: Mapping[str, Any] | None = None, **choices: Any) -> Plan:
