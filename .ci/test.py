@@ -34,6 +34,7 @@ _passed_second: list[str] = []
 LEFT_OUT_WHEN_FAST = (
     # A browser.
     "tests/browser",
+    "tests/benchmarks",
     # torch: a model that is trained, served or only read.
     "tests/rlhf",
     "tests/serving",
@@ -90,13 +91,15 @@ def main() -> None:
         chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
         sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
     elsewhere = "not vllm and not quantised"
-    selected = f"{'long' if '--faults' in sys.argv else 'not long'} and {elsewhere}"
+    is_long = "--faults" in sys.argv
+    selected = f"{'long' if is_long else 'not long'} and {elsewhere}"
+    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "50"}
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
-    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], {})]
+    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], examples)]
     if not why_not:
         on_postgres = ["-m", selected, "--share", "postgresql", *arguments]
-        codes.append(_pytest("PostgreSQL", on_postgres, {"DATABASE_URL": POSTGRES}))
+        codes.append(_pytest("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}))
     else:
         print(
             f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
@@ -126,6 +129,8 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
+    # Compiling torch, transformers and the tests again takes each process longer than all its imports.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     parallel = (
         []
         if "-n" in arguments

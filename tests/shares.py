@@ -1,7 +1,7 @@
 """A pytest plugin: which tests run on which database where both are there.
 
-Locks, commits, constraints, triggers, SQL of our own, search, queries into JSON, jobs and the API run on
-both, for there the databases differ. What goes through a browser or takes long runs on one of them, the
+Locks, commits, constraints, triggers, SQL of our own, search, queries into JSON and jobs run on both, for
+there the databases differ. The API, and what goes through a browser or takes long, run on one of them, the
 stricter and more concurrent PostgreSQL. What asks for pages runs on SQLite: it asks what is shown and who may
 come in. So do services that only read and write rows. That PostgreSQL understands the queries of every page
 and stores what the API writes is shown by one walk over all addresses there, in every role, and by the API's
@@ -55,6 +55,7 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/annotation/conversations/",
     "tests/annotation/exchange/formats/",
     "tests/annotation/exchange/test_bombs.py",
+    "tests/annotation/exchange/test_columns.py",
     "tests/annotation/exchange/test_conversations.py",
     "tests/annotation/exchange/test_export_",
     "tests/annotation/exchange/test_rewrites.py",
@@ -63,13 +64,16 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/annotation/people/",
     "tests/annotation/projects/",
     "tests/annotation/statistics/",
+    "tests/annotation/suggestions/",
     "tests/annotation/traces/",
     "tests/training/comparing/test_leaderboard_counts.py",
+    "tests/training/conversations/",
     "tests/training/engine/",
     "tests/training/evaluation/",
     "tests/training/feedback/",
-    "tests/training/judges/test_rubric",
+    "tests/training/judges/",
     "tests/training/launchers/",
+    "tests/training/registry/",
     "tests/training/rounds/test_dry_run.py",
     "tests/training/rounds/test_memory_gate.py",
     "tests/training/rounds/test_round_help.py",
@@ -79,15 +83,15 @@ SERVICES_ON_SQLITE_ALONE = (
 """Rules, files, figures, jobs of clusters over plain rows; what commits or takes long runs on PostgreSQL."""
 
 ON_POSTGRESQL_ALONE = (
-    "tests/api/test_who_may.py",
+    "tests/api/",
+    "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
     "tests/training/rounds/test_promotion.py",
     "tests/training/rounds/test_rounds_",
 )
-"""Long on either. On SQLite run test_rounds.py, and by hand a whole round: tests/browser/test_journey.py."""
+"""The API, whose services run on both; and what is long on either. On SQLite run test_rounds.py,
+tests/browser/test_journey.py, and every page in German as everybody who may open it."""
 
 ON_BOTH = (
-    "tests/api/",
-    "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
     # A trigger, unique rows, locks.
     "tests/annotation/people/test_audit.py",
     "tests/annotation/people/test_tokens.py",

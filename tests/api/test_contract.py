@@ -8,6 +8,8 @@ from drf_spectacular.drainage import GENERATOR_STATS
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.validation import validate_schema
 
+from annotation.api.projects import SettingsSerializer
+from annotation.forms.projects import ABOUT, ASSIGNMENT, QUALITY, QUESTIONS
 from webapp.api.urls import document
 
 
@@ -55,3 +57,8 @@ def test_every_object_and_every_field_of_ours_is_described():
 def _is_told(name: str, schema: dict[str, Any]) -> bool:
     # Lists of choices name their values; pages of a list are all alike.
     return bool(schema.get("description")) or "enum" in schema or name.startswith("Paginated")
+
+
+def test_the_api_changes_every_setting_that_pages_change():
+    on_pages = {name for labels in (ABOUT, ASSIGNMENT, QUALITY, QUESTIONS) for name in labels}
+    assert on_pages - set(SettingsSerializer.Meta.fields) == set()

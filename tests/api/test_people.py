@@ -123,14 +123,6 @@ def test_an_account_is_deleted_after_a_proof_and_its_name_and_never_by_a_token(c
     assert here.get("/api/v1/me/").status_code in (401, 403)
 
 
-def test_the_only_administrator_is_told_why_they_cannot_leave(admin: User):
-    here = confirmed(signed_in("admin"))
-    answer = here.post("/api/v1/me/deletion/", {"username": "admin"}, "application/json")
-    assert answer.status_code == 422
-    assert answer.json()["code"] == "last_administrator"
-    assert here.get("/api/v1/me/").status_code == 200
-
-
 def test_a_category_is_added_changed_and_deleted(project: Project, as_admin: Asker):
     address = "/projects/tea/categories/rude/"
     added = as_admin("PUT", address, {"label": "Rude", "scope": "span", "severity_steps": 3, "shortcut": "f"})

@@ -94,14 +94,19 @@ def admin_addresses() -> list[str]:
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("name", admin_addresses())
-def test_the_admin_is_for_superusers_alone(name: str, parts, everybody):
-    statuses = {role: client.get(reverse(name)).status_code for role, client in everybody.items()}
-    assert statuses == {**dict.fromkeys(ROLES, 302), "admin": 200}
+def test_the_admin_is_for_superusers_alone(parts, everybody):
+    for name in admin_addresses():
+        statuses = {role: everybody[role].get(reverse(name)).status_code for role in ROLES if role != "admin"}
+        assert set(statuses.values()) == {302}, (name, statuses)
 
 
+# Models of annotation have more rows in tests/annotation/test_admin.py.
 @pytest.mark.django_db
-@pytest.mark.parametrize("model", list(admin.site._registry), ids=lambda model: model._meta.label)
+@pytest.mark.parametrize(
+    "model",
+    [model for model in admin.site._registry if model._meta.app_label != "annotation"],
+    ids=lambda model: model._meta.label,
+)
 def test_every_form_of_the_admin_opens(model: Any, parts, everybody):
     site = admin.site.get_model_admin(model)
     prefix = f"admin:{model._meta.app_label}_{model._meta.model_name}"
@@ -111,5 +116,5 @@ def test_every_form_of_the_admin_opens(model: Any, parts, everybody):
     if row is not None:
         assert everybody["admin"].get(reverse(f"{prefix}_change", args=[row.pk])).status_code == 200
         assert everybody["admin"].get(reverse(f"{prefix}_history", args=[row.pk])).status_code == 200
-    response = everybody["admin"].get(reverse(f"{prefix}_changelist"), {"q": "x"})
-    assert response.status_code == 200
+    for search in ({}, {"q": "x"}):
+        assert everybody["admin"].get(reverse(f"{prefix}_changelist"), search).status_code == 200

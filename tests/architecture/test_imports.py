@@ -24,14 +24,6 @@ print(json.dumps({"heavy": heavy, "rlhf": rlhf, "rss": psutil.Process().memory_i
 """
 
 
-def test_the_contracts_of_import_linter_hold():
-    lint = Path(sys.executable).with_name("lint-imports")
-    finished = subprocess.run(
-        [str(lint), "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-
-
 def test_the_web_process_loads_no_torch_and_stays_under_160_megabytes(tmp_path: Path):
     finished = subprocess.run(
         [sys.executable, "-c", _LOAD_THE_WEB_PROCESS],
@@ -68,25 +60,6 @@ def test_statistics_without_spans_load_only_a_small_part_of_scipy(tmp_path: Path
         capture_output=True,
         text=True,
         check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_module_that_imports_torch_imports_no_django():
-    """import-linter reads imports; this one also sees what a module loads by a roundabout way."""
-    script = (
-        "import sys, pkgutil, importlib, training.rlhf\n"
-        "for found in pkgutil.walk_packages(training.rlhf.__path__, 'training.rlhf.'):\n"
-        "    if not found.name.endswith('__main__'):\n"
-        "        importlib.import_module(found.name)\n"
-        "parts = [name.split('.') for name in sys.modules]\n"
-        "print(sorted('.'.join(part) for part in parts\n"
-        "             if part[0] in ('django', 'rest_framework', 'celery', 'webapp')\n"
-        "             or part[0] == 'annotation' and part[1:2] not in ([], ['record'], ['agreement'])))\n"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.splitlines()[-1] == "[]"

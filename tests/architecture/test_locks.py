@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -170,9 +169,3 @@ def test_uv_is_told_the_sources_that_pip_is_configured_with(
     assert "one.example" not in options
     assert "--index https://two.example/simple --index https://three.example/simple" in options
     assert "--find-links /srv/wheels" in options
-
-
-def test_every_marker_of_the_locks_can_be_read():
-    for path in LOCKS.glob("*.txt"):
-        for marker in re.findall(r"^[A-Za-z0-9].* ; (.*?) \\$", path.read_text(encoding="utf-8"), re.M):
-            assert Marker(marker)

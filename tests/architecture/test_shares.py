@@ -60,7 +60,7 @@ class Test:
         (Test("tests/webapp/test_upgrade.py::test_a", ("db",), ("slow",)), {"sqlite"}),
         (
             Test("tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[x]", ("db",)),
-            {"sqlite", "postgresql"},
+            {"postgresql"},
         ),
         (Test("tests/training/test_dashboard.py::test_a", ("db", "client_of")), {"sqlite"}),
         (
@@ -71,7 +71,7 @@ class Test:
             Test("tests/training/test_ends.py::test_a", ("client", "transactional_db")),
             {"sqlite", "postgresql"},
         ),
-        (Test("tests/api/test_labelling.py::test_a", ("db", "client_of")), {"sqlite", "postgresql"}),
+        (Test("tests/api/test_labelling.py::test_a", ("db", "client_of")), {"postgresql"}),
         (Test("tests/api/fuzzing/test_people.py::test_a", ("client", "db"), ("slow",)), {"postgresql"}),
     ],
     ids=lambda value: value.nodeid.split("::")[0] if isinstance(value, Test) else None,

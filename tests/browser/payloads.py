@@ -9,7 +9,6 @@ import base64
 from itertools import product
 
 RUN = "window.pwned=1"
-EVIL = "https://evil.example"
 
 _ELEMENTS = [
     'img src=x {on}="{run}"',

@@ -186,16 +186,3 @@ def test_a_guest_votes_by_keyboard_without_an_account(arena: ArenaLink, open_as:
         page.get_by_role("link", name="Next pair").press("Enter")
     expect(page.get_by_text("You have seen every pair. Thank you.")).to_be_visible()
     assert ArenaBallot.objects.filter(judgment__annotator__is_guest=True).count() == 3
-
-
-def test_without_a_script_side_by_side_and_arena_do_the_same(
-    project: Project, carol: User, arena: ArenaLink, open_as: Open
-):
-    page = open_as(carol, "/compare/", java_script_enabled=False)
-    ask(page)
-    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
-    page.get_by_role("button", name="All good").click()
-    expect(page.get_by_text("Your vote: all good.")).to_be_visible()
-    page.goto(page.url.split("/compare/")[0] + arena.get_absolute_url())
-    page.get_by_role("button", name="Both bad").click()
-    expect(page.get_by_text("Your vote: both bad.")).to_be_visible()

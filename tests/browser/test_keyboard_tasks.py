@@ -1,4 +1,4 @@
-"""The tasks of test_tasks.py and test_models.py by keyboard alone, each control at most 40 Tabs away."""
+"""Tasks of people in Chromium by keyboard alone, each control at most 40 Tabs away."""
 
 from pathlib import Path
 

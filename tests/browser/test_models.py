@@ -62,37 +62,6 @@ def prompt_set(project: Project, carol: User, server: StreamingServer) -> None:
     )
 
 
-def test_the_best_run_is_three_clicks_from_home(runs: list[Run], carol: User, open_as: Open):
-    page = open_as(carol, "/")
-    page.get_by_role("link", name="Tea", exact=True).first.click()
-    page.get_by_role("link", name="Models", exact=True).first.click()
-    page.get_by_role("link", name=re.compile("Held-out accuracy best")).click()
-    expect(page.get_by_role("heading", name=f"Run {runs[2].name}")).to_be_visible()
-    expect(page.locator(".headlines")).to_contain_text("0.83")
-
-
-def test_two_checkpoints_are_compared_blind_on_a_prompt_set_in_four_clicks(
-    prompt_set: None, carol: User, open_as: Open, axe: Axe
-):
-    page = open_as(carol, "/")
-    page.get_by_role("link", name="Tea", exact=True).first.click()
-    page.get_by_role("link", name="Compare", exact=True).first.click()
-    page.get_by_role("button", name="Everyday tea").click()
-    expect(page.get_by_text("0 of 3 compared")).to_be_visible()
-    expect(page.get_by_role("heading", name="Response 1")).to_be_visible()
-    assert axe(page) == []
-    page.get_by_role("button", name="Response 1 is better").click()
-    expect(page.get_by_text("1 of 3 compared")).to_be_visible()
-    expect(page.get_by_role("link", name="first-policy")).to_be_visible()
-    assert axe(page) == []
-    # The next ones by keyboard alone.
-    page.get_by_role("button", name="Next prompt of the set").press("Enter")
-    expect(page.get_by_role("heading", name="Which is better?")).to_be_visible()
-    page.keyboard.press("2")
-    expect(page.get_by_text("2 of 3 compared")).to_be_visible()
-    assert SideBySide.objects.filter(judgment__blind=True).count() == 2
-
-
 def test_filters_order_and_columns_change_the_table_alone(
     runs: list[Run], carol: User, open_as: Open, axe: Axe
 ):
@@ -117,20 +86,6 @@ def test_filters_order_and_columns_change_the_table_alone(
     assert axe(page) == []
     page.go_back()
     expect(page.get_by_role("columnheader", name="Seed")).to_have_count(1)
-
-
-def test_runs_are_listed_without_a_script(runs: list[Run], carol: User, open_as: Open):
-    page = open_as(carol, "/projects/tea/runs/", java_script_enabled=False)
-    page.get_by_label("Kind").select_option(label="reward model")
-    page.get_by_role("button", name="Filter").click()
-    expect(page.locator("#runs-table tbody tr")).to_have_count(3)
-    page.get_by_role("columnheader", name="Held-out accuracy").get_by_role("link").click()
-    expect(page.locator("#runs-table tbody tr").first).to_contain_text("0.83")
-    page.get_by_label(f"Select {runs[0].name}").check()
-    page.get_by_label(f"Select {runs[2].name}").check()
-    page.get_by_role("button", name="Compare selected").click()
-    expect(page.get_by_role("heading", name="Compare runs")).to_be_visible()
-    expect(page.get_by_role("row", name=re.compile("^Learning rate 0.0003 0.0001"))).to_be_visible()
 
 
 def test_pages_of_runs_have_no_barrier_and_fit(

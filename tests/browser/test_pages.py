@@ -86,21 +86,6 @@ def test_the_language_is_chosen_by_keyboard_in_the_account_menu(
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 
 
-def test_the_language_is_chosen_without_a_script(project: Project, alice: User, open_as: Open):
-    page = open_as(alice, "/", java_script_enabled=False)
-    page.locator(".bar .menu summary").click()
-    page.get_by_role("button", name="Deutsch").click()
-    expect(page.get_by_role("heading", name="Projekte")).to_be_visible()
-    alice.refresh_from_db()
-    assert alice.language == "de"
-
-
-def test_the_browsers_language_is_spoken_to_who_is_not_signed_in(db: None, open_as: Open):
-    page = open_as(None, "/login/", locale="de-DE")
-    expect(page.get_by_role("button", name="Anmelden")).to_be_visible()
-    expect(page.get_by_label("Benutzername")).to_be_visible()
-
-
 @pytest.mark.parametrize("width", [360, 1400])
 def test_the_labelling_screen_in_german_fits_and_has_no_barrier(
     project: Project, alice: User, open_as: Open, axe: Axe, width: int

@@ -98,15 +98,3 @@ def test_a_draft_and_a_revision_bring_it_back(alice: User, open_as: Open):
     page.get_by_role("link", name="Change the last annotation").click()
     expect(page.locator("#order")).to_have_value("B > C > …")
     expect(rest(page)).to_be_checked()
-
-
-def test_it_works_without_javascript(alice: User, open_as: Open):
-    page = open_as(alice, LABEL, java_script_enabled=False)
-    shown = shown_order()
-    page.locator('select[aria-label="Rank of response C"]').select_option("1")
-    page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_role("alert")).to_contain_text("Rank A, B and D, or leave them unordered.")
-    rest(page).check(force=True)
-    with page.expect_response("**/submit/"):
-        page.get_by_role("button", name="Submit").click()
-    assert texts_by_rank(Judgment.objects.get()) == {1: {shown["C"]}}

@@ -194,25 +194,6 @@ def test_a_place_is_pointed_at_by_mouse_also_behind_a_mark(project: Project, ali
     assert card.locator('[name="missing-insert"]').input_value() == "11"
 
 
-def test_the_order_as_shown_is_asked_about_once_and_then_stored(
-    project: Project, alice: User, open_as: Open, axe: Axe
-):
-    offer(project, *ANSWERS)
-    page = open_as(alice, LABEL)
-    page.keyboard.type("abcd")
-    press(page, "Enter")
-    alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("exactly the order shown")
-    expect(alert).to_be_focused()
-    assert axe(page) == []
-    assert not Judgment.objects.exists()
-    expect(page.locator("#order")).to_have_value("A > B > C > D")
-    with page.expect_response("**/submit/"):
-        press(page, "Tab", "Enter")
-    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
-    assert Judgment.objects.get().ranks.count() == 4
-
-
 def test_changed_rules_are_read_and_the_notice_goes(project: Project, alice: User, open_as: Open, axe: Axe):
     offer(project, *ANSWERS[:2])
     Membership.objects.filter(user=alice).update(guideline_seen=1)

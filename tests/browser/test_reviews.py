@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import expect
 
-from annotation.choices import ReviewReason, Verdict
+from annotation.choices import ReviewReason
 from annotation.models import ItemFlag, Project, Review, User
 from annotation.services.quality import open_review
 from tests import factories
@@ -70,21 +70,6 @@ def test_every_page_is_accessible_and_fits_on_a_phone(
         assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
         assert axe(page) == [], path
         page.context.close()
-
-
-def test_a_review_is_decided_without_javascript(busy: Project, rita: User, open_as: Open):
-    page = open_as(rita, f"/projects/{busy.slug}/reviews/", java_script_enabled=False)
-    page.get_by_role("link", name="How long should green tea").click()
-    expect(page.get_by_role("heading", name="Votes")).to_be_visible()
-    expect(page.locator("main")).not_to_contain_text("alice")
-    page.get_by_label("A is better").check()
-    page.get_by_label("Comment").fill("The other one would be bitter.")
-    page.get_by_role("button", name="Decide").click()
-    expect(page.get_by_role("status")).to_contain_text("Decided.")
-    expect(page.locator(".decision")).to_have_text("A > B")
-    expect(page.locator("main")).to_contain_text("alice")
-    expect(page.get_by_role("link", name="Next review")).to_be_visible()
-    assert Review.objects.get(decided_at__isnull=False).verdict == Verdict.RANKED
 
 
 def test_a_ranking_is_decided_with_the_keyboard_alone(busy: Project, rita: User, open_as: Open):

@@ -130,20 +130,6 @@ def test_curves_grow_while_the_run_goes_on_and_tell_their_values(
     assert axe(page) == []
 
 
-def test_without_scripts_a_table_has_the_last_values(
-    policy: Checkpoint, carol: User, open_as: Open, axe: Axe
-):
-    page = open_as(carol, policy.run.get_absolute_url(), java_script_enabled=False)
-    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="kl nats"))
-    # A request reads as much of a long file as a moment allows; the next one goes on.
-    for _ in range(20):
-        if "step 120" in row.get_by_role("cell").inner_text():
-            break
-        page.reload()
-    expect(row.get_by_role("cell")).to_have_text("1.8 step 120, between 0.015 and 1.8")
-    expect(page.get_by_label("Log scale")).to_be_hidden()
-
-
 def test_charts_of_a_round_outlive_the_parts_that_are_swapped(
     policy: Checkpoint, project: Project, carol: User, open_as: Open, axe: Axe
 ):

@@ -72,15 +72,6 @@ def test_a_manager_goes_from_a_number_to_a_comparison_with_the_keyboard(
     expect(page.get_by_role("heading", name="Annotations")).to_be_visible()
 
 
-def test_the_selectors_work_without_javascript(busy: Project, carol: User, open_as: Open):
-    page = open_as(carol, f"/projects/{busy.slug}/statistics/", java_script_enabled=False)
-    page.get_by_label("Round", exact=True).select_option("2")
-    page.get_by_role("button", name="Show").click()
-    assert "round=2" in page.url
-    expect(page.locator("#id_round")).to_have_value("2")
-    expect(page.get_by_role("region", name="Agreement by round").get_by_role("row")).to_have_count(2)
-
-
 def test_a_wide_table_can_be_reached_and_scrolled_with_the_keyboard(
     busy: Project, carol: User, open_as: Open
 ):
@@ -203,17 +194,6 @@ def test_the_figures_of_a_large_project_come_after_the_page(
     expect(page.get_by_text("Computing figures")).to_have_count(0)
     expect(page).to_have_url(re.compile(f"/{path}/$"))
     assert axe(page) == []
-
-
-def test_the_comparisons_behind_a_figure_of_a_large_project_come_after_the_page(
-    busy: Project, carol: User, open_as: Open, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("annotation.statistics.cached.LARGE", 2)
-    page = open_as(carol, f"/projects/{busy.slug}/statistics/items/?show=disagree")
-    expect(page.get_by_role("heading", level=1)).to_have_count(1)
-    expect(page.get_by_text("Computing figures")).to_have_count(0)
-    page.locator("table a").first.click()
-    expect(page.get_by_role("heading", name="Annotations")).to_be_visible()
 
 
 def test_all_rows_of_a_page_are_selected_at_once_and_the_actions_stay_in_sight(

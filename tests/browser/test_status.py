@@ -47,8 +47,3 @@ def test_it_can_be_kept_still(admin: User, open_as: Open):
     page.get_by_role("link", name="Pause refresh").click()
     expect(page.get_by_role("link", name="Look again every 15 seconds")).to_be_visible()
     assert page.locator("main [hx-trigger]").count() == 0
-
-
-def test_without_a_script_it_says_the_same(admin: User, open_as: Open):
-    page = open_as(admin, "/status/", java_script_enabled=False)
-    expect(page.get_by_text("No worker is at work")).to_be_visible()

@@ -34,13 +34,3 @@ def test_the_pages_of_webhooks_have_no_barrier_and_fit_a_phone(
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
         if heading != "webhook.test":
             page.locator("tbody th a").click()
-
-
-def test_a_webhook_is_made_without_a_script(project: Project, carol: User, open_as: Open, axe: Axe):
-    page = open_as(carol, "/projects/tea/webhooks/", java_script_enabled=False)
-    page.get_by_label("Address").fill("https://example.org/hook")
-    page.get_by_label("a round's new policy was promoted").check()
-    page.get_by_role("button", name="Make the webhook").click()
-    expect(page.get_by_label("Secret", exact=True)).to_have_value(
-        WebhookEndpoint.objects.get().open_secrets(timezone.now())[0]
-    )

@@ -146,6 +146,7 @@ def test_two_projects_train_on_two_bases_are_compared_and_served_together(
     assert 0 < sum(entry["memory_bytes"] for entry in states.values()) < MEMORY_BYTES
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_policy_is_trained_for_a_reward_model_on_another_base_whose_scores_come_over_http(

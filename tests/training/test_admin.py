@@ -53,15 +53,6 @@ def test_a_refusal_stands_on_the_page(project: Project, admin: User, client_of: 
 
 
 @pytest.mark.parametrize("name", list(ACTIONS))
-def test_a_link_only_asks(labelled: Round, admin: User, client_of: SignIn, name: str):
-    before = Round.objects.values().get()
-    page = client_of(admin).get(address(name, labelled), {"step": "answer_prompts"})
-    assert page.status_code == 200
-    assert 'id="confirm"' in page.content.decode()
-    assert Round.objects.values().get() == before
-
-
-@pytest.mark.parametrize("name", list(ACTIONS))
 def test_who_may_only_look_at_rounds_starts_none(labelled: Round, client_of: SignIn, name: str):
     dave = factories.make_user("dave", is_staff=True)
     dave.user_permissions.add(Permission.objects.get(codename="view_round"))

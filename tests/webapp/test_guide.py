@@ -19,20 +19,18 @@ from django.test import Client
 from django.urls import reverse
 from django.utils.module_loading import import_string
 from django.utils.translation import override
-from PIL import Image, ImageStat
 
-from annotation.exchange.formats.registry import READERS, WRITERS
 from annotation.exchange.formats.writers import Dropped, Scene
 from annotation.models import Project, User
 from tests.architecture.address_table import our_patterns
 from tests.architecture.test_house import ROOT
+from tests.architecture.test_house import rows_of as rows_of_reference
 from tests.guide_blocks import block
 from training.models import Round
 from training.recipe import Recipe
 from training.recipe.form import Group, Input, RecipeForm, flattened
 from training.recipe.recipe import PRESETS
 from training.services.checkpoints import register_starter
-from webapp.guide.generated import documents
 from webapp.guide.library import (
     EXPLAINED_FORMS,
     FOLDER,
@@ -98,19 +96,6 @@ def test_every_link_leads_to_a_page_and_an_anchor(path: Path):
     assert broken == []
 
 
-def test_links_of_the_guide_stay_within_it_but_for_pictures():
-    outside = [
-        (path.name, link)
-        for path in FILES
-        for link in links_of(path)
-        if not urlsplit(link).scheme
-        and urlsplit(link).path
-        and not link.endswith(".webp")
-        and FOLDER not in (path.parent / urlsplit(link).path).resolve().parents
-    ]
-    assert outside == []
-
-
 def test_every_picture_is_shown_with_a_text_and_exists_in_both_themes():
     shown = set()
     for path in FILES:
@@ -122,24 +107,6 @@ def test_every_picture_is_shown_with_a_text_and_exists_in_both_themes():
     committed = set((ROOT / "static" / "guide").iterdir())
     assert committed == shown | {light.with_name(light.name.replace("-light.", "-dark.")) for light in shown}
     assert sum(picture.stat().st_size for picture in committed) < MOST_PICTURE_BYTES
-
-
-def test_committed_pictures_have_one_size_and_show_something_in_both_themes():
-    """Size and contents of what `make screenshots` and the plots of benchmarks wrote."""
-    for light in sorted((ROOT / "static" / "guide").glob("*-light.webp")):
-        bright, dark = (
-            Image.open(light.with_name(light.name.replace("-light.", f"-{theme}."))).convert("L")
-            for theme in ("light", "dark")
-        )
-        assert bright.size == dark.size
-        assert bright.size in ((1400, 900), (1920, 960)), light.name
-        assert all(ImageStat.Stat(picture).stddev[0] > 8 for picture in (bright, dark)), light.name
-        assert ImageStat.Stat(bright).mean[0] > 200 > 60 > ImageStat.Stat(dark).mean[0], light.name
-
-
-def test_the_generated_pages_are_those_that_the_code_gives():
-    for path, text in documents().items():
-        assert path.read_text(encoding="utf-8") == text, "run .venv/bin/python .ci/reference.py"
 
 
 def test_labels_of_the_app_are_spelled_as_in_the_app():
@@ -173,13 +140,6 @@ def test_files_that_the_guide_names_exist():
     assert {pair for pair in named if not (ROOT / pair[1]).exists()} == set()
 
 
-def test_the_readme_is_one_page():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 200
-    # The set for `datasets.load_dataset` is a folder, and so no writer.
-    assert f"{len(READERS)} formats in, {len(WRITERS) + 1} out" in text
-
-
 def test_the_static_site_is_built_without_a_warning(tmp_path: Path):
     pytest.importorskip("sphinx")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -196,8 +156,8 @@ def test_the_static_site_is_built_without_a_warning(tmp_path: Path):
 
 
 def commands() -> set[str]:
-    """Every line of code of the guide and the README that runs make, manage.py or a module."""
-    command_lines = set()
+    """Every row of the table of commands, and every line of code that runs make, manage.py or a module."""
+    command_lines = set(rows_of_reference("commands"))
     for path in [*FILES, ROOT / "README.md"]:
         for line in path.read_text(encoding="utf-8").splitlines():
             code = re.sub(r"\s+#.*", "", line.strip())
@@ -223,10 +183,6 @@ def options_of(command: str) -> frozenset[str]:
     ]
     options = (re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8")) for path in sources)
     return frozenset(chain.from_iterable(options))
-
-
-def test_there_are_commands():
-    assert len(commands()) > 30
 
 
 @pytest.mark.parametrize("line", sorted(commands()))
@@ -323,10 +279,6 @@ def test_a_search_finds_sections_by_all_words(reader: Client):
     part = reader.get("/guide/", {"q": "<script>"}, headers={"HX-Request": "true"}).content.decode()
     assert "&lt;script&gt;" in part
     assert "<html" not in part
-
-
-def test_a_title_comes_before_a_text():
-    assert search("glossary")[0].page.name == "glossary"
 
 
 def test_help_links_name_pages_that_there_are():

@@ -45,7 +45,7 @@ class RefusalCall:
 
 def is_translated(node: ast.AST) -> bool:
     """Return whether an expression is a sentence that is marked for translation."""
-    return isinstance(node, ast.Call) and ast.unparse(node.func) in _TRANSLATED
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _TRANSLATED
 
 
 @cache
@@ -65,7 +65,7 @@ def refusal_classes() -> frozenset[str]:
     bases = {
         node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         for module in modules().values()
-        for node in ast.walk(module)
+        for node in _statements(module)
         if isinstance(node, ast.ClassDef)
     }
     names: set[str] = {"Refusal"}
@@ -78,7 +78,7 @@ def refusal_calls(module: ast.AST) -> Iterator[RefusalCall]:
     """Yield the calls in a module that make a refusal, by a function of the module that takes a code, too."""
     starts = {_MANAGER_CHECK: 2} | {
         function.name: names.index("code")
-        for function in ast.walk(module)
+        for function in _statements(module)
         if isinstance(function, ast.FunctionDef)
         for names in [[argument.arg for argument in function.args.args]]
         if "code" in names
@@ -121,7 +121,7 @@ def _own_constructors() -> frozenset[str]:
     return frozenset(
         node.name
         for module in modules().values()
-        for node in ast.walk(module)
+        for node in _statements(module)
         if isinstance(node, ast.ClassDef)
         and node.name in refusal_classes() - {"Refusal"}
         and any(
@@ -134,11 +134,24 @@ def _own_constructors() -> frozenset[str]:
 
 
 def _calls(node: ast.AST, function: ast.AST) -> Iterator[tuple[ast.AST, ast.Call]]:
-    if isinstance(node, ast.Call):
-        yield function, node
-    inside = node if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) else function
-    for child in ast.iter_child_nodes(node):
-        yield from _calls(child, inside)
+    stack = [(node, function)]
+    while stack:
+        node, function = stack.pop()
+        if isinstance(node, ast.Call):
+            yield function, node
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node
+        stack += [(child, function) for child in reversed(list(ast.iter_child_nodes(node)))]
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below a node. Most of a tree is expressions, which are not looked through."""
+    stack = [node]
+    while stack:
+        for child in ast.iter_child_nodes(stack.pop()):
+            if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+                yield child
+                stack.append(child)
 
 
 def _is_code(node: ast.expr | None) -> bool:

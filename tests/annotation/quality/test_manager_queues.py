@@ -81,25 +81,6 @@ def test_a_released_text_goes_to_annotators(
     assert assignment.comparison == withheld.comparison
 
 
-def test_a_discarded_text_stays_away_and_is_listed_as_decided(
-    withheld: Withholding, project: Project, alice: User, carol: User, client_of: ClientOf
-):
-    shown = decide(client_of(carol), withheld, "discard")
-    assert "Discarded." in shown
-    assert "No response is quarantined." in shown
-    assert withheld.quote in shown
-    assert assign_next(project=project, annotator=alice) is None
-
-
-def test_who_decides_second_is_told_and_changes_nothing(
-    withheld: Withholding, carol: User, admin: User, client_of: ClientOf
-):
-    decide(client_of(carol), withheld, "discard")
-    assert "carol decided this before you" in decide(client_of(admin), withheld, "release")
-    withheld.refresh_from_db()
-    assert withheld.state == WithholdingState.DISCARDED
-
-
 def test_a_button_that_does_not_exist_decides_nothing(
     withheld: Withholding, carol: User, client_of: ClientOf
 ):

@@ -94,19 +94,17 @@ FRAGMENTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=24).map("".join))
 def test_every_leaf_equals_its_slice_of_the_source(source):
     assert_exact(source)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80))
 def test_any_text_keeps_its_positions(source):
     assert_exact(source)
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=24).map("".join))
 def test_nothing_a_reader_marks_is_lost_from_the_page(source):
     """Words made of letters stand in the rendered text as often as in the source or in link targets."""

@@ -1,7 +1,7 @@
 """Texts that tell which model wrote them, and texts that only talk about one."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.text import self_identification
@@ -207,7 +207,6 @@ def _without_a_look(text: str, source_name: str) -> tuple[int, int] | None:
     return min(spans, default=None)
 
 
-@settings(max_examples=1500)
 @given(text=_TEXTS, source_name=_SOURCES)
 def test_the_look_that_spares_the_patterns_changes_no_verdict(text: str, source_name: str):
     match = find_self_naming(text, prompt="", source_name=source_name)

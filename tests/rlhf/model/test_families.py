@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +43,25 @@ class Family(NamedTuple):
     """The same weights by transformers alone, with attention written out."""
 
 
+@pytest.fixture(scope="module")
+def load(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Family]:
+    """`load("llama")` is that family, read once."""
+    return cache(partial(read_family, tmp_path_factory.mktemp("families")))
+
+
 @pytest.fixture(scope="module", params=FAMILIES)
-def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
-    folder = family_folder(tmp_path_factory.mktemp("families") / request.param, request.param)
+def family(request: pytest.FixtureRequest, load: Callable[[str], Family]) -> Family:
+    return load(request.param)
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2", "gpt2", "deepseek_v3", "mixtral", "phi3"])
+def kind_of_attention(request: pytest.FixtureRequest, load: Callable[[str], Family]) -> Family:
+    """Grouped keys, caps and windows, learned positions, compressed keys, experts, a window alone."""
+    return load(request.param)
+
+
+def read_family(parent: Path, name: str) -> Family:
+    folder = family_folder(parent / name, name)
     backbone = Backbone.load(folder, device="cpu", dtype=torch.float32)
     oracle = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation="eager", dtype=torch.float32
@@ -91,14 +108,14 @@ def test_a_shared_prompt_with_several_answers_has_the_logits_of_separate_rows(fa
 
 
 @torch.no_grad()
-def test_padded_rows_have_the_logits_of_separate_rows(family: Family) -> None:
-    row = packed(family.backbone.device)
+def test_padded_rows_have_the_logits_of_separate_rows(kind_of_attention: Family) -> None:
+    row = packed(kind_of_attention.backbone.device)
     short, long = row.ids[:, :20], row.ids[:, 20:51]
     ids = torch.cat([torch.nn.functional.pad(short, (11, 0)), long])
     mask = torch.tensor([[0] * 11 + [1] * 20, [1] * 31])
-    logits = family.backbone.logits(family.backbone.hidden_states(ids, mask).states)
-    assert_close(logits[0, 11:], family.oracle(short).logits[0])
-    assert_close(logits[1], family.oracle(long).logits[0])
+    logits = kind_of_attention.backbone.logits(kind_of_attention.backbone.hidden_states(ids, mask).states)
+    assert_close(logits[0, 11:], kind_of_attention.oracle(short).logits[0])
+    assert_close(logits[1], kind_of_attention.oracle(long).logits[0])
 
 
 @torch.no_grad()
@@ -144,23 +161,25 @@ def test_samples_with_kept_keys_are_what_transformers_generates_and_as_likely(fa
             assert_own_log_probabilities(family.oracle, prompt, sample)
 
 
-def test_samples_in_fixed_shapes_are_those_with_kept_keys(family: Family) -> None:
+def test_samples_in_fixed_shapes_are_those_with_kept_keys(kind_of_attention: Family) -> None:
     parameters = SamplingParameters(max_tokens=14)
-    shapes = StaticShapes(family.backbone, rows=3, width=64)
-    samples = rollout(family.backbone, PROMPTS, parameters, seeds=[5, 6, 7, 8], shapes=shapes)
+    shapes = StaticShapes(kind_of_attention.backbone, rows=3, width=64)
+    samples = rollout(kind_of_attention.backbone, PROMPTS, parameters, seeds=[5, 6, 7, 8], shapes=shapes)
     for prompt, [sample] in zip(PROMPTS, samples, strict=True):
-        assert_own_log_probabilities(family.oracle, prompt, sample)
+        assert_own_log_probabilities(kind_of_attention.oracle, prompt, sample)
 
 
-def test_a_prompt_that_begins_with_an_earlier_sample_reads_only_what_is_new(family: Family) -> None:
+def test_a_prompt_that_begins_with_an_earlier_sample_reads_only_what_is_new(
+    kind_of_attention: Family,
+) -> None:
     # A step reads at most 16 tokens of a prompt that waits, so that it is read in pieces.
-    engine = engine_of(family.backbone, keep_tokens=1000, steady=True)
+    engine = engine_of(kind_of_attention.backbone, keep_tokens=1000, steady=True)
     prompt = PROMPTS[3]
     for turn in range(3):
         handle = engine.submit([request_of(prompt, seed=turn)])
         run(engine)
         [sample] = handle.samples
-        assert_own_log_probabilities(family.oracle, prompt, sample)
+        assert_own_log_probabilities(kind_of_attention.oracle, prompt, sample)
         prompt = [*prompt, *sample.token_ids, *range(40 + turn, 49 + turn)]
     assert engine.tokens_reused > 2 * len(PROMPTS[3])
 
@@ -231,8 +250,8 @@ def test_activations_computed_again_in_the_backward_pass_see_the_same_row(tmp_pa
         assert torch.equal(gradient, results[1][name]), name
 
 
-def test_rows_of_several_adapters_in_one_pass_are_those_of_each_alone(family: Family) -> None:
-    backbone = family.backbone
+def test_rows_of_several_adapters_in_one_pass_are_those_of_each_alone(kind_of_attention: Family) -> None:
+    backbone = kind_of_attention.backbone
     for number, name in enumerate(("low", "high")):
         backbone.add_adapter(name, LoraSettings(rank=2 + number), seed=number)
         disturb(backbone, name, number, scale=0.2)

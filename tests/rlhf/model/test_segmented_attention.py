@@ -88,7 +88,6 @@ SCORES = st.builds(
     seed=st.integers(0, 2**31),
     scores=SCORES,
 )
-@settings(max_examples=120, deadline=None)
 def test_outputs_and_gradients_are_those_of_one_masked_attention(
     layout: Layout, shape: tuple[int, int], seed: int, scores: AttentionScores
 ) -> None:

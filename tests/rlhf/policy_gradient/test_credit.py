@@ -36,16 +36,6 @@ def near(actual: Tensor, expected: Any) -> bool:
     return torch.allclose(actual, torch.tensor(expected, dtype=torch.float32), atol=1e-6)
 
 
-def test_gae_by_hand():
-    # γ = 0.5, λ = 0.5. Rewards 1, 2; values 0.5, 1.
-    # δ_2 = 2 − 1 = 1, δ_1 = 1 + 0.5·1 − 0.5 = 1; A_2 = 1, A_1 = 1 + 0.25·1 = 1.25
-    # returns A + V: 1.75, 2. The second answer has one action: δ = 3 − 2 = 1.
-    batch = episodes([[1, 2], [3, NAN]], old_values=[[0.5, 1.0], [2.0, NAN]])
-    credit = assign(batch, kind="gae", gamma=0.5, lam=0.5)
-    assert near(credit.advantages, [[1.25, 1.0], [1.0, 0.0]])
-    assert near(credit.returns, [[1.75, 2.0], [3.0, 0.0]])
-
-
 def test_whitening_leaves_the_returns_as_they_are():
     # Advantages 1.25, 1, 1: mean 13/12, deviations 1/6, −1/12, −1/12, variance (1/36 + 2/144) / 2 = 1/48.
     batch = episodes([[1, 2], [3, NAN]], old_values=[[0.5, 1.0], [2.0, NAN]])
@@ -62,16 +52,6 @@ def test_a_return_is_what_is_still_to_come():
     credit = assign(episodes([[1, 0, 4]]), kind="return", gamma=0.5)
     assert near(credit.advantages, [[2, 2, 4]])
     assert credit.returns is None
-
-
-def test_a_running_mean_is_that_of_the_actions_of_earlier_batches():
-    assignment = CreditAssignment(AdvantageSettings(kind="running_mean"), FREE)
-    # Returns 3, 2 and 1: as they are in the first batch, whose mean is then 2.
-    assert near(assignment.assign(episodes([[1, 2], [1, NAN]])).advantages, [[3, 2], [1, 0]])
-    # An answer that could not be scored joins nothing, so the mean is (3 + 2 + 1 + 6) / 4 afterwards.
-    second = episodes([[6, NAN], [50, 50]], scored=[True, False])
-    assert near(assignment.assign(second).advantages, [[4, 0], [0, 0]])
-    assert near(assignment.assign(episodes([[0.0]])).advantages, [[-3]])
 
 
 def test_answers_are_compared_by_the_sum_of_their_rewards():

@@ -22,9 +22,9 @@ from tests.rlhf.policy_gradient.tabular import (
     update,
 )
 from training.contract import ContractError, settings_from_json
-from training.contract.methods.policy import AdvantageSettings, KlSettings
+from training.contract.methods.policy import KlSettings
 from training.rlhf.advantages import best_and_worst
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
+from training.rlhf.policy_gradient.credit import Credit, Episodes
 from training.rlhf.policy_gradient.update import Evaluated, evaluated_once
 
 AGGREGATES = ("token", "sequence", "constant")
@@ -137,18 +137,6 @@ def test_what_the_actor_says_outside_the_mask_never_leaks(aggregate):
         assert torch.allclose(actual, other, atol=1e-14)
 
 
-@pytest.mark.parametrize("evaluated_before", [True, False])
-def test_the_ratio_is_1_in_the_first_inner_epoch(evaluated_before):
-    actor, episodes, credit = scene(old=False)
-    if evaluated_before:
-        episodes = evaluated_once(actor, episodes)
-    figures = update(actor, episodes, credit, Descent(actor.parameters, rate=1.0)).figures
-    assert figures["ratio_min"] == pytest.approx(1.0, abs=1e-6)
-    assert figures["ratio_max"] == pytest.approx(1.0, abs=1e-6)
-    assert figures["approximate_kl"] == pytest.approx(0.0, abs=1e-6)
-    assert figures["clip_fraction"] == 0
-
-
 def test_later_epochs_are_held_against_the_first_whether_it_was_given_or_not():
     ends = []
     for evaluated_before in (True, False):
@@ -245,17 +233,6 @@ def test_a_minibatch_is_normalised_by_itself():
         only = dataclasses.replace(episodes, mask=episodes.mask & alone.unsqueeze(-1))
         expected = gradients(other, only, credit, **everything("token"))
         assert all(torch.allclose(a, b, atol=1e-14) for a, b in zip(actual, expected, strict=True))
-
-
-def test_rloo_of_k_answers_is_unscaled_grpo_times_k_over_k_minus_1_in_the_gradient():
-    by_kind = []
-    for kind in ("leave_one_out", "group_relative"):
-        actor, episodes, _ = scene()
-        settings = AdvantageSettings(kind=kind, scale=False)
-        credit = CreditAssignment(settings, KlSettings(place="none")).assign(episodes)
-        by_kind.append(gradients(actor, episodes, credit, aggregate="constant", constant=LONGEST)[0])
-    assert by_kind[1].abs().max() > 1e-3
-    assert torch.allclose(by_kind[0], by_kind[1] * 2 / (2 - 1), atol=1e-6)
 
 
 def test_full_divergence_is_that_of_the_whole_distribution():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tiny import END, tiny_tokenizer
@@ -48,7 +48,6 @@ def test_text_is_given_as_soon_as_it_is_certain():
     assert deltas == ["", "", "", "😀", ""]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.integers(3, len(TOKENIZER) - 1), max_size=40))
 def test_the_pieces_of_any_tokens_make_the_decoded_whole(ids: list[int]):
     streamed, deltas = stream(ids)
@@ -109,7 +108,6 @@ def test_tokens_past_a_stop_string_are_not_visible():
     assert TOKENIZER.decode(shown) == "ab"
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     text=st.text(alphabet="ab😀 ", max_size=30),
     stops=st.lists(st.text(alphabet="ab😀 ", min_size=1, max_size=4), min_size=1, max_size=3),

@@ -198,12 +198,6 @@ def test_step_and_colour_are_chosen_without_javascript(
 
 
 @pytest.mark.django_db
-def test_samples_are_for_managers_alone(run: Run, alice: User, oscar: User, client_of: SignIn) -> None:
-    assert client_of(alice).get(run.get_absolute_url()).status_code == 403
-    assert client_of(oscar).get(run.get_absolute_url()).status_code == 404
-
-
-@pytest.mark.django_db
 def test_a_run_without_samples_has_no_such_section(run: Run, carol: User, client_of: SignIn) -> None:
     (run.path / SAMPLES_FILE).unlink()
     assert 'id="samples"' not in client_of(carol).get(run.get_absolute_url()).content.decode()

@@ -1,6 +1,8 @@
 """Rows of a file, read as an import reads them, without a database."""
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from annotation.exchange.file_imports import items_of
@@ -11,6 +13,8 @@ from annotation.exchange.formats.plans import Parts, Plan, resolved
 from annotation.exchange.formats.registry import plan_for
 
 Rows = list[dict[str, Any]]
+SAMPLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("samples.json").read_text("utf-8"))
+"""Pairs of training files, a row for each reader, rows of public sets, and rows of files with their keys."""
 
 
 def plan_rows(rows: Rows, *, mapping: Mapping[str, Any] | None = None, **choices: Any) -> Plan:

@@ -20,6 +20,7 @@ from annotation.exchange.formats.rows import read_rows
 from annotation.exchange.formats.writers import Scene
 from annotation.record.judgment import EvidencePointer
 from tests.annotation.exchange.formats.reading import (
+    SAMPLES,
     Rows,
     account_of,
     plan_rows,
@@ -27,10 +28,10 @@ from tests.annotation.exchange.formats.reading import (
     read_by,
     read_file,
 )
-from tests.annotation.exchange.formats.test_declared_columns import ARENA
 from tests.annotation.exchange.formats.test_writers import record
 from tests.refusals import refused
 
+ARENA = SAMPLES["readers"]["chatbot-arena"]
 ALL = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}
 
 

@@ -9,11 +9,10 @@ import pytest
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.models import Comparison, Project
-from tests.annotation.exchange.formats.reading import account_of, ranks_of, read_file
+from tests.annotation.exchange.formats.reading import SAMPLES, account_of, ranks_of, read_file
 from tests.annotation.exchange.formats.test_round_trip import export_to
 
-HUMAN, GPT = {"from": "human", "value": "Tea?"}, {"from": "gpt", "value": "What of it?"}
-MORE = {"from": "human", "value": "Is it hot?"}
+HUMAN = {"from": "human", "value": "Tea?"}
 USER = {"role": "user", "content": "Tea?"}
 
 
@@ -21,75 +20,10 @@ def turn(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize(
-    ("row", "messages"),
-    [
-        (
-            # LLaMA-Factory, data/dpo_en_demo.json.
-            {
-                "conversations": [HUMAN, GPT, MORE],
-                "chosen": {"from": "gpt", "value": "Yes."},
-                "rejected": {"from": "gpt", "value": "No."},
-                "system": "Be brief.",
-                "tools": "",
-            },
-            ["Be brief.", "Tea?", "What of it?", "Is it hot?"],
-        ),
-        (
-            # LLaMA-Factory's Alpaca pairs, with history.
-            {
-                "instruction": "Is it hot?",
-                "input": "The tea.",
-                "chosen": "Yes.",
-                "rejected": "No.",
-                "system": "Be brief.",
-                "history": [["Tea?", "What of it?"]],
-            },
-            ["Be brief.", "Tea?", "What of it?", "Is it hot?\nThe tea."],
-        ),
-        (
-            # axolotl, chatml.intel: Intel/orca_dpo_pairs.
-            {"system": "Be brief.", "question": "Tea?", "chosen": "Yes.", "rejected": "No."},
-            ["Be brief.", "Tea?"],
-        ),
-        (
-            # axolotl, chatml.argilla.
-            {
-                "system": "",
-                "instruction": "Tea?",
-                "chosen_response": "Yes.",
-                "rejected_response": "No.",
-            },
-            ["Tea?"],
-        ),
-        (
-            # axolotl, chatml.ultra: the conversations repeat the prompt.
-            {"prompt": "Tea?", "chosen": [USER, turn("Yes.")], "rejected": [USER, turn("No.")]},
-            ["Tea?"],
-        ),
-        (
-            # axolotl, chat_template.default.
-            {"messages": [USER], "chosen": turn("Yes."), "rejected": turn("No.")},
-            ["Tea?"],
-        ),
-        (
-            # argilla/distilabel-…-orca-dpo-pairs: scores beside the pair.
-            {
-                "system": "Be brief.",
-                "input": "Tea?",
-                "chosen": "Yes.",
-                "rejected": "No.",
-                "chosen_score": 9.0,
-                "rejected_score": 7.0,
-            },
-            ["Be brief.", "Tea?"],
-        ),
-    ],
-    ids=["sharegpt", "alpaca", "intel", "argilla", "ultra", "chat_template", "distilabel"],
-)
-def test_a_pair_of_a_training_file_comes_in_with_its_whole_prompt(row: dict[str, Any], messages: list[str]):
-    (item,) = read_file([row], "trl-preference")
-    assert [message["content"] for message in item.messages] == messages
+@pytest.mark.parametrize("pair", SAMPLES["pairs"].values(), ids=SAMPLES["pairs"])
+def test_a_pair_of_a_training_file_comes_in_with_its_whole_prompt(pair: dict[str, Any]):
+    (item,) = read_file([pair["row"]], "trl-preference")
+    assert [message["content"] for message in item.messages] == pair["messages"]
     assert [completion.text for completion in item.completions] == ["Yes.", "No."]
     assert (item.judgments[0].verdict, ranks_of(item.judgments[0])) == (Verdict.RANKED, (1, 2))
 

@@ -62,10 +62,10 @@ ON_POSTGRESQL = {
 }
 """Long ones that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
 ELSEWHERE = {
-    "first_hour": "tests/loop/test_first_hour.py",
-    "loop": "tests/loop/test_smoke.py",
-    "gpu": "tests/rlhf/test_gpu_benchmark.py",
-    "gpu.exactness": "tests/rlhf/test_gpu_benchmark.py",
+    "first_hour": "tests/benchmarks/test_first_hour.py",
+    "loop": "tests/benchmarks/test_loop.py",
+    "gpu": "tests/benchmarks/test_gpu.py",
+    "gpu.exactness": "tests/benchmarks/test_gpu.py",
 }
 """Commands whose smallest form another test runs, which names it."""
 NOT_RUN = {
