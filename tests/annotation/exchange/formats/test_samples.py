@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from annotation.exchange.occurrences import Occurrences
 
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.item_imports import ImportScene, ItemImport
+from annotation.exchange.item_imports import ImportScene, ItemImport, Occurrences
 from annotation.models import Judgment, Project
 from tests.annotation.exchange.formats.reading import SAMPLES, plan_rows, read_by
 from tests.annotation.exchange.formats.test_round_trip import export_to, spelled
