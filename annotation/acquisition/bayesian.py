@@ -172,7 +172,7 @@ def _greedy(
 
 
 def _target(posterior: Posterior, pool: Pool, random: np.random.Generator) -> Values:
-    """Return the mean of z zᵀ over pairs of completions of a comparison: what is to be told apart."""
+    """Return the mean of z zᵀ over pairs of completions of a comparison."""
     some = random.permutation(len(pool.table))[:2000]
     flat = pool.differences(some).reshape(-1, len(posterior.mean))
     return np.asarray(flat.T @ flat / max(1, len(flat)))

@@ -541,7 +541,7 @@ def change_webhook(
 
 
 def rotate_secret(*, endpoint: WebhookEndpoint, rotated_by: User) -> NewSecret:
-    """Draw a new secret, told once, here. For a day the one before signs beside it."""
+    """Draw a new secret, returned only here. For a day the one before signs beside it."""
     access.refuse_unless_manager(rotated_by, endpoint.project, "manager_changes_webhooks")
     secret = draw_secret()
     with transaction.atomic():

@@ -66,7 +66,7 @@ _ON_A_PAGE = 30
 @never_cache
 @require_safe
 def inbox(request: Request) -> HttpResponse:
-    """Show what the user was told, newest first. For everyone."""
+    """Show the user's notifications, newest first. For everyone."""
     unread = request.GET.get("show") == "unread"
     page = Paginator(notifications_of(request.user, unread=unread), _ON_A_PAGE).get_page(
         request.GET.get("page")

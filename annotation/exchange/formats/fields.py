@@ -1,6 +1,6 @@
 """Single values of a row: checked, or refused with the field and what to do.
 
-Every reader of a format stands on these, so that the same fault is told in the same words.
+Every reader of a format stands on these, so that the same fault has the same words.
 """
 
 import ast
