@@ -306,8 +306,6 @@ class WebhookEndpointAdmin(WrittenOnceAdmin):
 
 @admin.register(WebhookMessage)
 class WebhookMessageAdmin(WrittenOnceAdmin):
-    """Messages to webhooks."""
-
     list_display = ["key", "event", "project", "created_at"]
     list_filter = ["event", "project", "created_at"]
     list_select_related = ["project"]

@@ -186,8 +186,6 @@ _TELLS_A_TIME = (429, 503)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptOutcome:
-    """Outcome of an attempt."""
-
     status: int | None = None
     error: str = ""
     """Reason for the failure, for people; empty where it succeeded."""

@@ -35,8 +35,6 @@ from annotation.views.access import Request, own_assignment, project_page
 
 
 class CommentForm(forms.Form):
-    """A comment."""
-
     text = forms.CharField(
         label=gettext_lazy("Comment"),
         max_length=LONGEST_COMMENT,

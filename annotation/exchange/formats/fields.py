@@ -175,7 +175,6 @@ def items_of(value: Any, where: str) -> list[Any]:
 
 
 def object_of(value: Any, where: str) -> dict[str, Any]:
-    """An object."""
     if not isinstance(value, dict):
         raise FieldError(
             "object_expected", _("An object is expected, not %(value)s."), field=where, value=excerpt(value)
