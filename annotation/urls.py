@@ -5,7 +5,6 @@ from django.urls import URLPattern, path
 from annotation.selectors.tables.data import TABLES
 from annotation.views import (
     allocation,
-    audit,
     comparison,
     data,
     inbox,
@@ -14,7 +13,6 @@ from annotation.views import (
     questions,
     queues,
     reviews,
-    rubrics,
     statistics,
     tokens,
     transfers,
@@ -95,11 +93,11 @@ urlpatterns: list[URLPattern] = [
     path(
         "projects/<slug:slug>/settings/categories/", questions.project_categories, name="project-categories"
     ),
-    path("projects/<slug:slug>/rubrics/", rubrics.rubrics, name="rubrics"),
-    path("projects/<slug:slug>/rubrics/new/", rubrics.rubric_new, name="rubric-new"),
-    path("projects/<slug:slug>/rubrics/<int:pk>/", rubrics.rubric, name="rubric"),
-    path("projects/<slug:slug>/rubrics/<int:pk>/edit/", rubrics.rubric_edit, name="rubric-edit"),
-    path("projects/<slug:slug>/rubrics/<int:pk>/act/", rubrics.rubric_act, name="rubric-act"),
+    path("projects/<slug:slug>/rubrics/", questions.rubrics, name="rubrics"),
+    path("projects/<slug:slug>/rubrics/new/", questions.rubric_new, name="rubric-new"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/", questions.rubric, name="rubric"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/edit/", questions.rubric_edit, name="rubric-edit"),
+    path("projects/<slug:slug>/rubrics/<int:pk>/act/", questions.rubric_act, name="rubric-act"),
     *question_patterns("questions", questions.CRITERIA),
     *question_patterns("categories", questions.CATEGORIES),
     path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),
@@ -114,8 +112,8 @@ urlpatterns: list[URLPattern] = [
         name="invitation-revoke",
     ),
     path("invitations/<str:secret>/", invitations.invitation, name="invitation"),
-    path("projects/<slug:slug>/audit/", audit.project_audit, name="project-audit"),
-    path("audit/", audit.audit, name="audit"),
+    path("projects/<slug:slug>/audit/", projects.project_audit, name="project-audit"),
+    path("audit/", projects.audit, name="audit"),
     path("projects/<slug:slug>/withheld/", queues.withheld, name="withheld"),
     path("projects/<slug:slug>/withheld/<int:pk>/", queues.decide_withheld, name="withheld-decide"),
     *(

@@ -357,7 +357,7 @@ def _bordered(matrix: Floats, cross: Floats, corner: float) -> Floats:
 
 
 def inverse(information: Floats) -> Floats:
-    """Of a symmetric positive definite matrix; refuses one in which parameters cannot be told apart."""
+    """Of a symmetric positive definite matrix; refuses one whose parameters are not identified."""
     # By LU, not Cholesky: OpenBLAS inverts the Cholesky factor of 100 × 100 with threads, and waits up to
     # half a second for one where other processes hold the cores.
     try:

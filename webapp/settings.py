@@ -16,11 +16,10 @@ from training.contract import log_lines
 from training.contract.files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
-from webapp.database.keep_alive import OF_POSTGRESQL, OF_REDIS
-from webapp.environment import beat_schedule, read_environment
+from webapp.database import OF_POSTGRESQL, OF_REDIS
+from webapp.environment import beat_schedule, providers, read_environment
 from webapp.environment.places import ASSETS, default_home, stored_secret, writable_folder
 from webapp.environment.places import BASE_DIR as BASE_DIR
-from webapp.security.providers import providers
 
 env = read_environment()
 

@@ -85,7 +85,6 @@ def sets_of(rows: Sequence[int], ranks: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def table_of(choices: Sequence[tuple[int, ...]]) -> ChoiceTable:
-    """Return choices as a table."""
     most = max(map(len, choices), default=2)
     table = np.full((len(choices), most), NOBODY, dtype=np.int64)
     for index, choice in enumerate(choices):

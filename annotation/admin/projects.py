@@ -295,7 +295,7 @@ class AcquisitionFiguresAdmin(WrittenOnceAdmin):
 
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(WrittenOnceAdmin):
-    """Addresses that are told of events, to be looked at: they are kept on a project's page."""
+    """Addresses that receive events, read only: a project's page changes them."""
 
     list_display = ["__str__", "project", "url", "is_enabled", "why_disabled", "failures", "created_at"]
     list_filter = ["is_enabled", "why_disabled", "project", "created_at"]
@@ -306,8 +306,6 @@ class WebhookEndpointAdmin(WrittenOnceAdmin):
 
 @admin.register(WebhookMessage)
 class WebhookMessageAdmin(WrittenOnceAdmin):
-    """Messages to webhooks."""
-
     list_display = ["key", "event", "project", "created_at"]
     list_filter = ["event", "project", "created_at"]
     list_select_related = ["project"]

@@ -42,7 +42,7 @@ def percentile_interval(
 ) -> tuple[float | None, float | None]:
     """The 2.5 % and 97.5 % points of `statistic` over resamples of `rows` (items, columns).
 
-    Resamples in which it cannot be told (all tied, for instance) are left out; no interval where they are
+    Resamples without a value (all tied, for instance) are left out; no interval where they are
     more than a tenth, or where there is one item only.
     """
     if len(rows) < 2:

@@ -423,7 +423,6 @@ _READ_AT_ONCE = 1 << 16
 
 
 def file_name(export: Export) -> str:
-    """Return the name of the file."""
     return f"{export.project.slug}-{export.writer.name}.{TYPES[export.writer.container][1]}"
 
 

@@ -185,7 +185,7 @@ def _label(key: str) -> str:
 
 
 LISTED_ERRORS = 50
-"""So many bad rows are told when a file is refused; reading stops there."""
+"""Bad rows that are reported when a file is refused; reading stops there."""
 KEPT_ERRORS = 1_000
 """So many rows that were left out are kept with the import; all are counted."""
 _READ_AT_ONCE = 1024**2
@@ -387,7 +387,7 @@ def _profile(path: Path, *, name: str, split: str, unpack: bool) -> Profile:
 
 
 def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iterator[Numbered]:
-    """The items of a file's rows, checked; what is wrong with a row is told and the row left out."""
+    """The items of a file's rows, checked; a wrong row is reported and left out."""
 
     is_grouped = plan.reader.group is not None
 

@@ -39,7 +39,7 @@ from annotation.services.texts import (
 from annotation.text.identity import content_hash, opening_hash, text_hash
 
 LISTED_ERRORS = 50
-"""So many faults of a file are told at once; reading stops there."""
+"""Faults of a file that are reported; reading stops there."""
 
 _BATCH = 2_000
 

@@ -378,7 +378,7 @@ def _folder() -> Path:
 
 
 def _kind(name: str) -> str:
-    """The ending by which text files are told apart, and no other."""
+    """The ending by which text files differ, and no other."""
     return next((kind for kind in (".csv", ".tsv", ".jsonl", ".json") if name.lower().endswith(kind)), "")
 
 

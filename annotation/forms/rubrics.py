@@ -29,8 +29,6 @@ class RubricForm(forms.Form):
 
 
 class RubricCriterionForm(forms.Form):
-    """One criterion of a rubric."""
-
     name = forms.CharField(max_length=80, label=_("Name"))
     text = forms.CharField(
         max_length=MOST_CHARACTERS,

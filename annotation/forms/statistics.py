@@ -54,7 +54,6 @@ class SelectionForm(forms.Form):
 
     @property
     def selection(self) -> Selection:
-        """Return the selection."""
         return Selection(
             round_number=self._number("round"),
             category_id=self._number("category"),

@@ -39,7 +39,7 @@ class Comment(models.Model):
 
 
 class Notification(models.Model):
-    """One thing that a person is told in their inbox. Written by `annotation.services.inbox` alone.
+    """One notification in a person's inbox. Written by `annotation.services.inbox` alone.
 
     `key` names the event: telling of the same event twice leaves one row.
     """

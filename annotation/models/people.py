@@ -282,7 +282,7 @@ class ApiToken(models.Model):
 
 
 class AuditEntry(WrittenOnce):
-    """One deed that somebody answers for. Written by `annotation.services.audit.record` alone.
+    """One action of a person. Written by `annotation.services.audit.record` alone.
 
     Triggers of the database refuse every UPDATE and DELETE, of whatever program, with two exceptions:
     `project` becomes empty when the project is deleted, and the words (`subject`, `details`) may be replaced

@@ -657,7 +657,6 @@ class ComparisonPage:
 
     @property
     def response_numbers(self) -> list[int]:
-        """The numbers of the responses."""
         return list(self.numbers.values())
 
     @cached_property

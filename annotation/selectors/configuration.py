@@ -1,6 +1,6 @@
 """Configuration of a project, read once: categories, criteria guidelines and rubric stand on every page.
 
-`Project.revision` is drawn anew whenever one of them changes, and every request reads the project's
+`Project.revision` changes whenever one of them does, and every request reads the project's
 row. So what is kept here under a revision is what that revision says, in every process.
 """
 
@@ -87,7 +87,7 @@ def _asked_rubric(project: Project) -> RubricVersion | None:
 
 
 def _changed(sender: Any, instance: Category | Criterion | Guideline | Rubric, **_: Any) -> None:
-    """Whoever reads the project from now on reads its parts anew."""
+    """Make readers of the project read its parts again."""
     revision = uuid.uuid4()
     Project.objects.filter(pk=instance.project_id).update(revision=revision)
     if "project" in instance._state.fields_cache:

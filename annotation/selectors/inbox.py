@@ -1,4 +1,4 @@
-"""The inbox: what a person was told, in the language of the reader."""
+"""The inbox: a person's notifications, in the language of the reader."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ SHOWN_AT_MOST = 99
 
 
 def notifications_of(user: User, *, unread: bool = False) -> QuerySet[Notification]:
-    """Return what a person was told in projects that they may still open, newest first."""
+    """Return a person's notifications in projects that they may still open, newest first."""
     rows = Notification.objects.filter(user=user, project__in=_open_to(user)).select_related("project")
     return rows.filter(read_at__isnull=True) if unread else rows
 

@@ -30,7 +30,7 @@ def personal_data(user: User) -> Iterator[str]:
         if isinstance(relation.field, models.ForeignKey) and relation.related_model is not Judgment
     ]
     for model, field in chain(related, below):
-        # Two relations of one model (`started_by`, `closed_by`) are told apart by their field.
+        # Two relations of one model (`started_by`, `closed_by`) differ by their field.
         yield f", {json.dumps(f'{model._meta.label_lower}.{field}')}: ["
         rows = model._base_manager.filter(**{field: user}).order_by("pk").iterator(chunk_size=500)
         for number, row in enumerate(rows):

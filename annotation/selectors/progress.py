@@ -20,7 +20,7 @@ from annotation.selectors.allocation import (
 )
 
 EXACT_UP_TO = 500
-"""With no more open than this, the total is counted anew each time; with more, it may be some seconds old."""
+"""With no more open than this, the total is counted each time; with more, it may be some seconds old."""
 
 KEPT_SECONDS = 20
 

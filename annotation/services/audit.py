@@ -16,7 +16,7 @@ def record(
     project: Project | None = None,
     details: Mapping[str, Any] | None = None,
 ) -> AuditEntry:
-    """Write one deed down, in the transaction of the deed: what is rolled back was not done.
+    """Record one action, in its transaction: what is rolled back was not done.
 
     action: what was done, as `round.start`. subject: to what. actor: None where Rondo did it by itself.
     """

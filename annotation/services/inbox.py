@@ -54,7 +54,7 @@ class Event:
 
 
 def notify(*, project_id: int, users: Iterable[User], event: Event) -> int:
-    """Tell people of an event, each once; return how many had not been told. Call it in its transaction."""
+    """Notify people of an event, each once; return how many were. Call it in its transaction."""
     people = {user.pk: user for user in users if user.is_active}
     known = Notification.objects.filter(user__in=people, key=event.key).values_list("user_id", flat=True)
     for pk in list(known):
@@ -221,7 +221,7 @@ def _checked(text: str) -> str:
 def _notify(comment: Comment) -> None:
     """Tell the mentioned, then the other side: managers of a question, the annotator of a reply.
 
-    Only people who may see the thread are told. All of one comment has one key, so nobody is told twice.
+    Only people who may see the thread are notified. A comment has one key, so nobody is notified twice.
     """
     assignment, author = comment.assignment, comment.author
     project = assignment.comparison.project

@@ -57,7 +57,7 @@ def lock_file(kind: str, project_id: int) -> Path:
 logger = logging.getLogger(__name__)
 
 worker_is_stopping = threading.Event()
-"""Set when this process was told to end: what it holds is given back for another to go on with."""
+"""Set when this process is to end: it gives its jobs back for another to continue."""
 
 PROJECT_IS_FULL = "waits: the project has as many jobs at work as it may (RONDO_JOBS_PER_PROJECT)"
 
@@ -72,7 +72,7 @@ class ClaimLostError(Exception):
 
 
 class WorkerStoppingError(Exception):
-    """This worker is told to end; the job goes back to waiting."""
+    """This worker is to end; the job goes back to waiting."""
 
 
 def worker_name() -> str:

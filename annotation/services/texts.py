@@ -411,7 +411,7 @@ def asked_in(prompt: Prompt) -> str:
 def decide_withholding(*, withholding: Withholding, decided_by: User, release: bool) -> Withholding:
     """Release a comparison to annotators, or keep it from them for good.
 
-    Decided once: who comes second is refused, and told what was decided. Refuses who does not
+    Decided once: who comes second is refused, with the decision. Refuses who does not
     manage the project.
     """
     comparison = withholding.comparison

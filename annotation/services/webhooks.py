@@ -186,8 +186,6 @@ _TELLS_A_TIME = (429, 503)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttemptOutcome:
-    """Outcome of an attempt."""
-
     status: int | None = None
     error: str = ""
     """Reason for the failure, for people; empty where it succeeded."""
@@ -541,7 +539,7 @@ def change_webhook(
 
 
 def rotate_secret(*, endpoint: WebhookEndpoint, rotated_by: User) -> NewSecret:
-    """Draw a new secret, told once, here. For a day the one before signs beside it."""
+    """Draw a new secret, returned only here. For a day the one before signs beside it."""
     access.refuse_unless_manager(rotated_by, endpoint.project, "manager_changes_webhooks")
     secret = draw_secret()
     with transaction.atomic():

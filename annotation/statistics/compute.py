@@ -45,7 +45,7 @@ from annotation.statistics.report import (
 )
 
 MOST_PAIRS_OF_PEOPLE = 45
-"""Of so many pairs of annotators, those who share most, the agreement is told one by one."""
+"""Pairs of annotators, those who share most, whose agreement is listed."""
 
 _MOST_DAYS = 90
 

@@ -58,8 +58,6 @@ class PersonRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoundProgress:
-    """Progress of one round."""
-
     number: int
     comparisons: int
     wanted: int

@@ -24,7 +24,7 @@ _TOKEN = re.compile(
 _LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 _COMPARABLE = 40_000
-"""Tokens times tokens beyond which a stretch without a common anchor counts as written anew."""
+"""Tokens times tokens beyond which a stretch without a common anchor counts as rewritten."""
 
 
 @dataclass(frozen=True, slots=True)

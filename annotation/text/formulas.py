@@ -1,7 +1,7 @@
 r"""LaTeX in answers: where a formula stands, and its MathML.
 
 What counts as a formula follows pandoc and GitHub: `$…$`, `$$…$$`, `\(…\)` and `\[…\]`; a sum of money
-does not. latex2mathml converts; what it gives is built anew here from the elements, attributes and
+does not. latex2mathml converts; its result is rebuilt here from the elements, attributes and
 lengths below. A formula that is too long, too deep or not understood stays as its source.
 """
 

@@ -35,8 +35,6 @@ from annotation.views.access import Request, own_assignment, project_page
 
 
 class CommentForm(forms.Form):
-    """A comment."""
-
     text = forms.CharField(
         label=gettext_lazy("Comment"),
         max_length=LONGEST_COMMENT,
@@ -66,7 +64,7 @@ _ON_A_PAGE = 30
 @never_cache
 @require_safe
 def inbox(request: Request) -> HttpResponse:
-    """Show what the user was told, newest first. For everyone."""
+    """Show the user's notifications, newest first. For everyone."""
     unread = request.GET.get("show") == "unread"
     page = Paginator(notifications_of(request.user, unread=unread), _ON_A_PAGE).get_page(
         request.GET.get("page")

@@ -29,7 +29,7 @@ from annotation.views.access import Request, project_page
 
 
 class WebhookForm(forms.Form):
-    """An address, what it is for, and what it is told of."""
+    """An address, what it is for, and its events."""
 
     url = forms.CharField(
         label=gettext_lazy("Address"),

@@ -280,7 +280,7 @@ def test_of_a_back_up_that_fills_the_disk_or_is_cancelled_nothing_stays(
     put(rondo_home, "runs/one/log.txt", "step 1" * 10_000)
     writer = target_module.BackupWriter
     with monkeypatch.context() as patch:
-        patch.setattr(target_module, "Writer", lambda _stream, address: writer(FullDisk(), address))
+        patch.setattr(target_module, "BackupWriter", lambda _stream, address: writer(FullDisk(), address))
         with pytest.raises(BackupError, match=r"is full, and nothing was kept.*--keep"):
             make_backup(target)
     assert stored(target) == []

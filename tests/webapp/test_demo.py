@@ -31,8 +31,8 @@ from tests.refusals import refused
 from training.choices import CheckpointKind, RoundState, RunState
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
 from training.services.rounds.executor import rounds_with_work
+from webapp.demo import pages
 from webapp.demo import project as demo_project
-from webapp.demo import starting
 from webapp.demo.model_server import SKILLS
 from webapp.demo.project import is_left_over, remove_incomplete
 from webapp.demo.showcase import Showcase
@@ -146,7 +146,7 @@ def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
     def looked_at(demo: demo_project._Demo, number: int) -> None:
         assert RoundStep.objects.filter(round__number=number).exists()
         assert rounds_with_work() == []
-        assert starting.progress().state != starting.DemoState.FINISHED
+        assert pages.progress().state != pages.DemoState.FINISHED
         for page in ("/", "/?archived=1", "/rounds/", "/runs/", "/api/v1/projects/"):
             assert demo_project.NAME not in browser.get(page, follow=True).content.decode()
         assert browser.get("/projects/demo/").status_code == 404

@@ -179,7 +179,7 @@ def options_of(command: str) -> frozenset[str]:
     # Two commands of a package may share their options.
     sources = [
         source,
-        *(path for path in (module / "options.py", module.parent / "options.py") if path.is_file()),
+        *(path for path in (module / "startup.py", module.parent / "startup.py") if path.is_file()),
     ]
     options = (re.findall(r"\"(--[a-z-]+)\"", path.read_text(encoding="utf-8")) for path in sources)
     return frozenset(chain.from_iterable(options))

@@ -22,7 +22,7 @@ from django.urls import reverse
 from annotation.models import Membership, Project, User
 from annotation.services.projects.invitations import create_invitation
 from tests.factories import PASSWORD
-from webapp.security.providers import providers
+from webapp.environment import providers
 
 LOGIN = "/login/with/oidc/openid/login/"
 

@@ -15,9 +15,9 @@ from django.test import Client
 from annotation.models import Project, User
 from tests import factories
 from tests.refusals import refused
-from webapp.demo import starting
+from webapp.demo import pages
+from webapp.demo.pages import DemoState
 from webapp.demo.project import STEPS
-from webapp.demo.starting import DemoState
 
 pytestmark = pytest.mark.django_db
 
@@ -26,10 +26,10 @@ pytestmark = pytest.mark.django_db
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Tasks that were sent; the demo's file does not outlive the test."""
     tasks: list[str] = []
-    monkeypatch.setattr(starting, "send", lambda task, *args: tasks.append(task))
+    monkeypatch.setattr(pages, "send", lambda task, *args: tasks.append(task))
     path = Path(settings.RONDO_HOME) / "demo.json"
     path.unlink(missing_ok=True)
-    monkeypatch.setattr(starting, "_file", lambda: path)
+    monkeypatch.setattr(pages, "_file", lambda: path)
     return tasks
 
 
@@ -84,21 +84,21 @@ def test_the_demo_is_asked_for_once(browser: Client, sent: list[str]):
     assert "Waiting for a worker" in browser.get("/start/").content.decode()
     page = browser.post("/start/demo/", follow=True).content.decode()
     assert "being created" in page
-    assert sent == [starting.TASK]
+    assert sent == [pages.TASK]
 
 
 def test_a_worker_records_each_step(sent: list[str], monkeypatch: pytest.MonkeyPatch):
     seen: list[Any] = []
-    tell = starting._tell
+    tell = pages._tell
 
     def noted(now: Any) -> None:
         seen.append(now)
         tell(now)
 
-    monkeypatch.setattr(starting, "_tell", noted)
-    starting.start_demo()
+    monkeypatch.setattr(pages, "_tell", noted)
+    pages.request_demo()
     demo_that_says(monkeypatch, ["project, prompts and people", "round 1: responses"])
-    starting.write_demo()
+    pages.write_demo()
     assert [(entry.state, entry.step, entry.message) for entry in seen] == [
         (DemoState.WAITING, 0, ""),
         (DemoState.RUNNING, 1, "project, prompts and people"),
@@ -106,7 +106,7 @@ def test_a_worker_records_each_step(sent: list[str], monkeypatch: pytest.MonkeyP
         (DemoState.FINISHED, STEPS, ""),
     ]
     # Its project was deleted since: it can be created again.
-    assert starting.progress().state == DemoState.NONE
+    assert pages.progress().state == DemoState.NONE
 
 
 def test_a_second_message_starts_no_second_demo(sent: list[str], monkeypatch: pytest.MonkeyPatch):
@@ -114,35 +114,35 @@ def test_a_second_message_starts_no_second_demo(sent: list[str], monkeypatch: py
         raise AssertionError("started twice")
 
     monkeypatch.setattr(subprocess, "Popen", popen)
-    starting.write_demo()
+    pages.write_demo()
 
 
 def test_a_refusal_is_shown_and_the_demo_can_be_tried_again(
     browser: Client, sent: list[str], monkeypatch: pytest.MonkeyPatch
 ):
-    starting.start_demo()
+    pages.request_demo()
     demo_that_says(monkeypatch, ["CommandError: These accounts exist already: demo-ada."], status=1)
-    starting.write_demo()
+    pages.write_demo()
     page = browser.get("/start/").content.decode()
     assert "The demo could not be created." in page
     assert " These accounts exist already: demo-ada." in page
     assert "CommandError" not in page
-    starting.start_demo()
-    assert starting.progress().state == DemoState.WAITING
+    pages.request_demo()
+    assert pages.progress().state == DemoState.WAITING
 
 
 def test_an_interrupted_demo_says_so(sent: list[str]):
-    starting.start_demo()
-    values = json.loads(starting._file().read_text())
-    starting._file().write_text(json.dumps(values | {"state": "running", "updated_at": time.time() - 400}))
-    assert starting.progress().state == DemoState.FAILED
-    assert "interrupted" in starting.progress().message
-    starting._file().write_text("{")
-    assert starting.progress().state == DemoState.NONE
+    pages.request_demo()
+    values = json.loads(pages._file().read_text())
+    pages._file().write_text(json.dumps(values | {"state": "running", "updated_at": time.time() - 400}))
+    assert pages.progress().state == DemoState.FAILED
+    assert "interrupted" in pages.progress().message
+    pages._file().write_text("{")
+    assert pages.progress().state == DemoState.NONE
 
 
 def test_a_demo_that_exists_is_offered_to_be_opened(browser: Client, sent: list[str]):
     factories.make_project(slug="demo")
     assert 'href="/projects/demo/"' in browser.get("/start/").content.decode()
     with refused("demo_exists"):
-        starting.start_demo()
+        pages.request_demo()

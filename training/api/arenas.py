@@ -1,4 +1,4 @@
-"""Arenas: blind votes on pairs whose answers were written ahead; who wrote what is told after the vote."""
+"""Arenas: blind votes on pairs whose answers were written ahead; the models are revealed after the vote."""
 
 import uuid
 from typing import Any

@@ -163,7 +163,6 @@ def export_checkpoint(
 
 
 def model_card(manifest: Manifest, *, digest: str, merged: bool) -> str:
-    """Return the model card of a manifest."""
     spec = manifest.spec
     what = "reward model" if manifest.kind == "reward" else "language model"
     facts = {

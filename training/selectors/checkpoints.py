@@ -301,7 +301,6 @@ def family_of(checkpoint: Checkpoint) -> list[Checkpoint]:
 
 
 def lineage_picture(checkpoints: Sequence[Checkpoint], *, here: str = "") -> Picture:
-    """Return the lineage picture."""
     return picture_of([_node(checkpoint) for checkpoint in checkpoints], here=here)
 
 

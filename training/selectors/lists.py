@@ -21,7 +21,7 @@ from training.models import Evaluation, Round, RoundStep, Run
 
 
 HEADLINES = ("held_out_accuracy", "held_out_reward", "held_out_log_loss", "held_out_loss")
-"""Held-out figures by which runs are told apart; a list shows the first that a run has."""
+"""Held-out figures by which runs are compared; a list shows the first that a run has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

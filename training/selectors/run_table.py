@@ -248,8 +248,6 @@ class RunCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTableRow:
-    """A run in the table."""
-
     run: Run
     cells: Sequence[RunCell]
 

@@ -55,8 +55,6 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class JudgmentVotes:
-    """The votes of one judgment."""
-
     votes: tuple[Vote, ...]
     supersedes: int | None
 

@@ -82,7 +82,7 @@ def look_up_on_hub(*, repository: str, revision: str = "") -> HubModel:
 
 
 def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseModelAddition:
-    """Have a worker add a base model. A worker is told after the commit.
+    """Have a worker add a base model. A worker is woken after the commit.
 
     For superusers alone: it fills a disk or sends a key to a server. Refuses a name that is taken or not
     valid, a folder outside the allowed ones, a GGUF file, a licence that is not accepted, and a refused

@@ -48,7 +48,7 @@ def request_export(
     """Have a worker write a checkpoint as a folder, and push it where `repository` names one.
 
     Refuses a checkpoint without files, one of another server, a starter model, a repository of no valid name,
-    a push without a token, and a second one while the same goes on. A worker is told after the commit.
+    a push without a token, and a second one while the same goes on. A worker is woken after the commit.
     """
     if checkpoint.kind == CheckpointKind.STARTER:
         raise Refusal(

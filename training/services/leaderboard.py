@@ -79,7 +79,7 @@ def _count_batch() -> int:
         locked = VoteLedger.objects.select_for_update(skip_locked=True).filter(pk=1).first()
         if locked is None or (locked.counted_up_to, locked.holes) != before:
             return 0
-        # Tags that changed since they were read: the project is counted anew first.
+        # Tags that changed since they were read: the project is recounted first.
         if VoteTotals.objects.filter(stale=True).exists():
             return 0
         _add({key: counts for key, counts in changes.items() if any(counts)}, votes)
@@ -167,7 +167,7 @@ def _add(changes: Mapping[Key, Counts], votes: Sequence[Vote]) -> None:
         else counts
         for key, counts in changes.items()
     }
-    # Written anew instead of updated: thousands of rows change with a batch, and this takes two statements.
+    # Replaced instead of updated: thousands of rows change with a batch, and this takes two statements.
     VoteCount.objects.filter(pk__in=[there[key].pk for key in changes if key in there]).delete()
     _write(total)
     VoteTotals.objects.filter(project__in={key[0] for key in changes}).update(version=F("version") + 1)
@@ -220,7 +220,7 @@ def play(points: dict[tuple[int, int], float], votes: Iterable[Vote]) -> None:
 
 
 def rebuild_votes(*, project: Project, batch: int = 10_000) -> int:
-    """Count a project's votes anew from its judgments; how many judgments that were.
+    """Recount a project's votes from its judgments; return how many judgments that were.
 
     The long part reads without a lock; what came to be counted meanwhile is added in the short part that
     writes.

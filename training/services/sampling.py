@@ -195,7 +195,7 @@ class Asking:
     ) -> None:
         """engine: the client of our own server; checkpoints that name another server are asked there.
 
-        total: questions, of which progress is told. message: what is being done, for people.
+        total: questions, for the progress. message: what is being done, for people.
         """
         self.on_answered = on_answered
         self.message = message

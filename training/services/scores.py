@@ -82,7 +82,7 @@ def score_newest_round(
 def score_if_wanted(
     *, project: Project, engine: Engine, tell: Callable[[str], object] = lambda message: None
 ) -> str:
-    """Score the newest round where the project's strategy goes by scores; else nothing, told by no words."""
+    """Score the newest round where the project's strategy goes by scores; else nothing."""
     strategy = Project.objects.values_list("acquisition", flat=True).get(pk=project.pk)
     if strategy in FOLLOWS_HEAD:
         score_open_comparisons(project=project)

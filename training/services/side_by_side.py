@@ -148,7 +148,7 @@ def continue_side_by_side(
         sampling=shown.sampling,
         seed=shown.seed,
         scorer=shown.scorer,
-        # The next vote counts only if it is blind as well, whatever was told after the last one.
+        # The next vote counts only if it is blind as well, whatever was revealed after the last one.
         blind=shown.blind,
         continues=shown,
         created_by=created_by,

@@ -309,7 +309,7 @@ def freeze_snapshot(
     the project, judged or not, with their references. Equal content gives the snapshot that is already
     there. `weigh_by_reliability` gives each row the weight of
     its annotator, as estimated from the judgments of these rounds; else every row weighs 1.
-    `ai_feedback` puts the judgments of programs in, each with the weight 1; how many is told in the header
+    `ai_feedback` puts the judgments of programs in, each with the weight 1; their number is in the header
     and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
     own; None none.
     `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is

@@ -33,7 +33,7 @@ _HAS_MPS = (platform.system(), platform.machine()) == ("Darwin", "arm64")
 
 
 def _touch(file: Path) -> None:
-    """Set a file's time to now; a full disk is told of elsewhere."""
+    """Set a file's time to now; a full disk is reported elsewhere."""
     with suppress(OSError):
         file.touch()
 

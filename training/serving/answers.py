@@ -36,7 +36,7 @@ class CompletionResponse:
     tokenizer: Any
     created: int = field(default_factory=lambda: int(time.time()))
     offsets: dict[int, int] = field(default_factory=dict)
-    """Characters of text already told, by choice: where `text_offset` goes on from."""
+    """Characters of text already sent, by choice: where `text_offset` goes on from."""
     id: str = ""
     readers: dict[int, CallReader] = field(default_factory=dict)
     """The reader of each choice's calls, where it may call tools."""

@@ -69,8 +69,6 @@ _CHUNK = 128
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PromptToken:
-    """One token of a prompt."""
-
     id: int
     model_log_prob: float | None
     """Log-probability after the tokens before it; None for the first."""

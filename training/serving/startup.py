@@ -76,7 +76,6 @@ def keys_of_environment() -> list[str]:
 
 
 def socket_url(listening: socket.socket) -> str:
-    """Return the URL of a socket."""
     host, port = listening.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 

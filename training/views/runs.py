@@ -149,7 +149,7 @@ _LONGEST_SEARCH = 200
 
 @require_safe
 def run(request: Request, pk: int) -> HttpResponse:
-    """One training job: its curves beside those of other runs, its log, what it was told. For managers."""
+    """One training job: its curves beside those of other runs, its log, its configuration. For managers."""
     return _page(request, _run(request, pk))
 
 

@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from webapp.demo import starting
+from webapp.demo import pages
 
 
-@shared_task(name=starting.TASK)
+@shared_task(name=pages.TASK)
 def write() -> None:
     """Create the demo project, if one was asked for."""
-    starting.write_demo()
+    pages.write_demo()

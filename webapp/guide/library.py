@@ -226,8 +226,6 @@ _KIND = re.compile(r"^## (.+)$", re.M)
 
 @dataclass(frozen=True)
 class GuidePage:
-    """A page of the guide."""
-
     kind: str
     name: str
     title: str

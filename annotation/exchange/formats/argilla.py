@@ -187,7 +187,6 @@ class _PersonReading:
         return RowPart(where, _shown(value), "read", reading)
 
     def judgment(self, person: str, responses: Sequence[_Response]) -> ImportedJudgment:
-        """Return the judgment that the responses of one person are."""
         times = [response.time for response in responses if response.time]
         return ImportedJudgment(
             verdict=self._decision.verdict,

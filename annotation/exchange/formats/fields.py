@@ -1,6 +1,6 @@
 """Single values of a row: checked, or refused with the field and what to do.
 
-Every reader of a format stands on these, so that the same fault is told in the same words.
+Every reader of a format stands on these, so that the same fault has the same words.
 """
 
 import ast
@@ -175,7 +175,6 @@ def items_of(value: Any, where: str) -> list[Any]:
 
 
 def object_of(value: Any, where: str) -> dict[str, Any]:
-    """An object."""
     if not isinstance(value, dict):
         raise FieldError(
             "object_expected", _("An object is expected, not %(value)s."), field=where, value=excerpt(value)

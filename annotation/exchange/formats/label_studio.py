@@ -290,7 +290,6 @@ class _AnnotationReading:
         self._place_notes()
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
-        """Return the judgment that an annotation is."""
         more: dict[str, Any] = {
             name: value
             for name, value in annotation.items()

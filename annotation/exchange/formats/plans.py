@@ -546,7 +546,6 @@ class Parts:
 
     @property
     def names(self) -> set[str]:
-        """The names of the parts."""
         return {name for name, *_ in self.columns}
 
     def add(self, part: RowPart) -> None:

@@ -147,7 +147,6 @@ class _AnnotatorReading:
             self._keep("span_annotations", spans, "metadata", "")
 
     def judgment(self) -> ImportedJudgment:
-        """Return the judgment of the annotator."""
         return ImportedJudgment(
             verdict=self._decision.verdict,
             ranks=ranks_by_place(self._decision.ranks),

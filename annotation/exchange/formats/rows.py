@@ -132,7 +132,6 @@ class Counted(io.RawIOBase):
         self._bound = bound
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:

@@ -22,10 +22,8 @@ from annotation.models import Project, Prompt
 
 # Word indexes of SQLite (FTS5): which rows hold a word that begins so. PostgreSQL has indexes of its own.
 #
-# An index keeps words and row numbers, not the text. Triggers keep it up to date. Django builds a table
-# anew
-# when a migration changes a column, and its triggers are lost: after every `migrate` they are looked for,
-# and
+# An index keeps words and row numbers, not the text. Triggers keep it up to date. Django rebuilds a table
+# when a migration changes a column, and its triggers are lost: after every `migrate` they are looked for, and
 # an index whose triggers were lost is filled again. No text of a user is part of a statement here.
 
 

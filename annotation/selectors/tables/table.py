@@ -70,7 +70,6 @@ class Column:
 
 
 def never(_project: Project, _value: str) -> bool:
-    """Return False."""
     return False
 
 
@@ -286,7 +285,6 @@ class View:
 
     @property
     def is_first_page(self) -> bool:
-        """Return True on the first page."""
         return not self.query.get("after")
 
     @cached_property
@@ -513,7 +511,6 @@ def _is_small_round(project: Project, value: str) -> bool:
 
 
 def split_filter(path: str) -> Filter:
-    """Return the filter by split."""
     return Filter(name="split", label=gettext_lazy("Split"), choices=_splits, apply=lookup(path))
 
 

@@ -35,7 +35,7 @@ def score_open_comparisons(*, project: Project) -> int:
     Open ones, ones that someone holds and might give back, and withheld ones. Returns how many rows
     changed; calling it again changes none. A comparison whose completions no reward model has
     scored stands in the middle of the others; for D-optimality it is taken for an even match. Where the
-    strategy follows a head, a worker is told to choose, and nothing is written here.
+    strategy follows a head, a worker chooses, and nothing is written here.
     """
     strategy = Project.objects.values_list("acquisition", flat=True).get(pk=project.pk)
     if strategy in FOLLOWS_HEAD:

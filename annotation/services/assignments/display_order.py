@@ -70,7 +70,7 @@ def display_order(
     Orders come in blocks of k for comparisons of k completions. Within a block a shuffled order is rotated
     by 0, 1, …, k−1 places (a cyclic Latin square), so that after every whole block each of the k
     candidates has stood in each position equally often: over a project no position is ahead by more
-    than one for each lane. Which order comes next cannot be told without the server's secret key.
+    than one for each lane. Nobody can predict the next order without the server's secret key.
     """
     drawn_for = f"{project.pk}:{len(completion_ids)}:{_lane(annotator)}"
     return balanced_order(completion_ids, number=number, drawn_for=drawn_for)

@@ -241,7 +241,7 @@ def expire_leases_now_and_then(*, project: Project) -> None:
 
 
 def renew_lease(*, assignment: Assignment, annotator: User) -> Assignment:
-    """Begin the lease anew: its annotator is still at work. Refuses when it is no longer theirs.
+    """Restart the lease: its annotator is still at work. Refuses when it is no longer theirs.
 
     What they hold beside it, loaded ahead, is renewed too.
     """
@@ -326,7 +326,7 @@ def held_by(annotator: User, project: Project) -> list[Assignment]:
 
 
 def extend(assignment: Assignment) -> bool:
-    """Begin the lease anew unless it is over; a lease past its time counts until someone takes it back."""
+    """Restart the lease unless it is over; a lease past its time counts until someone takes it back."""
     ends = timezone.now() + lease_time(assignment.comparison.project)
     extended = Assignment.objects.filter(pk=assignment.pk, state=AssignmentState.LEASED).update(
         lease_expires_at=ends

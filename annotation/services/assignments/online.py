@@ -24,7 +24,7 @@ from annotation.services.assignments.acquisition import write_scores
 from annotation.services.jobs import alone, send, send_after_commit
 
 if TYPE_CHECKING:
-    from annotation.acquisition.arrays import ProjectArrays
+    from annotation.acquisition.bayesian import ProjectArrays
     from annotation.acquisition.posterior import Posterior
 
 EVERY = 5
@@ -68,7 +68,7 @@ def _update(project: Project) -> None:
     # NumPy is 25 MB that a web process need not hold.
     import numpy as np
 
-    from annotation.acquisition.arrays import arrays_of, read_new
+    from annotation.acquisition.bayesian import arrays_of, read_new
     from annotation.acquisition.posterior import fit
 
     begun = time.monotonic()
@@ -102,7 +102,7 @@ def _update(project: Project) -> None:
 
 def _read_features(arrays: ProjectArrays) -> None:
     """Read features that are stored, and compute and store those that are not."""
-    from annotation.acquisition.arrays import SPACE, features_of, read_stored, unread
+    from annotation.acquisition.bayesian import SPACE, features_of, read_stored, unread
 
     missing = sorted(read_stored(arrays, unread(arrays)))
     for start in range(0, len(missing), _WRITTEN_AT_ONCE):

@@ -177,7 +177,7 @@ def change_keys(*, user: User, keys: Mapping[str, str]) -> User:
     chosen = {name: _key(name, text) for name, text in keys.items() if text.strip()}
     complete = {action.name: chosen.get(action.name, action.default) for action in ACTIONS}
     before = keys_of(user)
-    # Of two actions with one key, the one that was given it now is told.
+    # Of two actions with one key, the one that got it now is reported.
     for name in sorted(chosen, key=lambda name: chosen[name] == before[name]):
         _require_free(_BY_NAME[name], complete)
     user.keys = {name: key for name, key in complete.items() if key != _BY_NAME[name].default}

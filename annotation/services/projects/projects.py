@@ -135,7 +135,7 @@ def publish_guideline(*, project: Project, text: str, author: User | None) -> Gu
 
 @transaction.atomic
 def change_settings(*, project: Project, settings: Mapping[str, Any], changed_by: User) -> Project:
-    """Give fields of a project other values; another strategy orders what is open anew after the commit.
+    """Give fields of a project other values; another strategy reorders what is open after the commit.
 
     Refuses a value that a field does not accept, naming the field. What changed is written to the audit log.
     """

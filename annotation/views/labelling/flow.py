@@ -148,7 +148,7 @@ def nothing_to_label(request: Request, project: Project, notice: Notice = NOTHIN
 
 
 def notice_of(assignment: Assignment) -> Notice:
-    """Return what its annotator is told after a submission: feedback on gold, and what was planted."""
+    """Return the messages after a submission: feedback on gold, and what was planted."""
     project = assignment.comparison.project
     reveal = (
         HelpReveal.objects.filter(assignment=assignment).select_related("assignment__comparison").first()

@@ -4,7 +4,7 @@ import uuid
 
 import pytest
 
-from annotation.acquisition.arrays import arrays_of, clear_cache
+from annotation.acquisition.bayesian import arrays_of, clear_cache
 from annotation.choices import AcquisitionStrategy, TaskName
 from annotation.models import AcquisitionFigures, Comparison, CompletionFeatures, Project, User
 from annotation.services.assignments import online

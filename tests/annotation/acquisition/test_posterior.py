@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from annotation.acquisition import bayesian
-from annotation.acquisition.arrays import DIMENSIONS, SURFACE, features_of
-from annotation.acquisition.bayesian import Pool, choose, values_of
+from annotation.acquisition.bayesian import DIMENSIONS, SURFACE, Pool, choose, features_of, values_of
 from annotation.acquisition.posterior import (
     NOBODY,
     ChoiceTable,

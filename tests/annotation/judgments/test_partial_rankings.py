@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from annotation.acquisition.arrays import arrays_of, clear_cache, read_new, unread
+from annotation.acquisition.bayesian import arrays_of, clear_cache, read_new, unread
 from annotation.agreement.coefficients import kendall_tau_b
 from annotation.agreement.records import (
     Judged,

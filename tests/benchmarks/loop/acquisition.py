@@ -7,7 +7,7 @@ chooses; after each the head is refitted and its accuracy on the held-out part i
 many labels a strategy needs to reach the accuracy that chance has at the end, over several seeds. The sets
 `writer-…` are responses of a grammar whose true preference is known; annotators judge with noise, and the
 accuracy is against the truth. The others are published judgments. The features are those that the
-application learns on (`annotation.acquisition.arrays`).
+application learns on (`annotation.acquisition.bayesian`).
 
 python -m tests.benchmarks.loop.acquisition --states hh-harmless.npz
 
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from annotation.acquisition import arrays, bayesian
+from annotation.acquisition import bayesian
 from annotation.acquisition.posterior import ChoiceTable, Posterior, choices_of, fit, standardised
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
@@ -132,7 +132,7 @@ def load(name: str, *, seed: int, count: int) -> Labelled:
 def features_of(pairs: Labelled) -> np.ndarray:
     """Return the features of all completions, standardised over them, (2 N, d)."""
     rows = [
-        arrays.features_of(prompt, text)
+        bayesian.features_of(prompt, text)
         for prompt, both in zip(pairs.prompts, pairs.texts, strict=True)
         for text in both
     ]
@@ -144,7 +144,7 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
 
     Of a layer the directions of most variance are kept, as many as there are features of texts.
     """
-    arrays = np.load(file)
+    bayesian = np.load(file)
     pairs = Pairs.read(file)
     random = np.random.default_rng(0)
     first = random.random(len(pairs.winners)) < 0.5
@@ -155,14 +155,14 @@ def by_states(file: Path) -> tuple[Labelled, dict[str, np.ndarray]]:
         ],
         axis=1,
     )
-    prompts, texts = arrays["asked"], arrays["text"]
+    prompts, texts = bayesian["asked"], bayesian["text"]
     labelled = Labelled(
         [str(prompt) for prompt in pairs.prompts],
         [(str(texts[row]), str(texts[other])) for row, other in rows],
         first,
         first,
     )
-    of_texts = np.array([arrays.features_of(str(prompts[row]), str(texts[row])) for row in rows.ravel()])
+    of_texts = np.array([bayesian.features_of(str(prompts[row]), str(texts[row])) for row in rows.ravel()])
     features = {"text": standardised(of_texts)}
     for name, states in pairs.blocks.items():
         if name.startswith("mean-"):
@@ -175,7 +175,7 @@ def _directions(states: np.ndarray) -> np.ndarray:
     """Return the coordinates of states along the directions of most variance."""
     centred = states - states.mean(0)
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
-    reduced: np.ndarray = centred @ axes[: arrays.DIMENSIONS].T
+    reduced: np.ndarray = centred @ axes[: bayesian.DIMENSIONS].T
     return reduced
 
 

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from annotation.acquisition import arrays
+from annotation.acquisition import bayesian
 from annotation.acquisition.posterior import fit, sets_of, standardised, table_of
 from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
 from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel
@@ -61,7 +61,7 @@ def written(seed: int, comparisons: int) -> tuple[list[tuple[str, str]], np.ndar
     for _ in range(comparisons + _TESTED):
         first, second = random.sample(TOPICS, 2)
         texts += [(prompt_about(first, second), response_to(first, second, random)) for _ in range(4)]
-    return texts, standardised(np.array([arrays.features_of(*pair) for pair in texts]))
+    return texts, standardised(np.array([bayesian.features_of(*pair) for pair in texts]))
 
 
 class World:

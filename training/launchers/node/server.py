@@ -1,6 +1,6 @@
 """Keep a rollout server running beside a job: `python -m training.launchers.node.server -- COMMAND…`.
 
-Starts the command, and starts it anew whenever it ends, until standard input ends: the pipe's other end
+Starts the command, and restarts it whenever it ends, until standard input ends: the pipe's other end
 closes with the process that wants the server, however that ends. Nothing of the server is left then.
 """
 

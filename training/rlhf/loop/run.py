@@ -178,7 +178,7 @@ def made_method(run: TrainingRun, method: Callable[..., Method]) -> Method:
 
 
 def examples_of_run(run: TrainingRun, learner: TrainingMethod) -> Examples:
-    """Return the tokenised judgments that say something to a method, listed and told of."""
+    """Return the tokenised judgments that a method can use, listed and reported."""
     settings, folder, processes = run.spec.settings, run.folder, run.processes
     folder.tell("starting", "reading the judgments")
     tokens = TokenCache(

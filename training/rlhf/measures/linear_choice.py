@@ -42,7 +42,6 @@ class Choices:
     """(C,) number of the prompt of each choice."""
 
     def of(self, chosen: NDArray[np.bool_]) -> Choices:
-        """Return the choices at which `chosen` is true."""
         return Choices(self.table[chosen], self.weight[chosen], self.prompt[chosen])
 
     def costs(self, scores: Floats) -> Floats:

@@ -99,9 +99,9 @@ class PooledScore:
     common: Floats
     """(F,)"""
     groups: dict[str, Floats]
-    """Deviation by group, (F,); all 0 where groups are not told apart."""
+    """Deviation by group, (F,); all 0 without groups."""
     directions: Floats
-    """(K, F) directions in which annotators differ; K = 0 where they are not told apart."""
+    """(K, F) directions in which annotators differ; K = 0 where they are treated alike."""
     annotators: dict[str, Floats]
     """Coordinates by annotator, (K,)."""
     first_place: float
@@ -186,7 +186,7 @@ def fit_pooled(
     """Fit the common score and the deviations from it.
 
     features: (rows, F). strength: of the ridge of the common score. groups: fit deviations of groups. rank:
-    the most directions in which annotators differ; with 0 they are not told apart.
+    the most directions in which annotators differ; with 0 they are treated alike.
     """
     mean, spread = features.mean(0), features.std(0)
     spread = np.where(spread == 0, 1.0, spread)

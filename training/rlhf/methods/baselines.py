@@ -229,7 +229,7 @@ _FEWEST = 2
 """Judgments and prompts without which nothing is fitted or compared."""
 
 Scored = tuple[Floats, Mapping[str, Any]]
-"""Scores of all held-out completions, and what is told of the fit."""
+"""Scores of all held-out completions, and the report on the fit."""
 
 
 def comparable(examples: Iterable[Example], most: int | None = None) -> list[Example]:

@@ -51,7 +51,7 @@ from training.rlhf.tokens.packing import Batch
 #     r_g(x) = score(x) + (x − c) · offset_g
 #
 # where c, `HEAD.centre`, is the mean of the training completions' features, or 0 where nothing is saved. So
-# the rewards of all groups have the same mean, and the worst-off group can be told.
+# the rewards of all groups have the same mean, and the worst-off group is known.
 
 Kind = Literal["annotator", "group"]
 CENTRE = f"{SCORE}.centre"

@@ -53,7 +53,6 @@ class Score:
 
     @property
     def scored(self) -> bool:
-        """Return whether there is a score."""
         return not math.isnan(self.value)
 
 

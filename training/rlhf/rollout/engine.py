@@ -317,7 +317,7 @@ class RolloutEngine:
     def submit(self, samples: Iterable[SampleRequest], on_delta: OnDelta | None = None) -> Handle:
         """Ask for samples; they begin with the next steps.
 
-        on_delta: told of text as it becomes certain; the last delta of a sample holds the sample. What it
+        on_delta: called with text as it becomes certain; the last delta of a sample holds the sample. What it
         raises ends the request. Raises `ValueError` for a prompt that is empty or as long as the context.
         """
         handle = Handle(on_delta)
@@ -516,7 +516,7 @@ class RolloutEngine:
     def _leave(self, row: SampleRow) -> None:
         row.slot.users -= 1
         key = row.slot.adapter, row.slot.prompt
-        # Where the prompt had to be read anew another slot has taken its place.
+        # Where the prompt had to be read again another slot has taken its place.
         if (not row.slot.users or row.slot.broken) and self._slots.get(key) is row.slot:
             del self._slots[key]
         self._ended = True

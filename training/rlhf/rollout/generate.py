@@ -34,7 +34,7 @@ def rollout(
 
     prompts: token ids, rendered chat included; none empty, each shorter than the context.
     seeds: first seed of each prompt; left out, every prompt begins with `parameters.seed`.
-    on_delta: told of text as it becomes certain; the last delta of a sample holds the sample.
+    on_delta: called with text as it becomes certain; the last delta of a sample holds the sample.
     cancelled: asked before every token; once it says yes all samples end as "cancelled".
     max_rows: so many samples are written at a time, the others when these end; None writes all at once.
     shapes: writes them in passes of these fixed shapes, at most as many as these have rows.

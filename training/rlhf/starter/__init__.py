@@ -287,7 +287,7 @@ def ensure(models_folder: Path, *, report: Report | None = None, local_folder: P
 
     Args:
         models_folder: made when missing. Also holds `progress.json`.
-        report: told what happens; see `Report`.
+        report: called with the progress; see `Report`.
         local_folder: a model in transformers' format to copy. None looks at RONDO_STARTER_MODEL.
             A named folder is the only way that is tried.
 

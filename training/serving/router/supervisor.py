@@ -328,7 +328,6 @@ class Supervisor:
         return [self.process(name) for name in self._bases.names()]
 
     def process(self, name: str) -> BaseProcess:
-        """Return the process of a base."""
         if name not in self._processes:
             status = self._folder / f"{name}.json"
             self._processes[name] = BaseProcess(name, self._command(name, status), status)
