@@ -18,6 +18,7 @@ from training.contract.files import canonical_json, read_json, write_atomically
 GUARD_FOLDER = "guard"
 _QUESTION = re.compile(r"question-(\d+)\.json")
 
+VerdictOutcome = Literal["fine", "worse", "undecided"]
 SignalName = Literal["kl", "reward", "length", "heads"]
 
 
@@ -75,7 +76,7 @@ class GuardQuestion:
 class GuardVerdict:
     """People's verdict on a question."""
 
-    outcome: Literal["fine", "worse", "undecided"]
+    outcome: VerdictOutcome
     asked: CountOrZero
     """Pairs that people were asked in the run so far."""
 

@@ -2,15 +2,15 @@
 
 People compare responses of both, blind: 1 where the policy of now wins, 0 where it loses, 1/2 for a tie. Two
 gamblers bet after every answer (`win_rate_interval.log_capital`, stakes spread evenly): one that the win rate
-lies below one half, one that it lies above `NOT_WORSE`. Were their claim wrong, the capital would exceed 1/α at
-any time with probability at most α (Ville's inequality), so the answers may be looked at one by one.
+lies below one half, one that it lies above `NOT_WORSE`. Were a claim wrong, the capital would exceed 1/α at any
+time with probability at most α (Ville's inequality), so the answers may be looked at one by one.
 
     worse   the first holds 1/α, α = `LEVEL` over the questions that a run's pairs allow
     fine    now wins at least as often as it loses, and the second holds 1/`ACCEPTED`
 
-With 40 pairs, by the true win rate of now (exact, `tests/training/rounds/test_guard_figures.py`): at 0.1 it is
-called worse in 99.6 % of the questions after 15 pairs on average, at 0.2 in 81 %, at 0.5 in 0.5 %; it is called
-fine at 0.5 in 65 % after 25 pairs, at 0.7 in 99.8 % after 9; else the question stays undecided.
+With 40 pairs, by the true win rate of now (exact, `tests/training/rounds/test_guard_figures.py`): at 0.1 it
+is called worse in 99.6 % of the questions after 15 pairs on average, at 0.2 in 81 %, at 0.5 in 0.5 %; it is
+called fine at 0.5 in 65 % after 25 pairs, at 0.7 in 99.8 % after 9; else the question stays undecided.
 """
 
 from __future__ import annotations

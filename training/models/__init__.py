@@ -39,6 +39,7 @@ from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement
 from training.models.judges import Judge, JudgeVerdict, RubricDraft
 from training.models.launches import GpuLease, Launch
 from training.models.prompt_sets import PromptSet
+from training.models.questions import QuestionPair, RunQuestion
 from training.models.rounds import Round, RoundStep, validate_recipe
 from training.models.suggestions import SuggestionSource
 from training.models.workers import Worker
@@ -76,11 +77,13 @@ __all__ = [
     "PreparedOpening",
     "ProjectBase",
     "PromptSet",
+    "QuestionPair",
     "RequestOptIn",
     "Round",
     "RoundStep",
     "RubricDraft",
     "Run",
+    "RunQuestion",
     "SideBySide",
     "SideBySideAnswer",
     "Slice",

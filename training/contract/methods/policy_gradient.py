@@ -309,8 +309,8 @@ class GuardSettings:
     """Signals at which a run asks people whether it has become worse, and how long it waits for them.
 
     A signal only raises a question: people compare responses to training prompts by the policy now and by
-    that of some steps ago, blind. Their answers stop the run, whose result is then the earlier step, or let it
-    go on. For adapters, where trainer and web application share the run's folder.
+    that of some steps ago, blind. Their answers let the run go on, or end it with the earlier step as its
+    result. For adapters, where trainer and web application share the run's folder.
     """
 
     kl: Positive | None = 6.0

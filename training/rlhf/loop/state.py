@@ -158,6 +158,7 @@ def sync(path: Path) -> None:
 VALIDATION_LOSS = "validation_loss"
 """Figure of an evaluation that chooses the best state; without it the held-out loss does."""
 
+
 def validation_loss(figures: Mapping[str, float]) -> float | None:
     """Return the loss that the best state has least of; None without an evaluation."""
     return figures.get(VALIDATION_LOSS, figures.get("held_out_loss"))

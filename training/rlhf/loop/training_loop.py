@@ -252,7 +252,7 @@ class SteppingLoop:
         return self._chosen(step, held_out)
 
     def _is_over(self, step: int) -> bool:
-        """Return whether no step follows after `step` steps. Called between steps, and once before the first."""
+        """Return whether no step follows after `step` steps. Called before every step and after the last."""
         return step >= self.total_steps or self._given_up
 
     @property

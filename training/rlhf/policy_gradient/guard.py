@@ -1,19 +1,20 @@
 """The guard of a run: signals raise a question, people answer it, and the run ends, goes back or goes on.
 
 After every step the guard looks at divergence, reward, length and the disagreement of an ensemble, smoothed
-over three steps. Where one of them comes to a new height (`GuardSettings`), it raises a question: is the policy
-worse than some steps ago? A signal decides nothing. The trainer samples both states' responses to training
-prompts and writes them into the run's folder (`training.contract.guard`), where the web application takes them
-up. The run goes on meanwhile for `spacing` steps; then, and before its end, it waits.
+over three steps. Where one of them comes to a new height (`GuardSettings`), it raises a question: is the
+policy worse than some steps ago? A signal decides nothing. The trainer samples both states' responses to
+training prompts and writes them into the run's folder (`training.contract.guard`), where the web application
+takes them up. The run goes on meanwhile for `spacing` steps; then, and before its end, it waits.
 
     fine, undecided    the run goes on
     worse              the run ends; its result is the earlier state
     no verdict in time the same, as nobody contradicts the signal
     pairs are spent    the same at the next signal, without a question
 
-The earlier state is the newest kept one of at most half of the steps, but no more than `_FARTHEST` spacings ago:
-far enough to differ, near enough to lose little. A question follows from the run's steps alone, and its file is
-never written twice: a run that is killed asks nothing again. Processes of one run agree on everything.
+The earlier state is the newest kept one of at most half of the steps, but little more than `_FARTHEST`
+spacings ago: far enough to differ, near enough to lose little. A question follows from the run's steps alone,
+and its file is never written twice: a run that is killed asks nothing again. Processes of one run agree on
+everything.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ class Guard:
         return slope * (len(latest) - 1) / deviation if deviation > 0 else None
 
     def settle(self, verdict: GuardVerdict | None) -> None:
-        """Take the verdict on the question that was raised; None where there is none, so that the run ends."""
+        """Take the verdict on the question that was raised; None, where there is none, ends the run."""
         assert self.raised is not None  # noqa: S101 - what is settled was raised
         if verdict is not None:
             self.asked = verdict.asked
@@ -378,8 +379,7 @@ class GuardedRun:
 
     def _end(self, raised: Raised, reason: str, verdict: GuardVerdict | None = None) -> None:
         log.warning(
-            "The run ends: %s. Its policy after step %d is compared with that after step %d, which becomes the "
-            "checkpoint",
+            "The run ends: %s. Asked about was step %d against step %d, which becomes the checkpoint",
             reason,
             raised.step,
             raised.then_step,

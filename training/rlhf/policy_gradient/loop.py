@@ -224,8 +224,8 @@ def head_spread(combined: Combined, group: Sequence[int]) -> dict[str, float]:
                 by_group.setdefault((name, number), []).append(score.members)
     deviations = []
     for rows in by_group.values():
-        members_N_M = np.array(rows)
-        margins = members_N_M - members_N_M.mean(axis=0)
+        of_members = np.array(rows)
+        margins = of_members - of_members.mean(axis=0)
         deviations += margins.std(axis=1).tolist()
     return {SPREAD: math.fsum(deviations) / len(deviations)} if deviations else {}
 
