@@ -308,7 +308,7 @@ class GuardedRun:
     def _question(self, raised: Raised, step: int) -> GuardQuestion | None:
         """Return the question as it stands in the run's folder, where it is written once."""
         number = raised.number or self.guard.questions + 1
-        question = self._agreed(read_question(self.folder.path, number))
+        question: GuardQuestion | None = self._agreed(read_question(self.folder.path, number))
         if question is None and raised.step == step:
             pairs = self._pairs(raised) if raised.is_asked else []
             if raised.is_asked and not pairs:
