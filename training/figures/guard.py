@@ -1,9 +1,9 @@
 """The guard of a run: is the policy now worse than some steps ago? Pure arithmetic, no Django.
 
-People compare responses of both, blind: 1 where the policy of now wins, 0 where it loses, 1/2 for a tie. After
-every answer two gamblers bet (`win_rate_interval.log_capital`, stakes spread evenly): one that the win rate lies
-below one half, one that it lies above `NOT_WORSE`. Were a claim wrong, its capital would exceed 1/α at any time
-with probability at most α (Ville's inequality), so the answers may be looked at one by one.
+People compare responses of both, blind: 1 where the policy of now wins, 0 where it loses, 1/2 for a tie.
+After every answer two gamblers bet (`win_rate_interval.log_capital`, stakes spread evenly): one that the win
+rate lies below one half, one that it lies above `NOT_WORSE`. Were a claim wrong, its capital would exceed 1/α
+at any time with probability at most α (Ville's inequality), so the answers may be looked at one by one.
 
     worse   the first holds 1/α, α = `LEVEL` over the questions that a run's pairs allow
     fine    now wins at least as often as it loses, and the second holds 1/`ACCEPTED`

@@ -172,8 +172,8 @@ def create_comparison(
 
     Idempotent: the same set of completions in the same round is one comparison, whatever
     their order. Refuses completions of another prompt, one given twice, and none at all.
-    `overlap`, if not given, is taken from the project as it is now. Where a completion names the model that wrote
-    it, the comparison is withheld: it has no open places until a manager releases it.
+    `overlap`, if not given, is taken from the project as it is now. Where a completion names the model that
+    wrote it, the comparison is withheld: it has no open places until a manager releases it.
     """
     ids = checked_ids(prompt, completions)
     if overlap is None:

@@ -1,4 +1,4 @@
-"""The guard of a run: signals that raise questions, and runs that ask, wait, go on, go back and are killed."""
+"""The guard of a run: signals that raise questions; runs that ask, wait, go on, go back and are killed."""
 
 import math
 from collections.abc import Mapping
@@ -128,7 +128,9 @@ def test_figures_that_are_missing_or_not_finite_raise_nothing() -> None:
     assert made.raised is None
 
 
-@pytest.mark.parametrize(("step", "then"), [(4, 0), (5, 0), (10, 5), (19, 5), (20, 10), (40, 25), (60, 45)])
+@pytest.mark.parametrize(
+    ("step", "then"), [(4, 0), (5, 0), (8, 5), (10, 5), (15, 10), (20, 10), (40, 25), (60, 45)]
+)
 def test_a_question_compares_with_a_kept_state_some_steps_ago(step: int, then: int) -> None:
     assert guard().then_of(step) == then
 
@@ -197,7 +199,7 @@ def test_a_question_has_responses_of_both_states_to_training_prompts(base: Path,
     run = guarded_run(tmp_path / "run", base)
     assert train(run, People(run, {1: "fine", 2: "fine", 3: "fine"})) == EXIT_FINISHED
     question = read_questions(run)[0]
-    assert question.step - question.then_step >= 5
+    assert question.step - question.then_step >= 3
     train_ids = {prompt.id for prompt in prompts() if prompt.split == "train"}
     asked = [pair.prompt for pair in question.pairs]
     assert asked
@@ -287,7 +289,9 @@ def test_a_stopped_run_asks_nothing_again_and_goes_on_to_the_same_bytes(base: Pa
     assert files_of(whole / GUARD_FOLDER) == files_of(run / GUARD_FOLDER)
 
 
-@pytest.mark.parametrize("kill_at", ["question-1.json", "verdict-1.json", "question-2.json", "verdict-2.json"])
+@pytest.mark.parametrize(
+    "kill_at", ["question-1.json", "verdict-1.json", "question-2.json", "verdict-2.json"]
+)
 def test_a_run_that_is_killed_at_any_point_of_a_question_asks_the_same_and_ends_the_same(
     base: Path, tmp_path: Path, kill_at: str
 ) -> None:

@@ -11,8 +11,8 @@ takes them up. The run goes on meanwhile for `spacing` steps; then, and before i
     no verdict in time the same, as nobody contradicts the signal
     pairs are spent    the same at the next signal, without a question
 
-The earlier state is the newest kept one of at most half of the steps, but little more than `_FARTHEST`
-spacings ago: far enough to differ, near enough to lose little. A question follows from the run's steps alone,
+The earlier state is the kept one nearest to half of the steps, but little more than `_FARTHEST` spacings ago:
+far enough to differ, near enough to lose little. A question follows from the run's steps alone,
 and its file is never written twice: a run that is killed asks nothing again. Processes of one run agree on
 everything.
 """
@@ -108,8 +108,9 @@ class Guard:
 
     def then_of(self, step: int) -> int:
         """Return the steps of the state that a question at `step` compares with."""
-        farthest = max(step // 2, step - _FARTHEST * self._spacing)
-        return farthest // self._spacing * self._spacing
+        halfway = max(step / 2, step - _FARTHEST * self._spacing)
+        nearest = math.floor(halfway / self._spacing + 0.5) * self._spacing
+        return nearest if step - nearest >= _SMOOTHED else max(nearest - self._spacing, 0)
 
     @property
     def pairs_left(self) -> int:
