@@ -1,14 +1,14 @@
 """What answers to a guard's question show: chances of each finding, summed over all courses of answers."""
 
 import math
-from functools import lru_cache
+from functools import cache
 
 import pytest
 
 from training.figures.guard import BATCH, LEVEL, MOST_PAIRS, Finding, finding
 
 
-@lru_cache(maxsize=None)
+@cache
 def found(wins: int, losses: int) -> Finding:
     return finding([1.0] * wins + [0.0] * losses)
 
@@ -79,7 +79,7 @@ def test_a_policy_that_loses_seven_of_ten_is_called_fine_no_more_often_than_prom
 def test_nine_losses_in_a_row_are_enough_and_eight_are_not():
     assert (finding([0.0] * 8), finding([0.0] * 9)) == (Finding.OPEN, Finding.WORSE)
     # 2 · (2⁹ − 2⁻¹)/10 is the capital of nine even stakes: 102, and 100 is asked for.
-    assert 2 * (2**9 - 2**-1) / 10 == pytest.approx(102.3)
+    assert pytest.approx(102.3) == 2 * (2**9 - 2**-1) / 10
 
 
 def test_nothing_is_shown_before_the_first_answer():
