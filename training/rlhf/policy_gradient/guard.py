@@ -49,7 +49,7 @@ from training.rlhf.rollout.samples import Sample
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import RunFolder, log
 
-SPREAD = "spread"
+SPREAD = "reward_spread"
 """Figure of a step: mean deviation among the heads of an ensemble, over the answers."""
 
 _SMOOTHED = 3

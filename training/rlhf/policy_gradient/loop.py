@@ -16,7 +16,7 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
                            0.04) or the sampler is behind; it enters no divergence
     staleness, staleness_max   steps by which the policies that drew the answers were behind, where servers
                            draw: mean and maximum
-    spread                 standard deviation among an ensemble's heads of an answer's score against the other
+    reward_spread          standard deviation among an ensemble's heads of an answer's score against the other
                            answers to its prompt, the mean; where a reward model is an ensemble
     entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
                            which is an estimate without bias
