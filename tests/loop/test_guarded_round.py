@@ -1,4 +1,4 @@
-"""A round whose policy is trained for a reward that can be hacked asks people, and goes back by their answer
+"""A policy that is trained for a reward that can be hacked asks people, and its run goes back by their answers.
 
 The real trainer as a process of its own, the real services, and annotators who prefer short lists.
 """
@@ -42,9 +42,7 @@ RECIPE: dict[str, Any] = {
     "policy": {
         "method": "policy_gradient",
         # Pays for every word up to forty, whatever is written.
-        "rewards": [
-            {"name": "long", "kind": "length", "options": {"least": 40, "slack": 40, "unit": "words"}}
-        ],
+        "rewards": [{"name": "long", "kind": "length", "options": {"least": 40, "most": 99, "slack": 40}}],
         "rollout": {"samples": 8, "max_tokens": 48, "unfinished": "score"},
         "lora": {"rank": 16, "alpha": 32.0},
         "optimiser": {

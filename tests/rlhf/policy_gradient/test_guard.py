@@ -88,9 +88,9 @@ def test_a_reward_that_rises_steeply_raises_a_question_and_a_slow_one_none() -> 
 
 def test_an_ensemble_that_comes_to_disagree_raises_a_question() -> None:
     made = guard(head_disagreement=2.0)
-    look(made, 20, **{SPREAD: lambda step: 0.1})
+    look(made, 20, reward_spread=lambda step: 0.1)
     assert made.raised is None
-    look(made, 5, first=21, **{SPREAD: lambda step: 0.25})
+    look(made, 5, first=21, reward_spread=lambda step: 0.25)
     assert made.raised is not None
     assert made.raised.signals[0].name == "heads"
 

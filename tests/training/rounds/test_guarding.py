@@ -13,6 +13,7 @@ from annotation.models import Comparison, Completion, Project, Prompt, User
 from annotation.services.assignments.next import assign_next
 from annotation.services.jobs.claims import ClaimLostError, claim
 from annotation.services.judgments.submission import submit_judgment
+from annotation.services.texts.completions import create_comparison
 from tests import factories
 from tests.records import judgment_record
 from tests.training.conftest import judge
@@ -324,13 +325,13 @@ def test_a_worker_killed_before_it_told_the_trainer_tells_it_later(
 def test_a_worker_killed_amid_asking_leaves_no_half_question(
     project: Project, step: RoundStep, many: list[Prompt], monkeypatch: pytest.MonkeyPatch
 ):
-    whole, calls = guarding.create_comparison, []
+    calls = []
 
     def die(**values: Any) -> Comparison:
         calls.append(values)
         if len(calls) == 5:
             raise KeyboardInterrupt
-        return whole(**values)
+        return create_comparison(**values)
 
     ask(step, many)
     with monkeypatch.context() as patch:
@@ -400,7 +401,7 @@ def test_new_policy_gradients_have_a_guard_and_stored_recipes_have_none():
     assert guarded == {"ppo", "grpo", "dr_grpo", "rloo", "reinforce"}
     assert {row.key for row in POLICY_ROWS if getattr(row.make(), "guard", None) is not None} == {"grpo"}
     stored = Recipe.from_json({"policy": {"method": "policy_gradient", "context": True}})
-    assert stored.policy.guard is None  # type: ignore[union-attr]
+    assert stored.policy.guard is None
     assert "guard" not in json.dumps(default_recipe())
 
 
@@ -411,7 +412,7 @@ def test_a_guard_is_left_out_where_nobody_could_answer(settings: Any):
     far = ComputeSettings(launcher="ray")
     assert with_guard(policy, far) == policy
     settings.RONDO_STORE_URL = "s3://bucket"
-    assert with_guard(policy, far).guard is None  # type: ignore[union-attr]
+    assert with_guard(policy, far).guard is None
     assert with_guard(policy, ComputeSettings(launcher="local")) == policy
 
 
