@@ -1,4 +1,4 @@
-"""A policy that is trained for a reward that can be hacked asks people, and its run goes back by their answers.
+"""A policy that is trained for a reward that can be hacked asks people; its run goes back by their answers.
 
 The real trainer as a process of its own, the real services, and annotators who prefer short lists.
 """
