@@ -44,11 +44,13 @@ from training.models import (
     PreparedOpening,
     ProjectBase,
     PromptSet,
+    QuestionPair,
     RequestOptIn,
     Round,
     RoundStep,
     RubricDraft,
     Run,
+    RunQuestion,
     SideBySide,
     SideBySideAnswer,
     Snapshot,
@@ -61,6 +63,7 @@ from training.models import (
     YardstickResult,
 )
 from training.recipe import Recipe
+from training.selectors.questions import questions_of
 from training.selectors.rounds import audit_of, round_view
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import (
@@ -332,6 +335,7 @@ class RoundAdmin(BoundedAdmin):
         return {
             "round": round_,
             "view": view,
+            "questions": questions_of(round_),
             "entries": audit_of(round_),
             "buttons": [(action, self._address(action.name, round_)) for action in offered],
             "progress_url": self._address("progress", round_),
@@ -360,6 +364,23 @@ class EvaluatedPromptAdmin(WrittenOnceAdmin):
     list_select_related = ["evaluation__checkpoint", "evaluation__parent", "prompt"]
     search_fields = ["evaluation__checkpoint__name"]
     raw_id_fields = ["prompt", "old", "new"]
+
+
+@admin.register(RunQuestion)
+class RunQuestionAdmin(WrittenOnceAdmin):
+    list_display = ["run", "number", "step", "then_step", "outcome", "asked_at", "ended_at"]
+    list_filter = ["outcome", "run__snapshot__project"]
+    list_select_related = ["run"]
+    search_fields = ["run__name"]
+
+
+@admin.register(QuestionPair)
+class QuestionPairAdmin(WrittenOnceAdmin):
+    list_display = ["question", "position", "comparison", "now"]
+    list_filter = ["question__run__snapshot__project"]
+    list_select_related = ["question__run", "comparison__project", "now"]
+    search_fields = ["question__run__name"]
+    raw_id_fields = ["comparison", "now"]
 
 
 @admin.register(YardstickResult)

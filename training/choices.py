@@ -66,6 +66,18 @@ class Verdict(models.TextChoices):
     NOT_ENOUGH_EVIDENCE = "not_enough_evidence", _("not enough evidence")
 
 
+class QuestionOutcome(models.TextChoices):
+    """What became of a question that a run asked people."""
+
+    OPEN = "open", _("open")
+    FINE = "fine", _("not worse: the run went on")
+    WORSE = "worse", _("worse: the run went back and ended")
+    UNDECIDED = "undecided", _("undecided: the run went on")
+    UNANSWERED = "unanswered", _("not answered in time: the run went back and ended")
+    SPENT = "spent", _("not asked, all pairs are spent: the run went back and ended")
+    WITHDRAWN = "withdrawn", _("withdrawn: the round was stopped")
+
+
 class StepKind(models.TextChoices):
     """Steps of a round, in their order."""
 

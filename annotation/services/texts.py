@@ -180,16 +180,18 @@ def create_comparison(
     completions: Sequence[Completion],
     round_number: int,
     priority: int = 0,
+    overlap: int | None = None,
 ) -> Comparison:
     """Put completions of one prompt before annotators, together.
 
     Idempotent: the same set of completions in the same round is one comparison, whatever
     their order. Refuses completions of another prompt, one given twice, and none at all.
-    `overlap` is taken from the project as it is now. Where a completion names the model that wrote
-    it, the comparison is withheld: it has no open places until a manager releases it.
+    `overlap`, if not given, is taken from the project as it is now. Where a completion names the model that
+    wrote it, the comparison is withheld: it has no open places until a manager releases it.
     """
     ids = checked_ids(prompt, completions)
-    overlap = overlap_of(prompt.project, completion_set(ids))
+    if overlap is None:
+        overlap = overlap_of(prompt.project, completion_set(ids))
     new = NewComparison(
         project_id=prompt.project_id,
         prompt_id=prompt.pk,

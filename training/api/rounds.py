@@ -11,11 +11,12 @@ from annotation.api import fields
 from annotation.api.base import Cursor, Filters, ProjectView, storable
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
-from training.choices import RoundState, StepKind
+from training.choices import QuestionOutcome, RoundState, StepKind
 from training.models import Round, RoundStep
 from training.recipe import Recipe
 from training.recipe.auto import fixed_where_changed
 from training.selectors.evaluations import evaluation_of, summary_of
+from training.selectors.questions import questions_of
 from training.selectors.rounds import material_of, round_view
 from training.services.rounds import draft_first_round
 from training.services.rounds.actions import ACTIONS, offered_actions, perform_action
@@ -56,11 +57,29 @@ class MaterialSerializer(serializers.Serializer[Any]):
     decided = fields.integer("Judgments on training prompts that prefer some answer.")
 
 
-@fields.more("steps offered material verdict summary reasons decision_note")
+class QuestionSerializer(serializers.Serializer[Any]):
+    """A question that a run of a round asked people while it trained."""
+
+    run = fields.text("Name of the run.")
+    number = fields.integer("Counted from 1, in the run.")
+    step = fields.integer("Optimiser steps that the policy of now had taken.")
+    then_step = fields.integer("Those of the state that it is compared with.")
+    signals = fields.several(fields.text(), "What raised it, in the language of the request.")
+    pairs = fields.integer("Pairs that people were asked.")
+    wins = fields.integer("Answers by which the policy of now is better.")
+    losses = fields.integer()
+    ties = fields.integer()
+    outcome = fields.choice(QuestionOutcome.choices)
+    asked_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+
+@fields.more("steps questions offered material verdict summary reasons decision_note")
 class WholeRoundSerializer(RoundSerializer):
     """A round with its steps and what may be done to it now."""
 
     steps = fields.computed()
+    questions = fields.computed("What its runs asked people while they trained.")
     offered = fields.computed("Actions that are taken now.")
     material = fields.computed()
     summary = fields.computed("The outcome of the evaluation in a paragraph, in the language of the request.")
@@ -73,6 +92,10 @@ class WholeRoundSerializer(RoundSerializer):
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they are done."""
         return [dict(StepSerializer(step).data) for step in round_.steps.order_by("position")]
+
+    def get_questions(self, round_: Round) -> list[dict[str, Any]]:
+        """In the order in which they were asked."""
+        return [dict(QuestionSerializer(question).data) for question in questions_of(round_)]
 
     def get_offered(self, round_: Round) -> list[str]:
         """By name."""

@@ -2,9 +2,10 @@
 
     snapshot folder   snapshot.json, judgments.jsonl,
                       prompts.jsonl                             web → trainer
-    run folder        spec.json, cancel                         web → trainer
+    run folder        spec.json, cancel, guard/verdict-N.json   web → trainer
                       status.json, metrics.jsonl,
                       evaluation.json, samples.jsonl,
+                      guard/question-N.json,
                       log.txt, dropped.jsonl, machine.jsonl,
                       state/, checkpoint/                       trainer → web
     checkpoint folder manifest.json, adapter, heads             trainer → web, model server
@@ -34,6 +35,20 @@ from training.contract.files import (
     sha256_of_file,
     write_atomically,
 )
+from training.contract.guard import (
+    GUARD_FOLDER,
+    GuardedPair,
+    GuardQuestion,
+    GuardSignal,
+    GuardVerdict,
+    SampledText,
+    SignalName,
+    read_question,
+    read_questions,
+    read_verdict,
+    write_question,
+    write_verdict,
+)
 from training.contract.methods import SETTINGS, Method, Settings, settings_from_json
 from training.contract.methods.common import (
     ALL_LINEAR,
@@ -46,6 +61,7 @@ from training.contract.methods.common import (
 )
 from training.contract.methods.policy import (
     AdvantageSettings,
+    GuardSettings,
     KlSettings,
     KtoSettings,
     PolicyGradientSettings,
@@ -170,6 +186,7 @@ __all__ = [
     "EXIT_FINISHED",
     "EXIT_STOPPED",
     "FORMAT_VERSION",
+    "GUARD_FOLDER",
     "HEADS_FILE",
     "HEARTBEAT_SECONDS",
     "LOCK_FILE",
@@ -207,6 +224,11 @@ __all__ = [
     "FolderReport",
     "GroupDifference",
     "GroupFigures",
+    "GuardQuestion",
+    "GuardSettings",
+    "GuardSignal",
+    "GuardVerdict",
+    "GuardedPair",
     "Interval",
     "JudgedSettings",
     "JudgmentPart",
@@ -237,11 +259,13 @@ __all__ = [
     "RunState",
     "RunStatus",
     "SampledAnswer",
+    "SampledText",
     "SampledToken",
     "SegmentHead",
     "Settings",
     "SftSettings",
     "Sharding",
+    "SignalName",
     "SnapshotCompletion",
     "SnapshotHeader",
     "SnapshotPrompt",
@@ -269,11 +293,14 @@ __all__ = [
     "read_manifest",
     "read_metrics",
     "read_prompts",
+    "read_question",
+    "read_questions",
     "read_samples",
     "read_snapshot",
     "read_snapshot_header",
     "read_spec",
     "read_status",
+    "read_verdict",
     "read_watch_warnings",
     "report_of",
     "settings_from_json",
@@ -283,7 +310,9 @@ __all__ = [
     "write_atomically",
     "write_evaluation",
     "write_manifest",
+    "write_question",
     "write_snapshot",
     "write_spec",
     "write_status",
+    "write_verdict",
 ]

@@ -155,11 +155,14 @@ def _lower_bound(values: Sequence[float], level: float) -> float:
     return refuted
 
 
-def log_capital(values: Sequence[float], mean: float) -> float:
-    """Return the log capital of a gambler who bets that the mean is larger than `mean` in (0, 1)."""
+def log_capital(values: Sequence[float], mean: float, *, shape: float = _BET_SHAPE) -> float:
+    """Return the log capital of a gambler who bets that the mean is larger than `mean` in (0, 1).
+
+    shape: of the spread of bets; with 1 all stakes are alike, for win rates far from one half.
+    """
     import numpy as np
 
-    stakes, log_weights = _bets()
+    stakes, log_weights = _bets(shape)
     distinct, counts = np.unique(np.asarray(values, dtype=np.float64), return_counts=True)
     with np.errstate(divide="ignore"):
         gains = np.log1p(stakes[:, None] * ((distinct - mean) / mean)[None, :])
@@ -168,8 +171,8 @@ def log_capital(values: Sequence[float], mean: float) -> float:
     return float(top + np.log(np.exp(exponents - top).sum()))
 
 
-@lru_cache(maxsize=1)
-def _bets() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+@lru_cache(maxsize=2)
+def _bets(shape: float) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the stakes 2q − 1 at the nodes of a Gauss-Legendre rule, with the logarithms of their
     weights."""
     import numpy as np
@@ -177,7 +180,7 @@ def _bets() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     nodes, weights = np.polynomial.legendre.leggauss(_BETS)
     stakes = (nodes + 1) / 2
     # Beta(5, 5) at q = (1 + stake) / 2 is proportional to (1 − stake²)⁴.
-    density = (1 - stakes**2) ** (_BET_SHAPE - 1) * weights
+    density = (1 - stakes**2) ** (shape - 1) * weights
     return stakes, np.log(density / density.sum())
 
 
@@ -211,7 +214,7 @@ def _bets() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 # on all f; η may not, and rests on δ and N alone. (Prediction-powered e-values, Csillag, Struchiner &
 # Goedert, ICML 2025, arXiv 2502.04294, bet on the same sum.)
 #
-# Several δ share the stakes, and for new prompts people's answers alone (`win_rate_interval.log_capital`)
+# Several δ share the stakes, and for new prompts people's answers alone (`win_rates.log_capital`)
 # are one more gambler, with the more weight the smaller the pool is.
 
 # NumPy is imported on use: web processes show decisions without computing them.

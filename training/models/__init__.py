@@ -38,6 +38,7 @@ from training.models.feedback import (
 )
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement, Worker
 from training.models.judges import Judge, JudgeVerdict, RubricDraft, SuggestionSource
+from training.models.questions import QuestionPair, RunQuestion
 from training.models.rounds import Round, RoundStep, validate_recipe
 
 __all__ = [
@@ -73,11 +74,13 @@ __all__ = [
     "PreparedOpening",
     "ProjectBase",
     "PromptSet",
+    "QuestionPair",
     "RequestOptIn",
     "Round",
     "RoundStep",
     "RubricDraft",
     "Run",
+    "RunQuestion",
     "SideBySide",
     "SideBySideAnswer",
     "Slice",

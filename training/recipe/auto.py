@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 
 from training.contract import (
     AdvantageSettings,
+    GuardSettings,
     KlSettings,
     OptimiserSettings,
     PolicyGradientSettings,
@@ -80,6 +81,7 @@ def _grpo() -> PolicySettings:
         update=UpdateSettings(aggregate="sequence"),
         optimiser=_sampled(steps=60, rate=3e-4),
         evaluation_prompts=0,
+        guard=GuardSettings(),
     )
 
 
@@ -136,8 +138,8 @@ def row_for(judgments: int) -> PolicyRow:
 
 
 def row_of(policy: PolicySettings) -> PolicyRow | None:
-    """Return the row whose settings these are, apart from what follows from the rest of the recipe: steps,
-    length and context. None where they are none's."""
+    """Return the row whose settings these are, apart from the guard and what follows from the rest of the
+    recipe: steps, length and context. None where they are none's."""
     for row in POLICY_ROWS:
         made = row.make()
         if type(made) is type(policy) and _comparable(made) == _comparable(policy):
@@ -178,5 +180,5 @@ def fixed_where_changed(before: Recipe, after: Recipe) -> Recipe:
 def _comparable(policy: PolicySettings) -> PolicySettings:
     optimiser = replace(policy.optimiser, max_steps=None, learning_rate=None)
     if isinstance(policy, PolicyGradientSettings):
-        policy = replace(policy, rollout=replace(policy.rollout, max_tokens=_LONGEST_ROLLOUT))
+        policy = replace(policy, rollout=replace(policy.rollout, max_tokens=_LONGEST_ROLLOUT), guard=None)
     return replace(policy, optimiser=optimiser, context=False)

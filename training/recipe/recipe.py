@@ -25,6 +25,7 @@ from annotation.record.base import (
 from training.contract import (
     CHECKPOINT_NAME,
     AdvantageSettings,
+    GuardSettings,
     KlSettings,
     KtoSettings,
     LoraSettings,
@@ -531,6 +532,7 @@ def _ppo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
+        guard=GuardSettings(),
         advantage=AdvantageSettings(kind="gae", whiten=True),
         kl=KlSettings(place="reward", kind="k1"),
         update=UpdateSettings(inner_epochs=4, minibatches=2),
@@ -541,6 +543,7 @@ def _grpo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
+        guard=GuardSettings(),
         advantage=AdvantageSettings(kind="group_relative", scale=True),
         update=UpdateSettings(aggregate="sequence"),
     )
@@ -560,6 +563,7 @@ def _dr_grpo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
+        guard=GuardSettings(),
         advantage=AdvantageSettings(kind="group_relative", scale=False),
         kl=KlSettings(place="none"),
         update=UpdateSettings(aggregate="constant"),
@@ -570,6 +574,7 @@ def _rloo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
+        guard=GuardSettings(),
         advantage=AdvantageSettings(kind="leave_one_out"),
         kl=KlSettings(place="reward", kind="k1"),
         update=UpdateSettings(aggregate="constant"),
@@ -580,6 +585,7 @@ def _reinforce() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
+        guard=GuardSettings(),
         advantage=AdvantageSettings(kind="running_mean"),
         kl=KlSettings(place="reward", kind="k1"),
     )
@@ -599,4 +605,4 @@ PRESETS: dict[str, tuple[str, Callable[[], PolicySettings]]] = {
     "rloo": ("RLOO: leave-one-out baseline", _rloo),
     "reinforce": ("REINFORCE: running-mean baseline", _reinforce),
 }
-"""Title and settings by name; see the table in `contract.methods.policy_gradient`."""
+"""Title and settings by name; see the table in `contract.methods.policy`."""

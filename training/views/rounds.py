@@ -25,6 +25,7 @@ from training.selectors.base_models import trainable_bases
 from training.selectors.evaluations import evaluation_of, round_evaluator, summary_of
 from training.selectors.lists import rounds_of_project
 from training.selectors.projects import checkpoints_of
+from training.selectors.questions import questions_of
 from training.selectors.round_help import help_in
 from training.selectors.rounds import audit_of, chosen_settings, material_of, round_view
 from training.services.rounds import draft_first_round
@@ -117,6 +118,7 @@ def progress_context(round_: Round, evaluation: Evaluation | None) -> dict[str, 
         "project": round_.project,
         "round": round_,
         "view": view,
+        "questions": questions_of(round_),
         "evaluator": round_evaluator(round_),
         "evaluation": evaluation,
         "help": None if view.is_going_on else help_in(evaluation),

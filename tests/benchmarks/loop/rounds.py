@@ -235,7 +235,26 @@ class _Project:
             "kl": (figures.get("kl") or {}).get("value"),
             "reward_win_rate": (figures.get("win_rate") or {}).get("value"),
             "reasons": round_["reasons"],
+            "held_out": self._held_out(number, name),
         }
+
+    def _held_out(self, number: int, checkpoint: str) -> list[tuple[float | None, float]]:
+        """Return, for each held-out prompt with different responses, the evaluator's chance that the new one
+        wins and how much better it truly is: what a decision by people and model can be replayed from."""
+        from training.models import Evaluation
+        from training.selectors.evaluations import measurements_of, tolerance_in
+
+        evaluation = Evaluation.objects.filter(checkpoint__name=checkpoint).first()
+        if evaluation is None:
+            return []
+        reward, tolerance = self.scene.truth(number), tolerance_in(evaluation.figures)
+        pairs = []
+        for row in evaluation.rows.select_related("prompt", "old", "new").order_by("pk"):
+            measurements, prompt = measurements_of(row), row.prompt.messages[-1]["content"]
+            if not measurements.same:
+                better = reward(prompt, row.new.text) - reward(prompt, row.old.text)
+                pairs.append((measurements.win_chance(tolerance), better))
+        return pairs
 
     def _checkpoint(self, number: int, kind: str = "policy") -> str:
         rows = self.manager("GET", f"checkpoints/?project={self.slug}&round={number}&kind={kind}")["results"]
@@ -302,6 +321,8 @@ def recipe_of(arm: Arm, size: Size, seed: int) -> dict[str, Any]:
         "prompts": size.prompts_per_round,
         "ready_prompts": size.prompts_per_round,
         "evaluation": {"prompts": size.prompts, "sampling": sampling},
+        # As the recorded courses went: nobody is asked, so that the evaluator leads them astray.
+        "promotion": {"judged_by": "reward_model"},
         "seed": seed,
     }
 

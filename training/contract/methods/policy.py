@@ -408,6 +408,35 @@ class WatchSettings:
     """Go on with a warning, or end the run with the state that it has."""
 
 
+@record
+class GuardSettings:
+    """Signals at which a run asks people whether it has become worse, and how long it waits for them.
+
+    A signal only raises a question: people compare responses to training prompts by the policy now and by
+    that of some steps ago, blind. Their answers let the run go on, or end it with the earlier step as its
+    result. For adapters, where trainer and web application share the run's folder.
+    """
+
+    kl: Positive | None = 6.0
+    """Ask once the KL divergence from the reference exceeds this, in nats per response, and again each time
+    it has doubled; null does not look."""
+    reward_slope: Positive | None = 2.0
+    """Ask once the reward rises by this many standard deviations of the first responses' rewards within five
+    steps, and again at each multiple; null does not look."""
+    length_drift: Positive | None = 0.5
+    """Ask once responses are longer or shorter than the first ones by this share, and again each time they
+    have changed by as much; null does not look."""
+    head_disagreement: Positive | None = 2.0
+    """Ask once the heads of an ensemble (reward, ensemble) disagree by this multiple of their first
+    deviation, and again each time it has doubled; null does not look."""
+    most_pairs: Annotated[int, Field(ge=8, le=40)] = 40
+    """Pairs that people are asked in a run at most, eight at a time. At a signal after that the run ends, and
+    its result is an earlier step, as where nobody answers."""
+    minutes: Positive = 60.0
+    """Minutes that a run waits for answers. Then it ends, and its result is the step before the question that
+    people would have compared it with."""
+
+
 def _sampled() -> OptimiserSettings:
     return OptimiserSettings(batch_size=16, keep_best=False, evaluate_every=0)
 
@@ -442,6 +471,8 @@ class PolicyGradientSettings(MethodSettings):
     """Update on one batch of samples."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Conditions under which a run warns of reward hacking."""
+    guard: GuardSettings | None = None
+    """Questions to people while the run trains; null asks none."""
     evaluation_prompts: CountOrZero = 64
     """Held-out prompts that the run is evaluated on, with greedy responses."""
 

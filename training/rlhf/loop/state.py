@@ -158,12 +158,69 @@ def sync(path: Path) -> None:
 VALIDATION_LOSS = "validation_loss"
 """Figure of an evaluation that chooses the best state; without it the held-out loss does."""
 
-_NAME = "best-"
-
 
 def validation_loss(figures: Mapping[str, float]) -> float | None:
     """Return the loss that the best state has least of; None without an evaluation."""
     return figures.get(VALIDATION_LOSS, figures.get("held_out_loss"))
+
+
+class KeptWeights:
+    """The adapter and heads after some steps, a folder for each: `state/NAME-N/`, whole once it is there.
+
+    All processes call each method.
+    """
+
+    def __init__(self, run_folder: Path, processes: Processes, *, name: str) -> None:
+        self._states = run_folder / STATE_FOLDER
+        self._processes = processes
+        self._name = name
+
+    @property
+    def steps(self) -> list[int]:
+        """Return the steps of which there are weights, in order."""
+        if not self._states.is_dir():
+            return []
+        folder = re.compile(rf"{re.escape(self._name)}-(\d+)")
+        found = (folder.fullmatch(path.name) for path in self._states.iterdir())
+        return sorted(int(match[1]) for match in found if match)
+
+    def write(self, step: int, tensors: Mapping[str, Tensor]) -> None:
+        """Write the weights under another name first: a folder of the final one is whole."""
+        partial = self._states / f".{self._name}-partial"
+        if self._processes.first:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        self._processes.wait()
+        write_tensors(partial, tensors, first=self._processes.first)
+        self._processes.wait()
+        if self._processes.first:
+            shutil.rmtree(self.folder(step), ignore_errors=True)
+            partial.rename(self.folder(step))
+        self._processes.wait()
+
+    def put_back(self, step: int, backbone: Backbone, adapter: str) -> None:
+        """Make them the adapter's weights. Raises `ContractError` where they are damaged."""
+        self._processes.wait()
+        if problem := self.damage(step):
+            raise ContractError(
+                f"{self.folder(step)}: the kept state is damaged ({problem}); delete {self._states} to train "
+                "from the beginning"
+            )
+        tensors = read_tensors(self.folder(step), adapter_tensors(backbone, adapter))
+        backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
+
+    def damage(self, step: int) -> str:
+        """Return what is wrong with the weights of a step; empty where nothing is, or none were written."""
+        return damage(self.folder(step), self._processes)
+
+    def forget_others(self, *, but: Iterable[int]) -> None:
+        """Delete all but those of the steps `but`."""
+        for step in set(self.steps) - set(but):
+            shutil.rmtree(self.folder(step))
+
+    def folder(self, step: int) -> Path:
+        """Return where the weights of a step lie."""
+        return self._states / f"{self._name}-{step}"
 
 
 class BestState:
@@ -176,8 +233,7 @@ class BestState:
         """Figures of that state; empty before the first evaluation."""
         self.stale = 0
         """Evaluations in a row since."""
-        self._states = run_folder / STATE_FOLDER
-        self._processes = processes
+        self._weights = KeptWeights(run_folder, processes, name="best")
 
     def offer(
         self, backbone: Backbone, adapter: str, *, step: int, figures: Mapping[str, float], keep: bool
@@ -195,20 +251,13 @@ class BestState:
             return False
         self.step, self.figures, self.stale = step, dict(figures), 0
         if keep:
-            self._write(adapter_tensors(backbone, adapter))
+            self._weights.write(step, adapter_tensors(backbone, adapter))
         return True
 
     def put_back(self, backbone: Backbone, adapter: str) -> None:
         """Make it the adapter's state again. All processes call it. Raises `ContractError` where it is
         damaged."""
-        self._processes.wait()
-        if problem := self.damage(self.step):
-            raise ContractError(
-                f"{self._folder}: the best state is damaged ({problem}); delete {self._states} to train "
-                "from the beginning"
-            )
-        tensors = read_tensors(self._folder, adapter_tensors(backbone, adapter))
-        backbone.overwrite(adapter, under(tensors, "adapter."), under(tensors, "head."))
+        self._weights.put_back(self.step, backbone, adapter)
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the tensors."""
@@ -219,36 +268,16 @@ class BestState:
         the best one's too."""
         self.step, self.figures, self.stale = values["step"], dict(values["figures"]), values["stale"]
         if older := under(tensors, "best."):
-            self._write(older)
+            self._weights.write(self.step, older)
 
     def damage(self, step: int) -> str:
         """Return what is wrong with the weights of the best state of a step; empty where nothing is, and
         where none were written. All processes call it."""
-        return damage(self._states / f"{_NAME}{step}", self._processes)
+        return self._weights.damage(step)
 
     def forget_others(self, *, but: Iterable[int]) -> None:
         """Delete the weights of states that were the best before; those of the steps `but` stay."""
-        kept = {self._folder, *(self._states / f"{_NAME}{step}" for step in but)}
-        for folder in self._states.glob(f"{_NAME}*"):
-            if folder not in kept:
-                shutil.rmtree(folder)
-
-    @property
-    def _folder(self) -> Path:
-        return self._states / f"{_NAME}{self.step}"
-
-    def _write(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the weights under another name first: a folder of the final one is whole."""
-        partial = self._states / f".{_NAME}partial"
-        if self._processes.first:
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-        self._processes.wait()
-        write_tensors(partial, tensors, first=self._processes.first)
-        self._processes.wait()
-        if self._processes.first:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            partial.rename(self._folder)
+        self._weights.forget_others(but={self.step, *but})
 
 
 def adapter_tensors(backbone: Backbone, adapter: str) -> dict[str, Tensor]:

@@ -230,7 +230,7 @@ class SteppingLoop:
         try:
             if step == 0 and self._start_is_candidate and self._settings.keep_best:
                 self._evaluate(0)
-            while step < self.total_steps and not self._given_up:
+            while not self._is_over(step):
                 self._check_all()
                 self._tell(step)
                 held_out = self._one_step(step)
@@ -249,6 +249,10 @@ class SteppingLoop:
             raise
         self._tell(step)
         return self._chosen(step, held_out)
+
+    def _is_over(self, step: int) -> bool:
+        """Return whether no step follows after `step` steps. Called before every step and after the last."""
+        return step >= self.total_steps or self._given_up
 
     @property
     def _given_up(self) -> bool:

@@ -16,6 +16,8 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
                            0.04) or the sampler is behind; it enters no divergence
     staleness, staleness_max   steps by which the policies that drew the answers were behind, where servers
                            draw: mean and maximum
+    reward_spread          standard deviation among an ensemble's heads of an answer's score against the other
+                           answers to its prompt, the mean; where a reward model is an ensemble
     entropy                of the next token, nats: where no bonus is paid for it, −log μ of the drawn tokens,
                            which is an estimate without bias
     beta                   KL penalty coefficient
@@ -57,6 +59,7 @@ from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
 from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
 from training.rlhf.policy_gradient.credit import figures as credit_figures
+from training.rlhf.policy_gradient.guard import SPREAD, Guard, GuardedRun, spacing_of
 from training.rlhf.policy_gradient.reward_hacking import (
     KL,
     LENGTH,
@@ -144,6 +147,8 @@ class PolicyGradient:
             weights={part.name: part.weight for part in settings.rewards},
             kl_budget=settings.kl.budget,
         )
+        self.guard: Guard | None = None
+        """Set where the settings have one, once the run's steps are known."""
 
     @property
     def asks_reference(self) -> bool:
@@ -165,6 +170,8 @@ class PolicyGradient:
         """Running means, β, and what the watch has seen."""
         state = {"credit": self.credit.state_dict(), "rewards": self.rewards.state_dict()}
         state |= {"watch": self.watch.state_dict()}
+        if self.guard is not None:
+            state |= {"guard": self.guard.state_dict()}
         return state | ({"watched": self.watched.state_dict()} if self.watched else {})
 
     def load(self, values: Mapping[str, Any]) -> None:
@@ -172,6 +179,8 @@ class PolicyGradient:
         self.credit.load_state_dict(values["credit"])
         self.rewards.load_state_dict(values["rewards"])
         self.watch.load_state_dict(values["watch"])
+        if self.guard is not None:
+            self.guard.load_state_dict(values["guard"])
         if self.watched is not None:
             self.watched.load_state_dict(values["watched"])
 
@@ -200,6 +209,24 @@ def sample_figures(sampled: Sampled, totals: Sequence[Score]) -> dict[str, float
         "tokens": float(sum(lengths)),
         "answers": float(len(lengths)),
     }
+
+
+def head_spread(combined: Combined, group: Sequence[int]) -> dict[str, float]:
+    """Return the disagreement of an ensemble on the answers to one prompt, the mean; empty without one.
+
+    A member's scores are taken less their mean over the prompt's answers: nothing fixes their zero.
+    """
+    by_group: dict[tuple[str, int], list[tuple[float, ...]]] = {}
+    for name, scores in combined.parts.items():
+        for score, number in zip(scores, group, strict=True):
+            if score.members:
+                by_group.setdefault((name, number), []).append(score.members)
+    deviations = []
+    for rows in by_group.values():
+        of_members = np.array(rows)
+        margins = of_members - of_members.mean(axis=0)
+        deviations += margins.std(axis=1).tolist()
+    return {SPREAD: math.fsum(deviations) / len(deviations)} if deviations else {}
 
 
 def worth(score: Score) -> float:
@@ -404,18 +431,60 @@ class SamplingLoop(SteppingLoop):
             answers = -(-self._settings.batch_size // processes.world) * self._own.rollout.samples
             self._shapes = shapes_for(backbone, rows=answers, width=self._own.max_tokens)
         self._samples = SamplesFile(folder, backbone.tokenizer)
+        self._guarded = self._guarded_run() if self._own.guard else None
         self._told: set[str] = set()
         self._scoreless_steps = 0
         """Steps up to this one, in a row, without a single score."""
+
+    def _guarded_run(self) -> GuardedRun | None:
+        """Return the guard of the run; None where all weights are trained."""
+        settings, spacing = self._own.guard, spacing_of(self.total_steps)
+        if settings is None or self._backbone.is_whole(self._method.adapter):
+            return None
+        self._method.guard = Guard(settings, spacing=spacing)
+        return GuardedRun(
+            guard=self._method.guard,
+            minutes=settings.minutes,
+            spacing=spacing,
+            prompts=self._prompts.train,
+            seed=self._seed,
+            sampling={
+                "temperature": self._sampler.temperature,
+                "top_p": self._sampler.top_p,
+                "top_k": self._sampler.top_k,
+                "max_tokens": self._sampler.max_tokens,
+            },
+            sample=self._one_answer_each,
+            backbone=self._backbone,
+            adapter=self._method.adapter,
+            folder=self._folder,
+            processes=self._processes,
+            check=self._check_all,
+            save=self._save,
+        )
 
     def _resume(self) -> int:
         step = super()._resume()
         self._samples.trim(step)
         return step
 
+    def _is_over(self, step: int) -> bool:
+        if self._guarded is not None:
+            self._guarded.look(step, is_last=super()._is_over(step))
+        return super()._is_over(step)
+
     @property
     def _given_up(self) -> bool:
-        return super()._given_up or self._method.watch.stop
+        guard = self._method.guard
+        is_ended = guard is not None and guard.result_step is not None
+        return super()._given_up or self._method.watch.stop or is_ended
+
+    def _chosen(self, step: int, held_out: dict[str, float]) -> tuple[int, dict[str, float]]:
+        """Return the state that the guard went back to, where it ended the run."""
+        result = None if self._guarded is None else self._guarded.put_back()
+        if result is None:
+            return super()._chosen(step, held_out)
+        return result, self._evaluate(result)
 
     def _learn(self, step: int, rate: float) -> StepResult:
         before = self._method.to_json()
@@ -448,6 +517,7 @@ class SamplingLoop(SteppingLoop):
             **sample_figures(sampled, combined.totals),
             **staleness_figures(sampled, step),
             **part_figures(combined, watched),
+            **head_spread(combined, sampled.group),
             **learned.figures,
             **clock.laps,
         }
@@ -459,6 +529,9 @@ class SamplingLoop(SteppingLoop):
             log.info(
                 "Step %d: %.1f nats from the reference, and %g may be spent", step + 1, figures[KL], budget
             )
+        if self._guarded is not None and learned.finite:
+            rewards = [worth(score) for score in combined.totals if score.scored]
+            self._guarded.guard.observe(step + 1, figures, rewards)
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
         summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return StepResult(figures, summary, learned.finite)
@@ -488,6 +561,9 @@ class SamplingLoop(SteppingLoop):
 
     def _prompts_of(self, step: int) -> list[Prompt]:
         return examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
+
+    def _one_answer_each(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Sample]:
+        return self._answered(prompts, self._sampler, n=1, seeds=seeds).samples
 
     def _answered(
         self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]

@@ -38,6 +38,8 @@ class Score:
     """Dense rewards, in the order of the text, on top of `value`; see `training.rlhf.spans`."""
     reason: str = ""
     """Why it cannot be scored; empty where it was."""
+    members: tuple[float, ...] = ()
+    """What each head of an ensemble says, whose mean is in `value`; empty without one."""
 
     def __post_init__(self) -> None:
         if math.isinf(self.value):

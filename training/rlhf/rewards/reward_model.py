@@ -113,7 +113,7 @@ class LearnedReward:
     def _scores(self, examples: list[Example], texts: Sequence[str]) -> list[Score]:
         batch = pack(examples, device=self._backbone.device)
         states = encode(self._backbone, self._adapter, batch)
-        values = self._values(states[batch.last])
+        values, members = self._values(states[batch.last])
         of_segments = segment_rewards(
             self._backbone,
             self._adapter,
@@ -123,19 +123,28 @@ class LearnedReward:
             answers=[answer for example in examples for answer in example.answers],
             texts=texts,
         )
-        return [self._score(value, parts) for value, parts in zip(values.tolist(), of_segments, strict=True)]
+        return [
+            self._score(value, of_members, parts)
+            for value, of_members, parts in zip(values.tolist(), members, of_segments, strict=True)
+        ]
 
-    def _values(self, states: Tensor) -> Tensor:
-        """(N,) weighted sum of the heads on whole answers; the mean of an ensemble."""
+    def _values(self, states: Tensor) -> tuple[Tensor, list[tuple[float, ...]]]:
+        """(N,) weighted sum of the heads on whole answers, the mean of an ensemble; and N times what the
+        members of an ensemble say."""
         values = torch.zeros(len(states), device=states.device)
+        members: list[tuple[float, ...]] = [()] * len(states)
         for name, outputs in read_heads(self._backbone, self._adapter, states, self._settings).items():
             output = outputs.mean(-1)
             if name == SCORE and self._population.reward != "common":
                 output = population_scores(self._backbone, self._adapter, states, self._population)
+            elif name == SCORE and outputs.shape[-1] > 1:
+                members = [tuple(row) for row in outputs.tolist()]
             values += self._weights.get(name, 0.0) * output
-        return values
+        return values, members
 
-    def _score(self, value: float, of_heads: Mapping[str, list[SegmentReward]]) -> Score:
+    def _score(
+        self, value: float, members: tuple[float, ...], of_heads: Mapping[str, list[SegmentReward]]
+    ) -> Score:
         ends: dict[int, float] = defaultdict(float)
         for head in self._settings.segments:
             weight = self._weights.get(head.name, 0.0)
@@ -144,7 +153,7 @@ class LearnedReward:
                     value += weight * segment.reward
                 else:
                     ends[segment.end] += weight * segment.reward
-        return Score(value, tuple(ScoredSegment(end, ends[end]) for end in sorted(ends)))
+        return Score(value, tuple(ScoredSegment(end, ends[end]) for end in sorted(ends)), members=members)
 
 
 # ── A reward model on a model server as a reward: texts go there, scores come back ──

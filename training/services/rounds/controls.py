@@ -32,6 +32,7 @@ from training.services.evaluation.evaluating import trains_evaluator
 from training.services.jobs import tell_of_round
 from training.services.rounds.base_choice import first_policy
 from training.services.rounds.dry_run import refuse_unless_fits
+from training.services.rounds.guarding import withdraw_questions
 from training.services.snapshots import refuse_unless_learnable
 
 # ── Transitions between the states of a round ──
@@ -460,7 +461,8 @@ def settle_pause(round_: Round) -> None:
 
 
 def settle_cancel(round_: Round) -> None:
-    """Move the round to cancelled and clear the requests."""
+    """Move the round to cancelled, clear the requests, and close the pairs that its runs ask about."""
+    withdraw_questions(round_)
     move(round_, RoundState.CANCELLED, sources=CAN_CANCEL, finished_at=Now())
     Round.objects.filter(pk=round_.pk).update(cancel_requested=False, pause_requested=False)
 
@@ -473,6 +475,7 @@ def _cancel_at_once(round_: Round) -> None:
 
 
 def _begin_anew(round_: Round, step: RoundStep) -> None:
+    withdraw_questions(round_)
     if step.kind != StepKind.DECIDE:
         _evaluate_anew(round_)
     if step.position == 0:

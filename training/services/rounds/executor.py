@@ -1,6 +1,7 @@
 """Workers run the steps of rounds: one at a time, each by whoever claims it, any of them again."""
 
 import logging
+from functools import partial
 from typing import Literal
 
 from django.db import OperationalError, transaction
@@ -60,7 +61,8 @@ from training.services.rounds.controls import (
     unfinished,
 )
 from training.services.rounds.deciding import ask_people_to_decide, note_decision, settle_decision
-from training.services.rounds.recipes import with_reward_models
+from training.services.rounds.guarding import end_questions, watch_questions, withdraw_questions
+from training.services.rounds.recipes import with_guard, with_reward_models
 from training.services.runs.runs import create_run, drive_run, trl_is_gone, unused_name
 from training.services.sampling import answer_prompts, rival_of
 from training.services.scores import score_if_wanted
@@ -126,7 +128,7 @@ def _train_policy(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     recipe = step.round.parsed_recipe
     if step.round.names_trl:
         raise Refusal("trainer_removed", trl_is_gone(step.round))
-    settings = with_reward_models(step.round, recipe.policy)
+    settings = with_guard(with_reward_models(step.round, recipe.policy), recipe.compute)
     return _train(step, heartbeat, "policy", settings, parent=parent)
 
 
@@ -140,7 +142,8 @@ def _train(
 ) -> str:
     run = step.run or _create_run(step, role, settings, parent=parent)
     with log_lines.bearing(run=run.pk):
-        drive_run(run, heartbeat=heartbeat)
+        drive_run(run, heartbeat=heartbeat, attend=partial(watch_questions, step))
+        end_questions(step)
     return f"{run.step} steps"
 
 
@@ -446,6 +449,7 @@ def _failed(step: RoundStep, error: str) -> None:
     logger.error("%s: %s", step, error)
     with transaction.atomic():
         release(step, **step.end_values(StepState.FAILED, error))
+        withdraw_questions(step.round)
         fails_in = TRAINS if step.position else (RoundState.SAMPLING,)
         move(step.round, RoundState.FAILED, sources=fails_in, finished_at=Now())
         Round.objects.filter(pk=step.round_id).update(cancel_requested=False, pause_requested=False)

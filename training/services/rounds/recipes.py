@@ -28,11 +28,13 @@ from training.contract import (
 from training.engine import base_of
 from training.models import Checkpoint, Judge, Round, Run
 from training.recipe import ROUND_REWARD_MODEL, PolicySettings, Recipe
+from training.recipe.recipe import ComputeSettings
 from training.selectors.projects import checkpoints_of
 from training.selectors.rubrics import rubric_of
 from training.services.checkpoint_files import require_registered
 from training.services.checkpoints import register_checkpoint
 from training.services.rounds.base_choice import other_base, refuse_other_base
+from training.services.runs.clusters import LOCAL, cluster_place, resources_of
 from training.services.runs.files import of_finished
 
 # ── Rubrics and AI annotators that a recipe names ──
@@ -117,6 +119,15 @@ def with_reward_models(round_: Round, policy: PolicySettings) -> PolicySettings:
     )
     rewards = tuple(_placed(round_, part) for part in policy.rewards)
     return dataclasses.replace(policy, rewards=rewards, watch=watch)
+
+
+def with_guard(policy: PolicySettings, compute: ComputeSettings) -> PolicySettings:
+    """Return the settings without a guard where it cannot work: all weights are trained, or the trainer's
+    files reach this installation through a store alone, so that nobody could answer."""
+    if not isinstance(policy, PolicyGradientSettings) or policy.guard is None:
+        return policy
+    is_apart = resources_of(compute)["launcher"] != LOCAL and not cluster_place().shares_files
+    return dataclasses.replace(policy, guard=None) if is_apart or policy.adapter != "lora" else policy
 
 
 def unknown_reference(round_: Round, policy: PolicySettings) -> Iterator[str]:

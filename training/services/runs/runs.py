@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import subprocess
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -156,13 +157,17 @@ def trl_is_gone(subject: Run | Round) -> str:
     ) % {"subject": subject}
 
 
-def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
+def _nothing() -> None:
+    """Attend to nothing."""
+
+
+def drive_run(run: Run, *, heartbeat: StepHeartbeat, attend: Callable[[], None] = _nothing) -> None:
     """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
 
-    A finished run is left as it is. Raises `Refusal` with the trainer's own words where it
-    failed, a `StopAskedError` once it has saved and stopped on request,
-    `InterruptedStepError` where it did so on someone else's, and `StoreRefusal` where files cannot be had
-    from the store, or what was trained not be sent there.
+    attend: called with every heartbeat while the trainer works. A finished run is left as it is. Raises
+    `Refusal` with the trainer's own words where it failed, a `StopAskedError` once it has saved and stopped
+    on request, `InterruptedStepError` where it did so on someone else's, and `StoreRefusal` where files
+    cannot be had from the store, or what was trained not be sent there.
     """
     if run.state == RunState.FINISHED:
         return
@@ -170,12 +175,12 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat) -> None:
         raise Refusal("trainer_removed", trl_is_gone(run))
     place = run.resources.get("launcher", LOCAL)
     if place == LOCAL:
-        _train_here(run, heartbeat)
+        _train_here(run, heartbeat, attend)
     else:
-        _train_on_cluster(run, place, heartbeat)
+        _train_on_cluster(run, place, heartbeat, attend)
 
 
-def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
+def _train_here(run: Run, heartbeat: StepHeartbeat, attend: Callable[[], None]) -> None:
     """Train as a process of this worker, on GPUs that are leased to it."""
     run.worker = heartbeat.job.worker
     gpu_count = run.resources.get("gpus")
@@ -185,7 +190,7 @@ def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
         write_spec(run.path, spec_here(run))
         _begin(run, heartbeat)
         with Sender(run) as sender:
-            watch = functools.partial(_watch, run, heartbeat, sender)
+            watch = functools.partial(_watch, run, heartbeat, sender, attend)
             devices = {} if gpus is None else {"gpus": gpus}
             ending = launcher.run_trainer(run.path, watch=watch, **devices)
             _mirror(run, ending.status)
@@ -193,12 +198,12 @@ def _train_here(run: Run, heartbeat: StepHeartbeat) -> None:
     _conclude(run, heartbeat, ending)
 
 
-def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat) -> None:
+def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat, attend: Callable[[], None]) -> None:
     """Train as a job elsewhere, which goes on while no worker watches it."""
     _begin(run, heartbeat)
 
     def watch(status: RunStatus | None, message: str) -> bool:
-        return _watch(run, heartbeat, None, status, message)
+        return _watch(run, heartbeat, None, attend, status, message)
 
     try:
         ending = run_on_cluster(run, name=place, heartbeat=heartbeat, watch=watch)
@@ -243,6 +248,7 @@ def _watch(
     run: Run,
     heartbeat: StepHeartbeat,
     sender: Sender | None,
+    attend: Callable[[], None],
     status: RunStatus | None,
     message: str = "starting the trainer",
 ) -> bool:
@@ -257,6 +263,7 @@ def _watch(
         return True
     if written:
         _mirror(run, status, message=message)
+        attend()
         if sender is not None:
             sender.offer()
             launcher.renew(run)

@@ -1,0 +1,406 @@
+"""The guard of a run: signals raise a question, people answer it, and the run ends, goes back or goes on.
+
+After every step the guard looks at divergence, reward, length and the disagreement of an ensemble, smoothed
+over three steps. Where one of them comes to a new height (`GuardSettings`), it raises a question: is the
+policy worse than some steps ago? A signal decides nothing. The trainer samples both states' responses to
+training prompts and writes them into the run's folder (`training.contract.guard`), where the web application
+takes them up. The run goes on meanwhile for `spacing` steps; then, and before its end, it waits.
+
+    fine, undecided    the run goes on
+    worse              the run ends; its result is the earlier state
+    no verdict in time the same, as nobody contradicts the signal
+    pairs are spent    the same at the next signal, without a question
+
+The earlier state is the kept one nearest to half of the steps, but little more than `_FARTHEST` spacings ago:
+far enough to differ, near enough to lose little. A question follows from the run's steps alone,
+and its file is never written twice: a run that is killed asks nothing again. Processes of one run agree on
+everything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from training.contract import (
+    GuardedPair,
+    GuardQuestion,
+    GuardSettings,
+    GuardSignal,
+    GuardVerdict,
+    SampledText,
+    SignalName,
+    read_question,
+    read_verdict,
+    write_question,
+)
+from training.rlhf.loop.state import KeptWeights, adapter_tensors, under
+from training.rlhf.model.backbone import Backbone
+from training.rlhf.policy_gradient.sampling import Prompt, seeds_of_step
+from training.rlhf.rollout.samples import Sample
+from training.rlhf.runtime.processes import Processes
+from training.rlhf.runtime.run_folder import RunFolder, log
+
+SPREAD = "reward_spread"
+"""Figure of a step: mean deviation among the heads of an ensemble, over the answers."""
+
+_SMOOTHED = 3
+"""Steps whose mean is looked at, and first steps that it is compared with."""
+_SLOPE_STEPS = 5
+_LEAST_SPACING = 5
+_MOST_KEPT = 20
+"""States of a run that are kept at most, about."""
+_FARTHEST = 3
+_BATCH = 8
+"""With fewer pairs left a question could not be answered."""
+_SEEDS_TRIED = 4
+_PAIR_STREAM = 6
+"""Keeps the prompts of questions apart from all else that is drawn from the run's seed."""
+_POLL_SECONDS = 0.5
+_TELL_SECONDS = 5.0
+
+
+def spacing_of(total_steps: int) -> int:
+    """Return the steps between kept states, and at least between questions."""
+    return max(_LEAST_SPACING, math.ceil(total_steps / _MOST_KEPT))
+
+
+class Raised(NamedTuple):
+    """A question that waits for its verdict."""
+
+    number: int
+    step: int
+    then_step: int
+    signals: tuple[GuardSignal, ...]
+
+    @property
+    def is_asked(self) -> bool:
+        """Return whether people are asked; else the run ends without."""
+        return self.number > 0
+
+
+class Guard:
+    """Raises questions from a run's figures, and keeps what became of them. Knows no model and no files."""
+
+    def __init__(self, settings: GuardSettings, *, spacing: int) -> None:
+        self._settings = settings
+        self._spacing = spacing
+        self._rewards: list[float] = []
+        """Rewards of single answers in the first steps."""
+        self._first: dict[str, list[float]] = {}
+        self._latest: dict[str, deque[float]] = {}
+        self._heights: dict[SignalName, int] = {}
+        self._last_step = 0
+        self.asked = 0
+        """Pairs that people were asked so far, as their last verdict says."""
+        self.questions = 0
+        self.raised: Raised | None = None
+        self.result_step: int | None = None
+        """The state that is the run's result, once the guard has ended it."""
+
+    def then_of(self, step: int) -> int:
+        """Return the steps of the state that a question at `step` compares with."""
+        halfway = max(step / 2, step - _FARTHEST * self._spacing)
+        nearest = math.floor(halfway / self._spacing + 0.5) * self._spacing
+        return nearest if step - nearest >= _SMOOTHED else max(nearest - self._spacing, 0)
+
+    @property
+    def pairs_left(self) -> int:
+        """Return how many pairs people may still be asked."""
+        return self._settings.most_pairs - self.asked
+
+    def observe(self, step: int, figures: Mapping[str, float], rewards: Sequence[float]) -> None:
+        """Take in the figures of the step that led to `step`, and the rewards of its answers."""
+        values = {
+            "kl": figures.get("kl", figures.get("kl_base", math.nan)),
+            "length": figures.get("length", math.nan),
+            "reward": figures.get("reward", math.nan),
+            "heads": figures.get(SPREAD, math.nan),
+        }
+        if len(self._first.get("length", ())) < _SMOOTHED:
+            self._rewards += rewards
+        for name, value in values.items():
+            if math.isfinite(value):
+                first = self._first.setdefault(name, [])
+                if len(first) < _SMOOTHED:
+                    first.append(value)
+                self._latest.setdefault(name, deque(maxlen=_SLOPE_STEPS)).append(value)
+        signals = list(self._signals())
+        if step <= _SMOOTHED:
+            # A run that begins far from its reference begins no better or worse for it.
+            self._heights = {name: height for name, height, _, _ in signals}
+            return
+        higher = [one for one in signals if one[1] > self._heights.get(one[0], 0)]
+        if not higher or self.raised or step < max(self._last_step + self._spacing, self._spacing):
+            return
+        self._heights |= {name: height for name, height, _, _ in signals if height > 0}
+        self._last_step = step
+        asks = self.pairs_left >= _BATCH
+        self.questions += asks
+        self.raised = Raised(
+            self.questions if asks else 0,
+            step,
+            self.then_of(step),
+            tuple(GuardSignal(name=name, value=value, bound=bound) for name, _, value, bound in higher),
+        )
+
+    def _signals(self) -> Iterator[tuple[SignalName, int, float, float]]:
+        """Yield name, height, value and bound of that height of each signal that is looked at."""
+        settings = self._settings
+        if settings.kl is not None and (kl := self._smoothed("kl")) is not None:
+            yield _doublings("kl", kl, settings.kl)
+        length = self._ratio("length")
+        if settings.length_drift is not None and length is not None:
+            grown = 1 + settings.length_drift
+            height = math.floor(abs(math.log(length)) / math.log(grown))
+            yield "length", height, length, grown**height if length > 1 else grown**-height
+        spread = self._ratio("heads")
+        if settings.head_disagreement is not None and spread is not None:
+            yield _doublings("heads", spread, settings.head_disagreement)
+        rise = self._rise()
+        if settings.reward_slope is not None and rise is not None:
+            height = max(math.floor(rise / settings.reward_slope), 0)
+            yield "reward", height, rise, height * settings.reward_slope
+
+    def _smoothed(self, name: str) -> float | None:
+        latest = list(self._latest.get(name, ()))[-_SMOOTHED:]
+        return fmean(latest) if latest else None
+
+    def _ratio(self, name: str) -> float | None:
+        first, now = self._first.get(name), self._smoothed(name)
+        if not first or now is None:
+            return None
+        before = fmean(first)
+        return now / before if before > 0 and now > 0 else None
+
+    def _rise(self) -> float | None:
+        """Return the rise of the reward over the latest steps by least squares, in deviations of the first
+        rewards."""
+        latest = self._latest.get("reward", ())
+        if len(latest) < _SLOPE_STEPS or len(self._rewards) < 2:
+            return None
+        deviation = stdev(self._rewards)
+        slope = float(np.polyfit(np.arange(len(latest)), np.array(latest), 1)[0])
+        return slope * (len(latest) - 1) / deviation if deviation > 0 else None
+
+    def settle(self, verdict: GuardVerdict | None) -> None:
+        """Take the verdict on the question that was raised; None, where there is none, ends the run."""
+        assert self.raised is not None  # noqa: S101 - what is settled was raised
+        if verdict is not None:
+            self.asked = verdict.asked
+        if verdict is None or verdict.outcome == "worse":
+            self.result_step = self.raised.then_step
+        self.raised = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that it has seen and asked, as JSON values."""
+        raised = self.raised
+        return {
+            "rewards": list(self._rewards),
+            "first": {name: list(values) for name, values in self._first.items()},
+            "latest": {name: list(values) for name, values in self._latest.items()},
+            "heights": dict(self._heights),
+            "asked": self.asked,
+            "questions": self.questions,
+            "last_step": self._last_step,
+            "raised": None
+            if raised is None
+            else [
+                *raised[:3],
+                [[signal.name, signal.value, signal.bound] for signal in raised.signals],
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        self._rewards = list(state["rewards"])
+        self._first = {name: list(values) for name, values in state["first"].items()}
+        self._latest = {name: deque(values, maxlen=_SLOPE_STEPS) for name, values in state["latest"].items()}
+        self._heights = dict(state["heights"])
+        self.asked, self.questions = state["asked"], state["questions"]
+        self._last_step = state["last_step"]
+        self.raised = None
+        if state["raised"] is not None:
+            number, step, then_step, signals = state["raised"]
+            self.raised = Raised(
+                number,
+                step,
+                then_step,
+                tuple(GuardSignal(name=name, value=value, bound=bound) for name, value, bound in signals),
+            )
+
+
+def _doublings(name: SignalName, value: float, bound: float) -> tuple[SignalName, int, float, float]:
+    height = 1 + math.floor(math.log2(value / bound)) if value >= bound else 0
+    return name, height, value, bound * 2 ** max(height - 1, 0)
+
+
+Sampling = Callable[[Sequence[Prompt], Sequence[int]], Sequence[Sample]]
+"""Samples one answer to each prompt, each with its seed, by the adapter as it is."""
+
+
+@dataclass(kw_only=True)
+class GuardedRun:
+    """Asks a guard's questions and waits for their verdicts, between two steps of a run."""
+
+    guard: Guard
+    minutes: float
+    spacing: int
+    prompts: Sequence[Prompt]
+    """Those that are trained on."""
+    seed: int
+    sampling: Mapping[str, Any]
+    """Sampling parameters, for the record."""
+    sample: Sampling
+    backbone: Backbone
+    adapter: str
+    folder: RunFolder
+    processes: Processes
+    check: Callable[[], None]
+    """Raises in all processes where the run is asked to stop."""
+    save: Callable[[int], None]
+    """Saves the run after that many steps."""
+
+    def __post_init__(self) -> None:
+        self._kept = KeptWeights(self.folder.path, self.processes, name="kept")
+
+    def look(self, step: int, *, is_last: bool) -> None:
+        """Keep the state if it is time, ask what was raised, and take its verdict, waiting where need be."""
+        if self.guard.result_step is not None:
+            return
+        self._keep(step)
+        raised = self.guard.raised
+        if raised is None:
+            return
+        question = self._question(raised, step)
+        if question is None:
+            # The two states say the same to every prompt: neither is worse.
+            self.guard.settle(GuardVerdict(outcome="fine", asked=self.guard.asked))
+        elif not raised.is_asked:
+            self._end(raised, "the pairs of this run are spent")
+        else:
+            self._take_verdict(raised, waits=is_last or step >= raised.step + self.spacing)
+
+    def put_back(self) -> int | None:
+        """Make the run's result the adapter's state, where the guard has ended the run; its steps."""
+        step = self.guard.result_step
+        if step is not None:
+            self._kept.put_back(step, self.backbone, self.adapter)
+        return step
+
+    def _keep(self, step: int) -> None:
+        if step % self.spacing == 0 and step not in self._agreed(self._kept.steps):
+            self._kept.write(step, adapter_tensors(self.backbone, self.adapter))
+        oldest = self.guard.then_of(step)
+        if self.guard.raised is not None:
+            oldest = min(oldest, self.guard.raised.then_step)
+        if self.processes.first:
+            self._kept.forget_others(but=[kept for kept in self._kept.steps if kept >= oldest])
+        self.processes.wait()
+
+    def _question(self, raised: Raised, step: int) -> GuardQuestion | None:
+        """Return the question as it stands in the run's folder, where it is written once."""
+        number = raised.number or self.guard.questions + 1
+        question: GuardQuestion | None = self._agreed(read_question(self.folder.path, number))
+        if question is None and raised.step == step:
+            pairs = self._pairs(raised) if raised.is_asked else []
+            if raised.is_asked and not pairs:
+                return None
+            # What people are asked about must not be lost: the state first, then the question.
+            self.save(step)
+            question = GuardQuestion(
+                number=number,
+                step=step,
+                then_step=raised.then_step,
+                signals=raised.signals,
+                sampling=self.sampling,
+                pairs=tuple(pairs),
+            )
+            if self.folder.writes:
+                write_question(self.folder.path, question)
+            log.info("Step %d: %s", step, self._in_words(raised))
+        return question
+
+    def _pairs(self, raised: Raised) -> list[GuardedPair]:
+        """Return responses of both states that differ, to as many prompts as people may still be asked."""
+        order = np.random.default_rng([self.seed, _PAIR_STREAM, raised.step]).permutation(len(self.prompts))
+        prompts = [self.prompts[place] for place in order[: self.guard.pairs_left].tolist()]
+        first = seeds_of_step(prompts, raised.step, seed=self.seed ^ _PAIR_STREAM)
+        pairs: dict[str, GuardedPair] = {}
+        for offset in range(_SEEDS_TRIED):
+            left = [place for place, prompt in enumerate(prompts) if prompt.id not in pairs]
+            if not left:
+                break
+            some, seeds = [prompts[place] for place in left], [first[place] + offset for place in left]
+            now = self.sample(some, seeds)
+            with self._weights_of(raised.then_step):
+                then = self.sample(some, seeds)
+            for prompt, old, new in zip(some, then, now, strict=True):
+                if old.text.strip() != new.text.strip():
+                    pairs[prompt.id] = GuardedPair(prompt=prompt.id, then=_text(old), now=_text(new))
+        return [pairs[prompt.id] for prompt in prompts if prompt.id in pairs]
+
+    @contextmanager
+    def _weights_of(self, step: int) -> Iterator[None]:
+        """Let the adapter have the weights that it had after `step` steps."""
+        tensors = adapter_tensors(self.backbone, self.adapter)
+        present = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._kept.put_back(step, self.backbone, self.adapter)
+        try:
+            yield
+        finally:
+            self.backbone.overwrite(self.adapter, under(present, "adapter."), under(present, "head."))
+
+    def _take_verdict(self, raised: Raised, *, waits: bool) -> None:
+        begun = told = time.monotonic()
+        while (verdict := self._agreed(read_verdict(self.folder.path, raised.number))) is None:
+            if not waits:
+                return
+            if self._agreed(time.monotonic() - begun > 60 * self.minutes):
+                self._end(raised, f"nobody answered in {self.minutes:g} minutes")
+                return
+            self.check()
+            if time.monotonic() >= told:
+                self.folder.tell("running", "waiting for annotators: is the policy worse than before?")
+                told = time.monotonic() + _TELL_SECONDS
+            time.sleep(_POLL_SECONDS)
+        if verdict.outcome == "worse":
+            self._end(raised, "people find it worse", verdict)
+            return
+        log.info("Step %d against step %d: %s by people", raised.step, raised.then_step, verdict.outcome)
+        self.guard.settle(verdict)
+
+    def _end(self, raised: Raised, reason: str, verdict: GuardVerdict | None = None) -> None:
+        log.warning(
+            "The run ends: %s. Asked about was step %d against step %d, which becomes the checkpoint",
+            reason,
+            raised.step,
+            raised.then_step,
+        )
+        self.guard.settle(verdict)
+
+    def _agreed(self, mine: Any) -> Any:
+        """Return what the first process has read."""
+        return self.processes.gather_objects(mine)[0]
+
+    @staticmethod
+    def _in_words(raised: Raised) -> str:
+        signals = ", ".join(f"{signal.name} {signal.value:.3g}" for signal in raised.signals)
+        return f"{signals}: is the policy worse than after step {raised.then_step}?"
+
+
+def _text(sample: Sample) -> SampledText:
+    return SampledText(
+        text=sample.text,
+        seed=sample.seed,
+        finish_reason=sample.finish_reason,
+        tokens=len(sample.tokens),
+    )
