@@ -63,6 +63,7 @@ ON_POSTGRESQL = {
 """Long ones that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
 ELSEWHERE = {
     "first_hour": "tests/benchmarks/test_first_hour.py",
+    "guard": "tests/loop/test_guard_smoke.py",
     "loop": "tests/benchmarks/test_loop.py",
     "gpu": "tests/benchmarks/test_gpu.py",
     "gpu.exactness": "tests/benchmarks/test_gpu.py",
