@@ -20,7 +20,7 @@ from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack
 from training.serving import rondo_reward
-from training.serving.rondo_reward import RewardError, RewardServer
+from training.serving.rondo_reward import RewardError, Reward
 
 ROW = opposed(2)[1]
 CHAT = [{"role": turn.role, "content": turn.content} for turn in ROW.messages]
@@ -114,11 +114,11 @@ def test_other_libraries_are_rewarded_for_the_groups_that_the_environment_names(
 def test_a_client_may_train_for_the_worst_off_group(
     server: RunningServer, grouped: str, by_group: dict[str, list[float]]
 ) -> None:
-    with RewardServer(server.url, grouped, server.key, population="worst_group") as reward:
+    with Reward(server.url, grouped, server.key, population="worst_group") as reward:
         worst = [min(both) for both in zip(by_group["A"], by_group["B"], strict=True)]
         assert reward.score(CHAT, TEXTS) == pytest.approx(worst, abs=1e-5)
     with (
-        RewardServer(server.url, grouped, server.key, population="groups", groups={"C": 1}) as reward,
+        Reward(server.url, grouped, server.key, population="groups", groups={"C": 1}) as reward,
         pytest.raises(RewardError, match="C"),
     ):
         reward.score(CHAT, [LONG, SHORT])

@@ -16,7 +16,7 @@ from tests.model_server import RunningServer
 from tests.serving.conftest import Folders
 from tests.serving.test_checkpoints import score
 from training.serving import rondo_reward
-from training.serving.rondo_reward import RewardError, RewardServer
+from training.serving.rondo_reward import RewardError, Reward
 
 CHAT = [{"role": "user", "content": "What is the sun?"}]
 ANSWERS = ["A star.", "", "A lamp 🌞."]
@@ -62,12 +62,12 @@ class Stub:
         return httpx.Response(200, json=answer)
 
 
-def reward_of(stub: Stub, **choices: Any) -> RewardServer:
-    return RewardServer("http://models", "tea", "key", transport=httpx.MockTransport(stub), **choices)
+def reward_of(stub: Stub, **choices: Any) -> Reward:
+    return Reward("http://models", "tea", "key", transport=httpx.MockTransport(stub), **choices)
 
 
 def test_scores_are_the_servers(server: RunningServer, expected: list[float]):
-    with RewardServer(server.url, "reward", server.key) as reward:
+    with Reward(server.url, "reward", server.key) as reward:
         assert reward.score(CHAT, ANSWERS) == expected
 
 

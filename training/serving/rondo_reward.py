@@ -45,7 +45,7 @@ class RewardError(Exception):
     """The model server refused a request or could not be reached in time."""
 
 
-class RewardServer:
+class Reward:
     """A served reward model. May be used by several threads."""
 
     def __init__(
@@ -74,7 +74,7 @@ class RewardServer:
             transport=transport,
         )
 
-    def __enter__(self) -> RewardServer:
+    def __enter__(self) -> Reward:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,14 +185,14 @@ def _seconds(text: str | None) -> float:
 
 
 @cache
-def reward_from_environment() -> RewardServer:
+def reward_from_environment() -> Reward:
     """Return the reward model that RONDO_REWARD_URL, _MODEL and _KEY name. Raises `RewardError`."""
     names = ("RONDO_REWARD_URL", "RONDO_REWARD_MODEL", "RONDO_REWARD_KEY")
     if missing := [name for name in names if not os.environ.get(name)]:
         raise RewardError(f"Set {', '.join(missing)}: the model server's address, the checkpoint, the key.")
     groups = json.loads(os.environ.get("RONDO_REWARD_GROUPS") or "{}")
     population = os.environ.get("RONDO_REWARD_POPULATION") or ("groups" if groups else "common")
-    return RewardServer(*(os.environ[name] for name in names), population=population, groups=groups)
+    return Reward(*(os.environ[name] for name in names), population=population, groups=groups)
 
 
 # ── What each library calls ───────────────────────────────────────────────────────────
