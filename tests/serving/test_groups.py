@@ -20,7 +20,7 @@ from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack
 from training.serving import rondo_reward
-from training.serving.rondo_reward import RewardError, Reward
+from training.serving.rondo_reward import Reward, RewardError
 
 ROW = opposed(2)[1]
 CHAT = [{"role": turn.role, "content": turn.content} for turn in ROW.messages]

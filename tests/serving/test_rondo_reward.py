@@ -16,7 +16,7 @@ from tests.model_server import RunningServer
 from tests.serving.conftest import Folders
 from tests.serving.test_checkpoints import score
 from training.serving import rondo_reward
-from training.serving.rondo_reward import RewardError, Reward
+from training.serving.rondo_reward import Reward, RewardError
 
 CHAT = [{"role": "user", "content": "What is the sun?"}]
 ANSWERS = ["A star.", "", "A lamp 🌞."]

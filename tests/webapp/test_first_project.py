@@ -6,6 +6,7 @@ import pytest
 
 from annotation.choices import CategoryScope, Granularity, Role
 from annotation.models import Membership, Project, Prompt, User
+from training.choices import RoundState
 from training.models import Round
 from webapp.first_project import GUIDELINES, HELD_OUT, PROMPTS, SLUG, ensure_first_project
 from webapp.supervision.preflight import ensure_accounts
@@ -38,6 +39,27 @@ def test_a_second_start_adds_nothing():
     before = [model.objects.count() for model in counted]
     ensure_first_project()
     assert [model.objects.count() for model in counted] == before
+
+
+@pytest.mark.parametrize("refusals", [0, 2, 99])
+def test_a_first_start_does_not_fail_where_the_first_round_cannot_be_opened_now(
+    monkeypatch: pytest.MonkeyPatch, refusals: int
+):
+    """Where a busy machine lets no check of the chat template through, a manager opens the draft later."""
+    asked: list[object] = []
+
+    def busy(policy: object) -> list[str]:
+        asked.append(policy)
+        # Opening a first round asks twice, the second time for the stored result.
+        return ["The check could not run now."] if len(asked) <= 2 * refusals else []
+
+    monkeypatch.setattr("training.services.rounds.controls.untrainable_template", busy)
+    outcome = ensure_first_project()
+    round_ = Round.objects.get()
+    assert round_.state == (RoundState.DRAFT if refusals == 99 else RoundState.SAMPLING)
+    assert round_.recipe["evaluation"]["people_judgments"] == 10
+    assert ("The check could not run now." in outcome) == (refusals == 99)
+    assert round_.steps.count() == (0 if refusals == 99 else 1)
 
 
 def test_a_database_with_another_project_gets_no_first_one(project):

@@ -39,7 +39,6 @@ from training.selectors.checkpoints import (
 )
 from training.selectors.drift import drift_page, items_behind, items_of
 from training.selectors.evaluations import EvaluationSummary, report_file, report_of
-from training.selectors.judges import stand_in_by_scores
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
@@ -231,6 +230,9 @@ def _changeable_checkpoint(request: Request, name: str) -> Checkpoint:
 
 
 def _page(request: Request, checkpoint: Checkpoint, *, status: int = 200, **more: object) -> HttpResponse:
+    # NumPy is loaded when somebody opens this page, not with the web server.
+    from training.selectors.judges import stand_in_by_scores
+
     counts = checkpoint.manifest.get("dropped_counts", {})
     figures = checkpoint.manifest.get("metrics", {})
     family = family_of(checkpoint)
