@@ -54,7 +54,7 @@ from training.contract import (
     write_spec,
     write_verdict,
 )
-from training.figures.guard import BATCH, MOST_PAIRS, Finding, finding
+from training.figures.guard import BATCH, MOST_PAIRS, GuardFinding, finding
 from training.services.evaluation.decision import Decision, decide, decide_with_model
 
 # ── Rewards ──
@@ -112,9 +112,9 @@ class People:
             if read_verdict(self._run, question.number) is not None or not question.pairs:
                 continue
             outcomes: list[float] = []
-            found = Finding.OPEN
+            found = GuardFinding.OPEN
             for place, pair in enumerate(question.pairs):
-                if self.asked == MOST_PAIRS or found != Finding.OPEN:
+                if self.asked == MOST_PAIRS or found != GuardFinding.OPEN:
                     break
                 # Pairs come eight at a time.
                 self.asked += min(BATCH, len(question.pairs) - place) if place % BATCH == 0 else 0
@@ -122,7 +122,7 @@ class People:
                 now, then = self._annotator.ranks(prompt, [pair.now.text, pair.then.text], self._random)
                 outcomes.append(float(now < then))
                 found = finding(outcomes)
-            outcome = "undecided" if found == Finding.OPEN else str(found)
+            outcome = "undecided" if found == GuardFinding.OPEN else str(found)
             verdict = GuardVerdict(outcome=outcome, asked=self.asked)  # type: ignore[arg-type]
             write_verdict(self._run, question.number, verdict)
             signals = [f"{signal.name} {signal.value:.1f}" for signal in question.signals]

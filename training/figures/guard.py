@@ -37,7 +37,7 @@ _FINE = math.log(1 / ACCEPTED)
 _EVENLY = 1.0
 
 
-class Finding(StrEnum):
+class GuardFinding(StrEnum):
     """What people's answers to a question show."""
 
     FINE = "fine"
@@ -45,11 +45,11 @@ class Finding(StrEnum):
     OPEN = "open"
 
 
-def finding(outcomes: Sequence[float]) -> Finding:
+def finding(outcomes: Sequence[float]) -> GuardFinding:
     """Return what the outcomes of now against then show; each in [0, 1], in any order."""
     mirrored = [1 - outcome for outcome in outcomes]
     if log_capital(mirrored, 0.5, shape=_EVENLY) >= _WORSE:
-        return Finding.WORSE
+        return GuardFinding.WORSE
     if sum(outcomes) < len(outcomes) / 2 or log_capital(outcomes, NOT_WORSE, shape=_EVENLY) < _FINE:
-        return Finding.OPEN
-    return Finding.FINE
+        return GuardFinding.OPEN
+    return GuardFinding.FINE

@@ -5,11 +5,11 @@ from functools import cache
 
 import pytest
 
-from training.figures.guard import BATCH, LEVEL, MOST_PAIRS, Finding, finding
+from training.figures.guard import BATCH, LEVEL, MOST_PAIRS, GuardFinding, finding
 
 
 @cache
-def found(wins: int, losses: int) -> Finding:
+def found(wins: int, losses: int) -> GuardFinding:
     return finding([1.0] * wins + [0.0] * losses)
 
 
@@ -19,7 +19,7 @@ def chances(win_rate: float, pairs: int = MOST_PAIRS) -> tuple[float, float, flo
     Exact: the probability of every (wins, losses) that is still open, answer by answer.
     """
     still_open = {(0, 0): 1.0}
-    ended = dict.fromkeys(Finding, 0.0)
+    ended = dict.fromkeys(GuardFinding, 0.0)
     answers = 0.0
     for _ in range(pairs):
         answers += math.fsum(still_open.values())
@@ -29,11 +29,11 @@ def chances(win_rate: float, pairs: int = MOST_PAIRS) -> tuple[float, float, flo
                 following[place] = following.get(place, 0.0) + share * chance
         still_open = {}
         for place, chance in following.items():
-            if found(*place) == Finding.OPEN:
+            if found(*place) == GuardFinding.OPEN:
                 still_open[place] = chance
             else:
                 ended[found(*place)] += chance
-    return ended[Finding.WORSE], ended[Finding.FINE], answers
+    return ended[GuardFinding.WORSE], ended[GuardFinding.FINE], answers
 
 
 @pytest.mark.parametrize("win_rate", [0.5, 0.55, 0.7, 0.9])
@@ -45,10 +45,10 @@ def test_a_healthy_run_is_called_worse_no_more_often_than_promised(win_rate: flo
 
 
 def test_ties_count_one_half_and_tell_of_nothing_worse():
-    assert finding([0.5] * 40) == Finding.FINE
-    assert finding([0.5] * 3) == Finding.OPEN
+    assert finding([0.5] * 40) == GuardFinding.FINE
+    assert finding([0.5] * 3) == GuardFinding.OPEN
     # With ties among the answers the losses alone count against now.
-    assert finding([0.0] * 9 + [0.5] * 9) == Finding.WORSE
+    assert finding([0.0] * 9 + [0.5] * 9) == GuardFinding.WORSE
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_a_policy_that_loses_seven_of_ten_is_called_fine_no_more_often_than_prom
 
 
 def test_nine_losses_in_a_row_are_enough_and_eight_are_not():
-    assert (finding([0.0] * 8), finding([0.0] * 9)) == (Finding.OPEN, Finding.WORSE)
+    assert (finding([0.0] * 8), finding([0.0] * 9)) == (GuardFinding.OPEN, GuardFinding.WORSE)
     # 2 · (2⁹ − 2⁻¹)/10 is the capital of nine even stakes: 102, and 100 is asked for.
     assert pytest.approx(102.3) == 2 * (2**9 - 2**-1) / 10
 
 
 def test_nothing_is_shown_before_the_first_answer():
-    assert finding([]) == Finding.OPEN
+    assert finding([]) == GuardFinding.OPEN

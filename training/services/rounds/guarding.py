@@ -27,11 +27,11 @@ from training.contract import (
     write_verdict,
 )
 from training.contract.guard import VerdictOutcome
-from training.figures.guard import BATCH, Finding, finding
+from training.figures.guard import BATCH, GuardFinding, finding
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion
 from training.selectors.questions import outcomes_of, unanswered_pairs
 
-_OUTCOMES = {Finding.FINE: QuestionOutcome.FINE, Finding.WORSE: QuestionOutcome.WORSE}
+_OUTCOMES = {GuardFinding.FINE: QuestionOutcome.FINE, GuardFinding.WORSE: QuestionOutcome.WORSE}
 _TO_TRAINER: Mapping[str, VerdictOutcome] = {
     QuestionOutcome.FINE: "fine",
     QuestionOutcome.WORSE: "worse",
@@ -111,7 +111,7 @@ def _settle(step: RoundStep, question: RunQuestion) -> None:
     if question.outcome == QuestionOutcome.WITHDRAWN:
         _ask_again(question)
     found = finding(outcomes_of(question))
-    if found != Finding.OPEN:
+    if found != GuardFinding.OPEN:
         _end(question, _OUTCOMES[found])
     elif not unanswered_pairs(question).exists() and not _ask(step, question):
         _end(question, QuestionOutcome.UNDECIDED)
