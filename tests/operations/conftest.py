@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from training.models import Worker
 from webapp.operations import health, reach
-from webapp.operations.health import GuardFinding, fine
+from webapp.operations.health import Finding, fine
 
 MakeWorker = Callable[..., Worker]
 
@@ -42,7 +42,7 @@ def make_worker(db: None) -> MakeWorker:
 def model_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody starts a model server for these tests."""
 
-    def answers() -> GuardFinding:
+    def answers() -> Finding:
         return fine("model_server", "The model server serves 1 model.")
 
     monkeypatch.setattr(reach, "model_server", answers)

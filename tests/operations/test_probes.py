@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from webapp.operations import health, pages, reach
-from webapp.operations.health import GuardFinding, OverdueError, fine, within, wrong
+from webapp.operations.health import Finding, OverdueError, fine, within, wrong
 
 READY = "/health/ready"
 
@@ -109,7 +109,7 @@ def test_a_nearly_full_disk_takes_no_work_from_annotators(
 def test_who_asks_often_costs_one_look(client: Client, monkeypatch: pytest.MonkeyPatch, all_is_well: None):
     looks: list[int] = []
 
-    def look() -> GuardFinding:
+    def look() -> Finding:
         looks.append(1)
         return fine("database", "")
 
