@@ -54,7 +54,8 @@ from training.contract import (
     write_spec,
     write_verdict,
 )
-from training.figures.guard import BATCH, MOST_PAIRS, GuardFinding, finding
+from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE
+from training.figures.guard import GuardFinding, finding
 from training.services.evaluation.decision import Decision, decide, decide_with_model
 
 # ── Rewards ──
@@ -117,7 +118,9 @@ class People:
                 if self.asked == MOST_PAIRS or found != GuardFinding.OPEN:
                     break
                 # Pairs come eight at a time.
-                self.asked += min(BATCH, len(question.pairs) - place) if place % BATCH == 0 else 0
+                self.asked += (
+                    min(PAIRS_AT_ONCE, len(question.pairs) - place) if place % PAIRS_AT_ONCE == 0 else 0
+                )
                 prompt = self._prompts[int(pair.prompt)]
                 now, then = self._annotator.ranks(prompt, [pair.now.text, pair.then.text], self._random)
                 outcomes.append(float(now < then))

@@ -16,6 +16,10 @@ from annotation.record.base import Count, CountOrZero, Figure, decode, record
 from training.contract.files import canonical_json, read_json, write_atomically
 
 GUARD_FOLDER = "guard"
+PAIRS_AT_ONCE = 8
+"""Pairs that people are asked at once; with fewer left a question could not be answered."""
+MOST_PAIRS = 40
+"""Pairs of a run at most, all questions together."""
 _QUESTION = re.compile(r"question-(\d+)\.json")
 
 VerdictOutcome = Literal["fine", "worse", "undecided"]

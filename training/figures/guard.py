@@ -19,12 +19,9 @@ import math
 from collections.abc import Sequence
 from enum import StrEnum
 
+from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE
 from training.figures.win_rates import log_capital
 
-BATCH = 8
-"""Pairs that are asked at once."""
-MOST_PAIRS = 40
-"""Pairs of a run, all questions together."""
 LEVEL = 0.05
 """Probability at most that a run whose policy never becomes worse is called worse."""
 NOT_WORSE = 0.3
@@ -32,7 +29,7 @@ NOT_WORSE = 0.3
 ACCEPTED = 0.1
 """Probability at most that a policy with that win rate or a lower one is called fine."""
 
-_WORSE = math.log(MOST_PAIRS / BATCH / LEVEL)
+_WORSE = math.log(MOST_PAIRS / PAIRS_AT_ONCE / LEVEL)
 _FINE = math.log(1 / ACCEPTED)
 _EVENLY = 1.0
 

@@ -1,7 +1,5 @@
 """Questions that a run asks people while it trains, and the pairs by which they answer."""
 
-from typing import Any
-
 from django.db import models
 
 from training.choices import QuestionOutcome
@@ -39,11 +37,6 @@ class RunQuestion(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run}: question {self.number}"
-
-    @property
-    def signal_values(self) -> list[dict[str, Any]]:
-        """Return the signals that raised it."""
-        return [dict(signal) for signal in self.signals]
 
 
 class QuestionPair(models.Model):

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Split, WithholdingState
-from annotation.models import Comparison, Judgment, Withholding
+from annotation.models import Comparison, Withholding
 from annotation.statistics.cached import last_report_of
 from annotation.statistics.plots import Axis, Bar, PlottedInterval, bars
 from annotation.text.edits import DiffPiece, sides
@@ -46,7 +46,7 @@ from training.figures.held_out import (
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
 from training.models.decision_reasons import reason_text
 from training.models.evaluations import is_narrow
-from training.selectors.votes import judged
+from training.selectors.votes import judged, judgments_by_people
 
 # ── Evaluations ──
 
@@ -176,15 +176,8 @@ def people_say(checkpoint: Checkpoint, parent: Checkpoint) -> PeopleSay:
     pair = {checkpoint.source_id, parent.source_id}
     prompts: dict[int, tuple[int, str, str]] = {
         pk: (prompt, split, purpose)
-        for pk, prompt, split, purpose in Judgment.objects.current()
-        .filter(
-            comparison__in=_comparisons_of(checkpoint, parent),
-            annotator__is_machine=False,
-            # Anyone with the link may open as many windows as they like.
-            annotator__is_guest=False,
-            blind=True,
-            assignment__retest_of__isnull=True,
-        )
+        for pk, prompt, split, purpose in judgments_by_people()
+        .filter(comparison__in=_comparisons_of(checkpoint, parent))
         .order_by("pk")
         .values_list("pk", "comparison__prompt_id", "comparison__prompt__split", "comparison__purpose")
     }
@@ -268,17 +261,7 @@ def judgment_progress(evaluation: Evaluation) -> JudgmentProgress:
         .exclude(state=WithholdingState.RELEASED)
         .values_list("comparison_id", flat=True)
     )
-    judgments = (
-        Judgment.objects.current()
-        .filter(
-            comparison__in=paired,
-            annotator__is_machine=False,
-            annotator__is_guest=False,
-            blind=True,
-            assignment__retest_of__isnull=True,
-        )
-        .count()
-    )
+    judgments = judgments_by_people().filter(comparison__in=paired).count()
     return JudgmentProgress(
         comparisons=len(paired),
         judgments=judgments,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
 
-from django.db.models import Count, Q
+from django.db.models import Count, Exists, OuterRef, Q
 
 from annotation.agreement.coefficients import (
     Outcomes,
@@ -24,6 +24,7 @@ from annotation.agreement.reliability import AlternativeAnnotator, Item, alterna
 from annotation.choices import AssignmentState, Split, Verdict
 from annotation.models import (
     Assignment,
+    Comparison,
     CompletionScore,
     Judgment,
     Project,
@@ -220,20 +221,15 @@ def stand_in_by_scores(reward_model: Checkpoint) -> AlternativeAnnotator:
     and whose responses it has scored: those of held-out prompts, and those of later rounds."""
     if reward_model.project is None:
         return alternative_annotator([])
-    unseen = Q(comparison__prompt__split=Split.HELD_OUT)
+    unseen = Q(prompt__split=Split.HELD_OUT)
     if (run := reward_model.run) is not None:
-        unseen |= Q(comparison__round_number__gt=max(run.snapshot.rounds))
+        unseen |= Q(round_number__gt=max(run.snapshot.rounds))
+    # By the comparison: to count people over all judgments of a large project takes seconds.
     several = (
-        judgments_current(reward_model.project)
-        .filter(unseen)
-        .select_related(None)
-        .prefetch_related(None)
-        .order_by()
-        .values("comparison_id")
-        .annotate(people=Count("annotator_id", distinct=True))
-        .filter(people__gt=1)
-        .order_by("-comparison_id")
-        .values_list("comparison_id", flat=True)[:NEWEST]
+        Comparison.objects.filter(unseen, project=reward_model.project, overlap__gt=1)
+        .filter(Exists(Judgment.objects.filter(comparison=OuterRef("pk"))))
+        .order_by("-pk")
+        .values_list("pk", flat=True)[:NEWEST]
     )
     people = _rankings_by_people(reward_model.project, list(several))
     scores = _scores_by(reward_model, [pk for by_person in people.values() for pk in _ranked(by_person)])

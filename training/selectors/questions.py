@@ -9,9 +9,9 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.utils.translation import gettext as _
 
 from annotation.choices import AssignmentState
-from annotation.models import Assignment, Judgment
+from annotation.models import Assignment
 from training.models import QuestionPair, Round, RunQuestion
-from training.selectors.votes import judged
+from training.selectors.votes import judged, judgments_by_people
 
 
 def outcomes_of(question: RunQuestion) -> list[float]:
@@ -22,7 +22,8 @@ def outcomes_of(question: RunQuestion) -> list[float]:
     """
     pairs = dict(question.pairs.values_list("comparison", "now__source"))
     judgments: dict[int, int] = {}
-    for pk, comparison in _judgments().filter(comparison__in=pairs).values_list("pk", "comparison"):
+    by_people = judgments_by_people().filter(comparison__in=pairs).order_by("pk")
+    for pk, comparison in by_people.values_list("pk", "comparison"):
         judgments.setdefault(comparison, pk)
     of_judgment = {pk: comparison for comparison, pk in judgments.items()}
     outcomes = []
@@ -38,19 +39,6 @@ def unanswered_pairs(question: RunQuestion) -> QuerySet[QuestionPair]:
     """Return the pairs of a question that wait for a person, or that one has in hand."""
     held = Exists(Assignment.objects.filter(comparison=OuterRef("comparison"), state=AssignmentState.LEASED))
     return question.pairs.filter(Q(comparison__open_slots__gt=0) | Q(held))
-
-
-def _judgments() -> QuerySet[Judgment]:
-    return (
-        Judgment.objects.current()
-        .filter(
-            annotator__is_machine=False,
-            annotator__is_guest=False,
-            blind=True,
-            assignment__retest_of__isnull=True,
-        )
-        .order_by("pk")
-    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,10 +69,14 @@ class AskedQuestion:
         return self.wins + self.losses + self.ties
 
 
+def questions_of_round(round_: Round) -> QuerySet[RunQuestion]:
+    """Return the questions of the runs that a round has now, in their order."""
+    return RunQuestion.objects.filter(run__round_step__round=round_).order_by("run", "number")
+
+
 def questions_of(round_: Round) -> list[AskedQuestion]:
     """Return what the runs of a round asked people, in that order."""
-    questions = RunQuestion.objects.filter(run__round_step__round=round_).select_related("run")
-    return [_shown(question) for question in questions.order_by("run", "number")]
+    return [_shown(question) for question in questions_of_round(round_).select_related("run")]
 
 
 def _shown(question: RunQuestion) -> AskedQuestion:
@@ -94,7 +86,7 @@ def _shown(question: RunQuestion) -> AskedQuestion:
         number=question.number,
         step=question.step,
         then_step=question.then_step,
-        signals=tuple(map(_sentence, question.signal_values)),
+        signals=tuple(map(_sentence, question.signals)),
         pairs=question.pairs.count(),
         wins=sum(outcome == 1 for outcome in outcomes),
         losses=sum(outcome == 0 for outcome in outcomes),

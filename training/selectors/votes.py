@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from django.db.models import QuerySet
 from django.db.models.functions import Length
 
 from annotation.choices import Purpose, Verdict
@@ -57,6 +58,18 @@ class Vote:
 class JudgmentVotes:
     votes: tuple[Vote, ...]
     supersedes: int | None
+
+
+def judgments_by_people() -> QuerySet[Judgment]:
+    """Return all current judgments by which people decide between policies: blind ones of people with an
+    account, repeated comparisons aside."""
+    return Judgment.objects.current().filter(
+        annotator__is_machine=False,
+        # Anyone with the link may open as many windows as they like.
+        annotator__is_guest=False,
+        blind=True,
+        assignment__retest_of__isnull=True,
+    )
 
 
 def judged(ids: Sequence[int]) -> dict[int, JudgmentVotes]:

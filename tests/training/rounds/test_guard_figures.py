@@ -5,7 +5,8 @@ from functools import cache
 
 import pytest
 
-from training.figures.guard import BATCH, LEVEL, MOST_PAIRS, GuardFinding, finding
+from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE
+from training.figures.guard import LEVEL, GuardFinding, finding
 
 
 @cache
@@ -39,8 +40,8 @@ def chances(win_rate: float, pairs: int = MOST_PAIRS) -> tuple[float, float, flo
 @pytest.mark.parametrize("win_rate", [0.5, 0.55, 0.7, 0.9])
 def test_a_healthy_run_is_called_worse_no_more_often_than_promised(win_rate: float):
     # A run's pairs allow five questions of eight; each has a fifth of the level, and one of forty is alone.
-    questions = MOST_PAIRS // BATCH
-    assert questions * chances(win_rate, BATCH)[0] <= LEVEL
+    questions = MOST_PAIRS // PAIRS_AT_ONCE
+    assert questions * chances(win_rate, PAIRS_AT_ONCE)[0] <= LEVEL
     assert chances(win_rate)[0] <= LEVEL / questions
 
 

@@ -42,6 +42,7 @@ from training.contract import (
     read_verdict,
     write_question,
 )
+from training.contract.guard import PAIRS_AT_ONCE
 from training.rlhf.loop.state import KeptWeights, adapter_tensors, under
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import Prompt, seeds_of_step
@@ -59,8 +60,6 @@ _LEAST_SPACING = 5
 _MOST_KEPT = 20
 """States of a run that are kept at most, about."""
 _FARTHEST = 3
-_BATCH = 8
-"""With fewer pairs left a question could not be answered."""
 _SEEDS_TRIED = 4
 _PAIR_STREAM = 6
 """Keeps the prompts of questions apart from all else that is drawn from the run's seed."""
@@ -143,7 +142,7 @@ class Guard:
             return
         self._heights |= {name: height for name, height, _, _ in signals if height > 0}
         self._last_step = step
-        asks = self.pairs_left >= _BATCH
+        asks = self.pairs_left >= PAIRS_AT_ONCE
         self.questions += asks
         self.raised = Raised(
             self.questions if asks else 0,

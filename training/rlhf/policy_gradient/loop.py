@@ -525,9 +525,10 @@ class SamplingLoop(SteppingLoop):
             self._served.check(figures.get("sampler_gap", 0.0))
         for warning in self._method.watch.observe(step + 1, figures):
             log.warning("%s%s", WATCH_MARK, warning)
-        if (budget := self._own.kl.budget) is not None and figures.get(KL, 0.0) > budget:
+        if self._method.watch.is_spent:
             log.info(
-                "Step %d: %.1f nats from the reference, and %g may be spent", step + 1, figures[KL], budget
+                "Step %d: %.1f nats from the reference, and %g may be spent",
+                *(step + 1, figures[KL], self._own.kl.budget),
             )
         if self._guarded is not None and learned.finite:
             rewards = [worth(score) for score in combined.totals if score.scored]

@@ -137,7 +137,12 @@ class Watch:
     def stop(self) -> bool:
         """Return whether to end the run: its divergence is spent, or the settings stop on a warning, and one
         occurred."""
-        return KL in self._warned or (self._settings.action == "stop" and bool(self._warned))
+        return self.is_spent or (self._settings.action == "stop" and bool(self._warned))
+
+    @property
+    def is_spent(self) -> bool:
+        """Return whether the run has gone further from its reference than its budget allows."""
+        return KL in self._warned
 
     def observe(self, step: int, figures: Mapping[str, float]) -> list[str]:
         """Take in a step's figures (see `REWARD` and those after it); warnings in words, mostly none.

@@ -26,10 +26,10 @@ from training.contract import (
     read_verdict,
     write_verdict,
 )
-from training.contract.guard import VerdictOutcome
-from training.figures.guard import BATCH, GuardFinding, finding
+from training.contract.guard import PAIRS_AT_ONCE, VerdictOutcome
+from training.figures.guard import GuardFinding, finding
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion
-from training.selectors.questions import outcomes_of, unanswered_pairs
+from training.selectors.questions import outcomes_of, questions_of_round, unanswered_pairs
 
 _OUTCOMES = {GuardFinding.FINE: QuestionOutcome.FINE, GuardFinding.WORSE: QuestionOutcome.WORSE}
 _TO_TRAINER: Mapping[str, VerdictOutcome] = {
@@ -72,11 +72,6 @@ def withdraw_questions(round_: Round) -> None:
     """Close the open pairs of a round that is stopped; a run that goes on asks them again."""
     for question in questions_of_round(round_).filter(outcome=QuestionOutcome.OPEN):
         _end(question, QuestionOutcome.WITHDRAWN)
-
-
-def questions_of_round(round_: Round) -> QuerySet[RunQuestion]:
-    """Return the questions of the runs that a round has now, in their order."""
-    return RunQuestion.objects.filter(run__round_step__round=round_).order_by("run", "number")
 
 
 def _take_up(run: Run, asked: GuardQuestion) -> None:
@@ -122,7 +117,7 @@ def _ask(step: RoundStep, question: RunQuestion) -> bool:
     asked = read_question(question.run.path, question.number)
     if asked is None:
         return False
-    room = min(BATCH, _most_pairs(question.run) - _asked_in(question.run))
+    room = min(PAIRS_AT_ONCE, _most_pairs(question.run) - _asked_in(question.run))
     done = set(question.pairs.values_list("position", flat=True))
     opened = 0
     for position, pair in enumerate(asked.pairs):
