@@ -414,6 +414,29 @@ def _before(values: Floats) -> Floats:
     return sums
 
 
+def sign_test(outcomes: Floats, *, pool: int | None = None) -> float:
+    """Return the probability of so many wins or more, were the win rate at most one half; exact, one look.
+
+    outcomes: (n,) of people, in [0, 1], on prompts drawn at random; what is neither a win, a tie nor a loss
+    counts as the next lower of these. pool: number of prompts that they were drawn from, where the claim is
+    about these alone; None where it is about new ones.
+
+    Ties say nothing: given m answers that are none, wins among them are binomial with at most one half, or
+    hypergeometric, where the number of prompts in the pool that are no ties is taken as the worst possible.
+    """
+    import numpy as np
+    from scipy.stats import binom, hypergeom
+
+    wins = int((outcomes == 1).sum())
+    decided = int(((outcomes == 1) | (outcomes < 0.5)).sum())
+    if not wins:
+        return 1.0
+    if pool is None:
+        return float(binom.sf(wins - 1, decided, 0.5))
+    possible = np.arange(decided, pool - (len(outcomes) - decided) + 1)
+    return float(hypergeom.sf(wins - 1, possible, possible // 2, decided).max())
+
+
 # ── Estimates and what they need ──
 
 

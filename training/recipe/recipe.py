@@ -204,6 +204,10 @@ class PromotionSettings:
     """What people and the reward model decide about. new_prompts: prompts like the held-out ones, for which a
     small sample of prompts is never enough. these_prompts: the held-out prompts of the round alone, which
     takes fewer answers and fewer prompts, and says nothing of others."""
+    planned_answers: Annotated[int, Field(ge=10, le=100_000)] | None = None
+    """Answers by people after which an exact test decides beside the evidence that is looked at after every
+    answer: about as many as people will give. It shows more with so many answers, and the evidence less
+    before and after. null: the evidence alone."""
     worth_having: Annotated[float, Field(gt=0.5, lt=1)] = 0.6
     """A difference below this win rate is none worth having: once people and the reward model show that it
     lies below, the parent stays and nobody is asked further."""

@@ -78,10 +78,11 @@ def write_project(*, name: str, slug: str) -> tuple[Project, int]:
 
 def first_recipe() -> dict[str, Any]:
     """Return the recipe of the first round: it waits for ten blind judgments by people, who decide with the
-    reward model about the project's held-out prompts, too few of them for a decision about others."""
+    reward model about the project's held-out prompts, too few of them for a decision about others, and plans
+    with 25 answers."""
     recipe = default_recipe()
     recipe["evaluation"] |= {"people": True, "people_judgments": 10}
-    recipe["promotion"]["claim"] = "these_prompts"
+    recipe["promotion"] |= {"claim": "these_prompts", "planned_answers": 25}
     return recipe
 
 

@@ -277,3 +277,26 @@ def test_what_is_fitted_at_once_may_stand_on_a_base_of_a_few_bits(base: Path, tm
     whole = settings_from_json("reward", {"adapter": "none"})
     with pytest.raises(ContractError, match="quantization"):
         replace(spec, settings=whole)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "expected"),
+    [
+        ("Why is the sky blue?", "Light scatters.", 0.5),
+        ("Answer in two sentences.", "One thing. And another.", 1.0),
+        ("Answer in two sentences.", "One. Two. Three. Four.", 0.5),
+        ("Name four things. Use a list.", "- a\n- b\n- c\n- d", 1.0),
+        # Two items of four, and a list it is.
+        ("Name four things. Use a list.", "- a\n- b", 0.75),
+        # Nothing of a list: one of four, and none.
+        ("Name four things. Use a list.", "a, b, c and d.", 0.125),
+        ("Give 3 numbered steps.", "1. a\n2. b\n3. c", 1.0),
+        ("Give 3 numbered steps.", "- a\n- b\n- c", 0.5),
+        ("Summarise it in at most ten words.", "one two three four five", 1.0),
+        ("Summarise it in ten words or fewer.", " ".join(["word"] * 20), 0.5),
+        ("Compare them as a table.", "| a | b |\n|---|---|", 1.0),
+    ],
+)
+def test_the_form_of_a_text_is_held_against_what_its_prompt_asks_for(prompt, completion, expected):
+    named = dict(zip(TEXT_FEATURES, text_features(prompt, completion), strict=True))
+    assert named["form"] == pytest.approx(expected)

@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,9 @@ from training.figures.win_rates import (
     estimate,
     log_evidence,
     read_answers,
+    sign_test,
 )
-from training.services.evaluation.decision import Decision, decide, decide_with_model
+from training.services.evaluation.decision import Decision, decide, decide_with_model, outlook
 
 WIN, TIE, LOSS = 1.0, 0.5, 0.0
 POOLS = st.lists(st.tuples(st.sampled_from([WIN, TIE, LOSS]), st.floats(0, 1)), min_size=1, max_size=40)
@@ -237,3 +239,99 @@ def test_a_pool_that_is_too_small_for_its_effect_is_known_before_it_is_answered(
     clear = read_answers(often[:20], scores)
     assert chance_of_decision(clear) > 0.9
     assert 10 <= answers_until_decision(clear) <= 40
+
+
+# ── A planned number of answers ──
+
+
+@pytest.mark.parametrize(
+    "pool", [[1, 1, 1, 0, 0, 0], [1, 1, 0.5, 0.5, 0, 0, 0.5], [1, 0.5, 0.5, 0, 0, 1, 0, 1]]
+)
+@pytest.mark.parametrize("answered", [3, 5])
+def test_over_all_draws_of_an_equal_pool_the_planned_test_is_no_smaller_than_it_says(pool, answered):
+    draws = list(itertools.permutations(pool, answered))
+    found = np.array([sign_test(np.array(draw, dtype=float), pool=len(pool)) for draw in draws])
+    for bound in np.unique(found):
+        assert (found <= bound).mean() <= bound + 1e-12
+
+
+@pytest.mark.parametrize("tied", [0.0, 0.4])
+def test_over_all_answers_of_an_equal_policy_the_planned_test_is_no_smaller_than_it_says(tied):
+    chances = {WIN: (1 - tied) / 2, TIE: tied, LOSS: (1 - tied) / 2}
+    answers = list(itertools.product(chances, repeat=6))
+    weights = np.array([math.prod(chances[outcome] for outcome in some) for some in answers])
+    found = np.array([sign_test(np.array(some)) for some in answers])
+    for bound in np.unique(found):
+        assert weights[found <= bound].sum() <= bound + 1e-12
+
+
+def test_the_planned_test_has_the_values_worked_out_by_hand():
+    # Three wins of three among new prompts: 1/8. Among four prompts of which two win and two lose: never.
+    assert sign_test(np.array([1.0, 1.0, 1.0])) == pytest.approx(1 / 8)
+    assert sign_test(np.array([1.0, 1.0, 1.0]), pool=4) == 0
+    # Two of two: (2 · 1) / (4 · 3) where all four differ; two that differ and win cannot be an equal pool.
+    assert sign_test(np.array([1.0, 1.0]), pool=4) == pytest.approx(1 / 6)
+    # A tie says nothing, and one that is nearly won counts as one.
+    assert sign_test(np.array([1.0, 0.5, 0.9, 1.0, 1.0])) == pytest.approx(1 / 8)
+    # What is nearly lost is lost: three wins of four or more come in 5 of 16.
+    assert sign_test(np.array([1.0, 0.4, 1.0, 1.0])) == pytest.approx(5 / 16)
+
+
+def answered_of_59(wins):
+    """Twenty-five answers, wins and losses mixed, about 59 prompts that the evaluator cannot tell apart."""
+    outcomes = [WIN] * wins + [LOSS] * (25 - wins)
+    random.Random(2).shuffle(outcomes)
+    return list(enumerate(outcomes)), [0.5] * 59
+
+
+def test_a_planned_number_of_answers_decides_where_evidence_after_every_answer_would_not():
+    # Hypergeometric by hand: 17 or more of 25 come with 1.4 % from 59 prompts of which 29 win, 16 with 4.5 %.
+    answers, scores = answered_of_59(17)
+    settings = {"claim": "these_prompts"}
+    assert decide_with_model(answers, scores, **settings) == Decision.NOT_ENOUGH_EVIDENCE
+    assert decide_with_model(answers, scores, planned=25, **settings) == Decision.PROMOTE
+    assert decide_with_model(answers[:24], scores, planned=25, **settings) == Decision.NOT_ENOUGH_EVIDENCE
+    # What comes later does not undo it.
+    later = [*answers, *((place, LOSS) for place in range(25, 29))]
+    assert decide_with_model(later, scores, planned=25, **settings) == Decision.PROMOTE
+    fewer, _ = answered_of_59(16)
+    assert decide_with_model(fewer, scores, planned=25, **settings) == Decision.NOT_ENOUGH_EVIDENCE
+
+
+def test_the_interval_of_a_planned_verdict_does_not_contradict_it():
+    answers, scores = answered_of_59(17)
+    seen = outlook(answers, scores, worth_having=0.6, claim="these_prompts", planned=25)
+    assert (seen.verdict, seen.rate.low) == (Decision.PROMOTE, 0.5)
+    mirrored = [(place, 1 - outcome) for place, outcome in answers]
+    seen = outlook(mirrored, scores, worth_having=0.6, claim="these_prompts", planned=25)
+    assert (seen.verdict, seen.rate.high) == (Decision.REJECT, 0.5)
+
+
+def test_a_planned_number_of_answers_is_what_a_decision_is_expected_to_take_where_it_would_do():
+    answers, scores = answered_of_59(18)
+    first = [answer for answer in answers if answer[0] < 20]
+    without = outlook(first, scores, worth_having=0.6, claim="these_prompts")
+    with_plan = outlook(first, scores, worth_having=0.6, claim="these_prompts", planned=25)
+    assert without.verdict == with_plan.verdict == Decision.NOT_ENOUGH_EVIDENCE
+    assert with_plan.more_answers == 5
+    assert without.more_answers is None or without.more_answers > 5
+
+
+@pytest.mark.parametrize("claim", ["new_prompts", "these_prompts"])
+def test_an_equal_policy_is_promoted_as_seldom_with_a_plan(claim):
+    source = random.Random(11)
+    promoted = 0
+    for _ in range(120):
+        answers, scores = course(source, 59, win_rate=0.5, agreement=0.8)
+        outcomes = [WIN] * 29 + [LOSS] * 30
+        source.shuffle(outcomes)
+        if claim == "these_prompts":
+            answers = [(place, outcomes[place]) for place, _ in answers]
+        promoted += look(answers, scores, until=40, step=3, claim=claim, planned=25)[0] == Decision.PROMOTE
+    # 2.5 % are promised; eight of 120 or more come with a probability of 1.3 % even then.
+    assert promoted <= 7
+
+
+def test_a_planned_number_below_one_is_refused():
+    with pytest.raises(ValueError, match="planned"):
+        decide_with_model([(place, WIN) for place in range(12)], [0.5] * 20, planned=0)

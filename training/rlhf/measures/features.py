@@ -33,8 +33,11 @@ SURFACE_FEATURES = (
 )
 """Names of the features, in the order of the columns."""
 
-TEXT_FEATURES = ("words", "log_words", "list_items", "overlap_prompt", "refusal", "truncated", "repeated")
-"""Those that a reward model can read from a text and its prompt alone, in the order of the columns."""
+TEXT_FEATURES = (
+    *("words", "log_words", "list_items", "overlap_prompt", "refusal", "truncated", "repeated", "form"),
+)
+"""Those that a reward model can read from a text and its prompt alone, in the order of the columns. New ones
+come last: reward models that were trained before give them no weight."""
 LENGTH = TEXT_FEATURES.index("log_words")
 _REPEATED_WORDS = 3
 
@@ -94,13 +97,71 @@ def _of_text(text: str, prompt: set[str], context: set[str]) -> list[float]:
 def text_features(prompt: str, completion: str) -> list[float]:
     """Return the features of one completion, as `TEXT_FEATURES` names them.
 
-    repeated: share of its runs of three words that stand in it before.
+    repeated: share of its runs of three words that stand in it before. form: as `closeness_to_asked_form`.
     """
     named = dict(zip(SURFACE_FEATURES, _of_text(completion, set(words(prompt)), set()), strict=True))
     said = words(completion)
     runs = [tuple(said[place : place + _REPEATED_WORDS]) for place in range(len(said) - _REPEATED_WORDS + 1)]
     named["repeated"] = 1 - len(set(runs)) / len(runs) if runs else 0.0
+    named["form"] = closeness_to_asked_form(prompt, completion)
     return [named[name] for name in TEXT_FEATURES]
+
+
+_NUMERALS = {
+    **{"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9},
+    **{"ten": 10, "twelve": 12, "fifteen": 15, "twenty": 20, "thirty": 30, "fifty": 50, "a hundred": 100},
+}
+_NUMERAL = rf"({'|'.join(_NUMERALS)}|\d{{1,3}})"
+_ASKED_SENTENCES = re.compile(rf"\b{_NUMERAL} (?:\w+ )?(?:sentences?|lines?)\b", re.IGNORECASE)
+_ASKED_ITEMS = re.compile(
+    rf"\b{_NUMERAL} (?:\w+ ){{0,2}}?(?:items|things|ways|tips|steps|reasons|points|bullets|bullet points|"
+    r"examples|ideas|questions|facts|names|rules|arguments|options|differences|reminders)\b",
+    re.IGNORECASE,
+)
+_MOST_WORDS = re.compile(
+    rf"\b(?:at most|no more than|fewer than|less than|under|up to|within|in) {_NUMERAL} (?:\w+ )?words\b|"
+    rf"\b{_NUMERAL} words or (?:fewer|less)\b",
+    re.IGNORECASE,
+)
+_ASKED_NUMBERED = re.compile(r"\b(?:numbered|steps)\b", re.IGNORECASE)
+_ASKED_LIST = re.compile(r"\b(?:list|bullets?|bullet points?)\b", re.IGNORECASE)
+_ASKED_TABLE = re.compile(r"\btable\b", re.IGNORECASE)
+_NUMBERED = re.compile(r"^[ \t]*\d{1,3}[.)][ \t]+\S", re.MULTILINE)
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?]")
+
+
+def closeness_to_asked_form(prompt: str, completion: str) -> float:
+    """Return how close a completion comes to the form that its prompt asks for, 0 to 1; 1/2 if it asks for
+    none.
+
+    The mean over what is asked of: a number of sentences or lines, a number of items, at most so many words,
+    a list, a numbered one, a table. English only, by patterns: what they do not know counts as not asked. A
+    number has the smaller over the larger of the asked and the found one. (Rules of this kind check
+    instructions in IFEval, Zhou et al. 2023, arXiv 2311.07911.)
+    """
+    items = len(_ITEM.findall(completion))
+    found = []
+    if asked := _MOST_WORDS.search(prompt):
+        found.append(min(1.0, _numeral(asked[1] or asked[2]) / max(len(words(completion)), 1)))
+    if asked := _ASKED_SENTENCES.search(prompt):
+        found.append(_share(max(len(_SENTENCE.findall(completion)), 1), _numeral(asked[1])))
+    if asked := _ASKED_ITEMS.search(prompt):
+        found.append(_share(max(items, 1), _numeral(asked[1])))
+    if _ASKED_NUMBERED.search(prompt):
+        found.append(float(len(_NUMBERED.findall(completion)) > 1))
+    elif _ASKED_LIST.search(prompt):
+        found.append(float(items > 1))
+    if _ASKED_TABLE.search(prompt):
+        found.append(float(completion.count("|") > 3))
+    return sum(found) / len(found) if found else 0.5
+
+
+def _numeral(text: str) -> int:
+    return _NUMERALS.get(text.lower()) or max(int(text), 1)
+
+
+def _share(found: int, asked: int) -> float:
+    return min(found, asked) / max(found, asked)
 
 
 # ── Dependence of a reward model on surface features: their score differences beside its own ──

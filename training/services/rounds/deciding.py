@@ -117,11 +117,17 @@ def decision_of(*, round_: Round) -> Decision:
 
 
 def comparisons_wanted(evaluation: Evaluation) -> int:
-    """Return how many held-out prompts people should compare: enough to show a win rate of 70 % with a power
-    of 80 %, by people and the evaluator where the recipe lets both decide."""
+    """Return how many held-out prompts people should compare.
+
+    As many as the recipe plans, else enough to show a win rate of 70 % with a power of 80 %, by people and
+    the evaluator where the recipe lets both decide.
+    """
     alone = prompts_needed(0.7, power=0.8)
-    if evaluation.round.parsed_recipe.promotion.judged_by != "people_and_model":
+    promotion = evaluation.round.parsed_recipe.promotion
+    if promotion.judged_by != "people_and_model":
         return alone
+    if promotion.planned_answers is not None:
+        return promotion.planned_answers
     model = evaluation.reward_model
     validation = None if model is None else reward_model_validation(model)
     if validation is None or evaluation.figures["win_rate"] is None:
@@ -209,7 +215,11 @@ def _by_people_and_model(
     if not known.are_scored or not known.answers or people.held_out is None:
         return _shown("people", people.outcomes, evaluation, promotion)
     outlook = look_ahead(
-        known.answers, known.scores, worth_having=promotion.worth_having, claim=promotion.claim
+        known.answers,
+        known.scores,
+        worth_having=promotion.worth_having,
+        claim=promotion.claim,
+        planned=promotion.planned_answers,
     )
     parent = str(evaluation.parent)
     details = {"by": "people_and_model", "parent": parent, "value": _interval(outlook.rate)}
