@@ -145,6 +145,22 @@ class StepLabelPart:
     label: StepLabel
 
 
+AnswerValue = str | int | float | tuple[str, ...]
+"""The key of a choice, keys of several, the point of a scale, a number, a text or a date (ISO 8601)."""
+
+
+@record
+class AnswerPart:
+    """The answer to one question of the project."""
+
+    question: str
+    value: AnswerValue
+    completion: str | None = None
+    """None where the question is about the comparison."""
+    version: int | None = None
+    """Version of the question that was answered; None for the one that is asked now."""
+
+
 @record
 class JudgmentParts:
     """One annotator's judgment of one comparison: the fields that snapshots have, too."""
@@ -171,6 +187,8 @@ class JudgmentRecord(JudgmentParts):
     """One annotator's judgment of one comparison, whole."""
 
     step_labels: tuple[StepLabelPart, ...] = ()
+    answers: tuple[AnswerPart, ...] = ()
+    """Answers to the questions of the project."""
     rubric_scores: tuple[RubricScorePart, ...] = ()
     """Given by AI annotators alone."""
     active_seconds: Annotated[CountOrZero, Field(le=MOST_SECONDS)] | None = None
@@ -192,5 +210,6 @@ class JudgmentRecord(JudgmentParts):
             or self.ratings
             or self.critiques
             or self.demonstration
+            or self.answers
             or self.rubric_scores
         )
