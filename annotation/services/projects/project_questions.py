@@ -170,7 +170,7 @@ def _checked(question: Question) -> Question:
         question,
         choices=question.choices if question.kind in CHOSEN_KINDS else (),
         unit=question.unit if is_number else "",
-        least=least if is_number else None,
+        least=question.least if is_number else None,
         most=question.most if is_number else None,
     )
 
