@@ -382,10 +382,18 @@ class ProjectQuestion(models.Model):
     def __str__(self) -> str:
         return self.key
 
+    newest: "QuestionVersion | None" = None
+    """Read by `selectors.questions.add_progress`, like the two below."""
+    waiting = 0
+    """Annotations that go back with this question and are not answered yet."""
+    lacking = 0
+    """Annotations without an answer to the newest version."""
+
     @property
     def label(self) -> str:
         """The wording of the newest version."""
-        return next((version.text for version in self.versions.all()), self.key)
+        newest = self.newest or self.versions.first()
+        return newest.text if newest else self.key
 
 
 class QuestionVersion(WrittenOnce):

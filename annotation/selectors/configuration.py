@@ -60,6 +60,11 @@ class Configuration:
         return tuple(question for question in self.questions if not question.is_archived)
 
     @cached_property
+    def must_answer(self) -> bool:
+        """True if a question has to be answered on every screen."""
+        return any(question.is_required and not question.shown_when for question in self.asked_questions)
+
+    @cached_property
     def asked_categories(self) -> tuple[Category, ...]:
         """The categories that annotators may choose."""
         return tuple(category for category in self.categories if not category.is_archived)

@@ -9,25 +9,24 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, CategoryScope, Purpose
+from annotation.choices import AssignmentState, CategoryScope
 from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
     Category,
-    Judgment,
     Project,
     ProjectQuestion,
-    QuestionAnswer,
     QuestionVersion,
     RepeatedQuestion,
     User,
 )
 from annotation.record.questions import CHOSEN_KINDS, Choice, Question
 from annotation.selectors.configuration import question_in
+from annotation.selectors.questions import judgments_without
 from annotation.services import audit
 from annotation.services.people.shortcuts import screen_keys
 
@@ -320,23 +319,6 @@ def _write_version(row: ProjectQuestion, question: Question, saved_by: User) -> 
 # ── A question added or changed in the middle ───────────────────────────────────────────
 
 
-def judgments_without(row: ProjectQuestion) -> QuerySet[Judgment]:
-    """Return the current judgments of people that do not answer the newest version of a question.
-
-    In arenas nobody is asked; who could not judge is not asked either.
-    """
-    number = row.versions.order_by("-number").values("number")[:1]
-    answered = QuestionAnswer.objects.filter(
-        judgment=OuterRef("pk"), version__question=row, version__number=number
-    )
-    return (
-        Judgment.objects.current()
-        .filter(~Exists(answered), comparison__project=row.project, annotator__is_machine=False)
-        .exclude(comparison__purpose=Purpose.ARENA)
-        .exclude(verdict="cannot_judge")
-    )
-
-
 def ask_again(*, question: ProjectQuestion, asked_by: User) -> int:
     """Put a question again to whoever judged without answering its newest version; return how many.
 
@@ -400,6 +382,12 @@ def oldest_repeated(project: Project, annotator: User) -> Assignment | None:
         return None
     row.assignment.comparison.project = project
     return row.assignment
+
+
+def repeated_keys(assignment: Assignment) -> frozenset[str]:
+    """Return the keys of the questions that are put again in an assignment."""
+    rows = RepeatedQuestion.objects.filter(assignment=assignment, answered_at__isnull=True)
+    return frozenset(rows.values_list("question__key", flat=True))
 
 
 def close_repeated(*, assignment: Assignment) -> None:
