@@ -150,6 +150,34 @@ def value_from_text(question: Question, texts: Sequence[str]) -> AnswerValue | N
     return text if question.kind == "text" else text.strip()
 
 
+SEPARATOR = "|"
+"""Between several choices in one cell of a table."""
+
+
+def as_text(value: AnswerValue) -> str:
+    """Return a value as one cell of a table."""
+    return SEPARATOR.join(value) if isinstance(value, tuple) else str(value)
+
+
+def fitted(question: Question, value: AnswerValue) -> AnswerValue:
+    """Return the value of a file in the type that its question has, where it can be that.
+
+    Formats that know no numbers or no lists write texts, those that know only lists write one choice as one.
+    """
+    if question.kind == "choices" and isinstance(value, str):
+        return tuple(filter(None, value.split(SEPARATOR)))
+    if isinstance(value, tuple):
+        return value if question.kind == "choices" or len(value) != 1 else fitted(question, value[0])
+    if question.kind in ("scale", "number") and isinstance(value, str):
+        read = value_from_text(question, [value])
+        return value if read is None else read
+    if question.kind == "scale" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if question.kind == "date" and isinstance(value, str):
+        return value.strip()[:10]
+    return value
+
+
 Place = tuple[str, str | None]
 """Key of a question, and the completion that it is about; None for the comparison."""
 
