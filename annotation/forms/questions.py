@@ -27,7 +27,9 @@ MOST_LINES = 10_000
 class ProjectQuestionForm(forms.Form):
     """A question of the project. The kind, the subject and the key are chosen once."""
 
-    text = forms.CharField(max_length=LONGEST_TEXT, label=_("Question"))
+    text = forms.CharField(
+        max_length=LONGEST_TEXT, label=_("Question"), widget=forms.TextInput(attrs={"autofocus": True})
+    )
     kind = forms.ChoiceField(choices=QuestionKind.choices, label=_("Answered by"))
     subject = forms.ChoiceField(choices=QuestionSubject.choices, label=_("Asked of"))
     choices = forms.CharField(

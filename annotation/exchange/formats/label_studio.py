@@ -318,7 +318,9 @@ class _AnnotationReading:
         """Read all results of an annotation. Raises `FieldError`."""
         where = f"{where}.result"
         for number, entry in enumerate(fields.items_of(annotation.get("result"), where)):
-            self._result(fields.object_of(entry, f"{where}[{number}]"), f"{where}[{number}]")
+            result, at = fields.object_of(entry, f"{where}[{number}]"), f"{where}[{number}]"
+            if not self._is_answer(result, at):
+                self._result(result, at)
         self._place_notes()
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
@@ -352,8 +354,6 @@ class _AnnotationReading:
         if is_left_out(self._row, _part_name(result)):
             self._unread.append(_kept(result))
             return
-        if self._is_answer(result, value, at):
-            return
         if kind == "pairwise":
             self._decision.rank(self._pair(result, value, at), at)
         elif kind == "ranker":
@@ -378,11 +378,11 @@ class _AnnotationReading:
             return
         self.parts.append(RowPart(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
 
-    def _is_answer(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> bool:
+    def _is_answer(self, result: Mapping[str, Any], at: str) -> bool:
         """Read a result that answers an additional question; False for another."""
-        name = str(result.get("from_name") or "")
-        said = value.get(_VALUES.get(str(result.get("type")), ""))
-        if not name.startswith(_QUESTION) or said is None:
+        name, value = str(result.get("from_name") or ""), result.get("value")
+        said = value.get(_VALUES.get(str(result.get("type")), "")) if isinstance(value, dict) else None
+        if not name.startswith(_QUESTION) or said is None or is_left_out(self._row, _part_name(result)):
             return False
         place = self._place(result, at)
         version = (result.get("meta") or {}).get("version")

@@ -25,7 +25,7 @@ CARRYING = {"jsonl": "jsonl", "csv": "csv", "label-studio": "json", "argilla": "
 @pytest.fixture
 def elsewhere(carol: User) -> Project:
     """Another project of Carol's that asks the same questions."""
-    other = factories.make_project("Elsewhere", managers=[carol])
+    other = factories.make_project(slug="elsewhere", managers=[carol])
     ask_all(other, carol)
     return other
 
