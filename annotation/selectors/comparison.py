@@ -25,6 +25,7 @@ from annotation.models import (
     ItemFlag,
     Judgment,
     LabelledStep,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
     Review,
@@ -32,6 +33,7 @@ from annotation.models import (
     SpanFlag,
     TraceStep,
 )
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
@@ -111,8 +113,11 @@ class Remark:
 class ShownJudgment:
     """A judgment as the page of its comparison shows it."""
 
-    def __init__(self, judgment: Judgment, numbers: Mapping[int, int], name: str) -> None:
+    def __init__(
+        self, judgment: Judgment, numbers: Mapping[int, int], name: str, *, has_questions: bool = False
+    ) -> None:
         self.judgment = judgment
+        self.has_questions = has_questions
         self.numbers = numbers
         self.name = name
         shown = judgment.assignment.display_order
@@ -172,6 +177,7 @@ class ShownJudgment:
                 Remark(about=self.letters[row.completion_id], kind=_("Critique"), text=row.text)
                 for row in judgment.critiques.all()
             ),
+            *self._answers(),
             *(
                 Remark(
                     about=self.letters[row.completion_id],
@@ -215,6 +221,18 @@ class ShownJudgment:
             for row in self.judgment.missing_info.all()
         ]
 
+    def _answers(self) -> list[Remark]:
+        if not self.has_questions:
+            return []
+        return [
+            Remark(
+                about="" if row.completion_id is None else self.letters[row.completion_id],
+                kind=row.version.text,
+                text=answer_in_words(row),
+            )
+            for row in self.judgment.answers.all()
+        ]
+
     def _of_the_whole(self) -> list[Remark]:
         written = getattr(self.judgment, "demonstration", None)
         remarks = [Remark(about="", kind=_("Demonstration"), text=written.text)] if written else []
@@ -231,6 +249,14 @@ def in_words(rating: Rating) -> str:
     return _("%(value)s of %(most)s") % {"value": rating.value, "most": most}
 
 
+def answer_in_words(answer: QuestionAnswer) -> str:
+    """Return an answer to an additional question, choices by their labels as they were answered."""
+    labels = {choice["key"]: choice["label"] for choice in answer.version.choices}
+    values = answer.value if isinstance(answer.value, list) else [answer.value]
+    words = ", ".join(labels.get(str(value)) or str(value) for value in values)
+    return f"{words} {answer.version.unit}".strip()
+
+
 def score_in_words(score: RubricScore) -> str:
     """Return an AI annotator's score with the end of its scale, and its reason."""
     most = SCALE_VALUES[RatingScale(score.criterion.scale)][-1]
@@ -241,6 +267,7 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
+    answers = ["answers__version"] if configuration_of(comparison.project).questions else []
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(
@@ -254,6 +281,7 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
             "rubric_scores__criterion",
             "critiques",
             "corrections__completion",
+            *answers,
         )
         .order_by("id")
     )
@@ -601,7 +629,11 @@ class ComparisonPage:
         if self.is_blind:
             rows.sort(key=lambda row: (_random_place(row.assignment_id), row.pk))
         names = self._names(rows)
-        return [ShownJudgment(row, self.numbers, names[row.assignment_id]) for row in rows]
+        has_questions = bool(configuration_of(self.comparison.project).questions)
+        return [
+            ShownJudgment(row, self.numbers, names[row.assignment_id], has_questions=has_questions)
+            for row in rows
+        ]
 
     @cached_property
     def threads(self) -> list[JudgmentVersions]:
