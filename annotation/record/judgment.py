@@ -180,6 +180,8 @@ class JudgmentParts:
     critiques: tuple[CritiquePart, ...] = ()
     demonstration: str = ""
     """The answer that the annotator wrote; empty if none."""
+    answers: tuple[AnswerPart, ...] = ()
+    """Answers to the additional questions of the project."""
 
 
 @record
@@ -187,8 +189,6 @@ class JudgmentRecord(JudgmentParts):
     """One annotator's judgment of one comparison, whole."""
 
     step_labels: tuple[StepLabelPart, ...] = ()
-    answers: tuple[AnswerPart, ...] = ()
-    """Answers to the questions of the project."""
     rubric_scores: tuple[RubricScorePart, ...] = ()
     """Given by AI annotators alone."""
     active_seconds: Annotated[CountOrZero, Field(le=MOST_SECONDS)] | None = None
