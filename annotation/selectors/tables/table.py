@@ -506,7 +506,11 @@ def with_answer(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[
         return rows.filter(~Exists(given))
     # As text, since SQLite does not look into lists; a point of a scale stands there as a number.
     written = given.annotate(written=Cast("value", TextField()))
-    return rows.filter(Exists(written.filter(Q(written=chosen) | Q(written__contains=json.dumps(chosen)))))
+    return rows.filter(
+        Exists(
+            written.filter(Q(written=chosen) | Q(written__contains=json.dumps(chosen, ensure_ascii=False)))
+        )
+    )
 
 
 def _tagged(path: str) -> Callable[[QuerySet[Any], Project, str], QuerySet[Any]]:

@@ -268,3 +268,34 @@ def test_answers_are_sent_and_read_over_the_api(
         {"question": "faults", "completion": None, "value": ["tone", "form"], "version": 1},
         {"question": "age", "completion": token, "value": 12, "version": 1},
     ]
+
+
+def test_the_table_of_annotations_filters_by_answers(
+    project: Project, carol: User, alice: User, client_of: ClientOf
+) -> None:
+    for key in ("topic", "faults", "ease"):
+        ask(project, carol, key)
+    given = [
+        (answer("topic", "law"), answer("ease", 1)),
+        (answer("faults", ("tone", "form")), answer("ease", 10)),
+        (),
+    ]
+    judged = []
+    for answers in given:
+        comparison = factories.make_comparison(project)
+        comparison.project = project
+        judged.append(factories.make_judgment(comparison, alice, answers=answers))
+    table = reverse("data-annotations", args=["tea"])
+
+    def found(value: str) -> set[int]:
+        response = client_of(carol).get(table, {"answer": value})
+        return {
+            judged.index(row)
+            for row in Judgment.objects.all()
+            if f"/items/{row.comparison_id}/" in (response.content.decode())
+        }
+
+    assert found("topic=law") == {0}
+    assert found("faults=form") == {1}
+    assert found("ease=1") == {0}
+    assert found("topic=") == {1, 2}
