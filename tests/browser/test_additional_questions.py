@@ -41,7 +41,7 @@ class Pointer:
 
 def picture(page: Page, name: str) -> None:
     """Keep a picture where a person wants to look at one."""
-    if folder := os.environ.get("RONDO_PICTURES"):
+    if folder := os.environ.get("PICTURES_OF_QUESTIONS"):
         page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
@@ -79,7 +79,7 @@ def test_a_lead_builds_four_questions_and_an_annotator_answers_them_by_keys(
     expect(page.locator("#project-question-list li")).to_have_count(4)
     picture(page, "list")
     assert not barriers(page)
-    hand.click(page.get_by_role("link", name="Preview"))
+    hand.click(page.locator("main").get_by_role("link", name="Preview"))
     expect(page.locator("#questions")).to_be_visible()
     assert hand.clicks <= MOST_CLICKS
     kinds = list(ProjectQuestion.objects.order_by("position").values_list("kind", flat=True))
