@@ -79,7 +79,7 @@ def test_a_lead_builds_four_questions_and_an_annotator_answers_them_by_keys(
     expect(page.locator("#project-question-list li")).to_have_count(4)
     picture(page, "list")
     assert not barriers(page)
-    hand.click(page.locator("main").get_by_role("link", name="Preview"))
+    hand.click(page.locator(".page-header").get_by_role("link", name="Preview"))
     expect(page.locator("#questions")).to_be_visible()
     assert hand.clicks <= MOST_CLICKS
     kinds = list(ProjectQuestion.objects.order_by("position").values_list("kind", flat=True))
