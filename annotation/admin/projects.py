@@ -208,7 +208,7 @@ class CriterionAdmin(BoundedAdmin):
 
 class QuestionVersionInline(WrittenOnceInline):
     model = QuestionVersion
-    fields = ["number", "text", "choices", "unit", "least", "most", "created_at"]
+    fields = ["number", "text", "choices", "unit", "least", "most"]
 
 
 @admin.register(ProjectQuestion)

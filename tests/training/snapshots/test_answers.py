@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 def test_a_snapshot_carries_the_answers_with_their_versions(project: Project, alice: User, carol: User):
     ask(project, carol, "faults")
     ask(project, carol, "ease", subject="completion")
-    comparison = factories.make_comparison(project)
+    comparison = factories.make_comparison(project, prompt=factories.make_prompt(project, split="train"))
     comparison.project = project
     first = str(comparison.completions.order_by("pk").values_list("pk", flat=True)[0])
     given = (answer("faults", ("tone", "form")), answer("ease", 3, completion=first))
@@ -31,7 +31,8 @@ def test_a_snapshot_carries_the_answers_with_their_versions(project: Project, al
 
 
 def test_a_row_without_answers_keeps_its_bytes(project: Project, alice: User, carol: User):
-    factories.make_judgment(factories.make_comparison(project), alice)
+    prompt = factories.make_prompt(project, split="train")
+    factories.make_judgment(factories.make_comparison(project, prompt=prompt), alice)
     ask(project, carol, "faults")
     [row] = read_snapshot(freeze_snapshot(project=project, rounds=[1]).path)
     assert "answers" not in json.loads(row.to_json())
