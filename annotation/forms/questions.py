@@ -154,8 +154,9 @@ class ProjectQuestionForm(forms.Form):
     def _key(self, values: Mapping[str, Any]) -> str:
         if given := values.get("key"):
             return str(given)
-        base = slugify(values["text"])[: LONGEST_KEY - 4].strip("-_")
-        key, number = base, 1
+        base = slugify(str(values["text"]))[: LONGEST_KEY - 4].strip("-_")
+        key: str = base
+        number = 1
         while base and key in self._used_keys:
             number += 1
             key = f"{base}-{number}"

@@ -332,6 +332,7 @@ def ask_again(*, question: ProjectQuestion, asked_by: User) -> int:
         judged = judgments_without(question).filter(
             ~Exists(waiting),
             annotator__is_active=True,
+            assignment__retest_of__isnull=True,
             assignment__state=AssignmentState.SUBMITTED,
             annotator__memberships__project=question.project,
         )

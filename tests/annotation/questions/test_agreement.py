@@ -6,6 +6,7 @@ from annotation.agreement.coefficients import alpha_of_sets, krippendorff_alpha,
 from annotation.agreement.estimate import Missing
 from annotation.agreement.records import Selection
 from annotation.models import Project, User
+from annotation.record.judgment import AnswerValue
 from annotation.statistics.compute import compute_report
 from tests import factories
 from tests.annotation.judgments.answers import prefer_first, submit
@@ -62,7 +63,7 @@ def test_the_report_has_the_agreement_that_fits_each_kind(
     project.save()
     for key in ("topic", "faults", "ease", "age", "why", "day"):
         ask(project, carol, key)
-    given = [
+    given: list[tuple[AnswerValue, ...]] = [
         ("law", ("tone",), 1, 10, "2026-01-01"),
         ("tax", ("tone", "form"), 5, 20, "2026-01-11"),
         ("law", ("form",), 9, 40, "2026-01-31"),
@@ -74,7 +75,7 @@ def test_the_report_has_the_agreement_that_fits_each_kind(
             # Bob says "tax" once where Alice says "law", and one point more throughout.
             later = person == bob
             topic = "tax" if later and number == 2 else values[0]
-            parts = (topic, values[1], values[2] + later, values[3], values[4])
+            parts = (topic, values[1], int(str(values[2])) + later, *values[3:])
             keys = ("topic", "faults", "ease", "age", "day")
             answers = tuple(answer(key, value) for key, value in zip(keys, parts, strict=True))
             submit(factories.lease_to(comparison, person), prefer_first(comparison, answers=answers))
@@ -96,6 +97,6 @@ def test_the_report_has_the_agreement_that_fits_each_kind(
     assert figures["Faults", "question-sets"] == pytest.approx(1)
     assert figures["Age", "question-interval"] == pytest.approx(1)
     # 1 2, 5 6, 9 10: Σ observed 6 · 1 / 6 = 1; expected 2 · Σ of squares over the 15 pairs / 30.
-    values = [1, 2, 5, 6, 9, 10]
-    expected = sum((x - y) ** 2 for x in values for y in values) / 30
+    eases = [1, 2, 5, 6, 9, 10]
+    expected = sum((x - y) ** 2 for x in eases for y in eases) / 30
     assert figures["Ease", "question-interval"] == pytest.approx(1 - 1 / expected)
