@@ -33,7 +33,6 @@ from annotation.models import (
     SpanFlag,
     TraceStep,
 )
-from annotation.selectors.configuration import configuration_of
 from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import known_ranks
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
@@ -113,11 +112,8 @@ class Remark:
 class ShownJudgment:
     """A judgment as the page of its comparison shows it."""
 
-    def __init__(
-        self, judgment: Judgment, numbers: Mapping[int, int], name: str, *, has_questions: bool = False
-    ) -> None:
+    def __init__(self, judgment: Judgment, numbers: Mapping[int, int], name: str) -> None:
         self.judgment = judgment
-        self.has_questions = has_questions
         self.numbers = numbers
         self.name = name
         shown = judgment.assignment.display_order
@@ -222,8 +218,6 @@ class ShownJudgment:
         ]
 
     def _answers(self) -> list[Remark]:
-        if not self.has_questions:
-            return []
         return [
             Remark(
                 about="" if row.completion_id is None else self.letters[row.completion_id],
@@ -267,7 +261,6 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
-    answers = ["answers__version"] if configuration_of(comparison.project).questions else []
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(
@@ -281,7 +274,7 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
             "rubric_scores__criterion",
             "critiques",
             "corrections__completion",
-            *answers,
+            Prefetch("answers", queryset=QuestionAnswer.objects.select_related("version")),
         )
         .order_by("id")
     )
@@ -629,11 +622,7 @@ class ComparisonPage:
         if self.is_blind:
             rows.sort(key=lambda row: (_random_place(row.assignment_id), row.pk))
         names = self._names(rows)
-        has_questions = bool(configuration_of(self.comparison.project).questions)
-        return [
-            ShownJudgment(row, self.numbers, names[row.assignment_id], has_questions=has_questions)
-            for row in rows
-        ]
+        return [ShownJudgment(row, self.numbers, names[row.assignment_id]) for row in rows]
 
     @cached_property
     def threads(self) -> list[JudgmentVersions]:
