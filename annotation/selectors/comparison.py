@@ -261,6 +261,7 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
+    answers = QuestionAnswer.objects.select_related("version")
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(
@@ -274,8 +275,8 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
             "rubric_scores__criterion",
             "critiques",
             "corrections__completion",
-            Prefetch("answers", queryset=QuestionAnswer.objects.select_related("version")),
         )
+        .prefetch_related(Prefetch("answers", queryset=answers))
         .order_by("id")
     )
 
