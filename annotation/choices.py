@@ -87,6 +87,24 @@ SCALE_VALUES = {RatingScale.FIVE: range(1, 6), RatingScale.SEVEN: range(1, 8), R
 """The values of each scale, worst first; a thumb down is 0 and a thumb up 1."""
 
 
+class QuestionKind(models.TextChoices):
+    """Kinds of questions of a project."""
+
+    CHOICE = "choice", _("one choice")
+    CHOICES = "choices", _("several choices")
+    SCALE = "scale", _("scale")
+    NUMBER = "number", _("number")
+    TEXT = "text", _("text")
+    DATE = "date", _("date")
+
+
+class QuestionSubject(models.TextChoices):
+    """Subjects of questions of a project."""
+
+    COMPARISON = "comparison", _("the comparison")
+    COMPLETION = "completion", _("each response")
+
+
 class Purpose(models.TextChoices):
     """Purpose of a comparison. Only work is ever learned from."""
 

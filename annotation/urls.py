@@ -9,6 +9,7 @@ from annotation.views import (
     data,
     inbox,
     invitations,
+    project_questions,
     projects,
     questions,
     queues,
@@ -19,6 +20,23 @@ from annotation.views import (
     webhooks,
 )
 from annotation.views.labelling import pages
+
+
+def project_question_patterns() -> list[URLPattern]:
+    """Return the addresses of the additional questions of a project."""
+    below = "projects/<slug:slug>/settings/additional/"
+    name = questions.QUESTIONS_OF_PROJECT.name
+    named = {"kind": questions.QUESTIONS_OF_PROJECT}
+    return [
+        path(f"{below}add/", project_questions.project_question_add, name=f"{name}-add"),
+        path(f"{below}preview/", project_questions.project_question_preview, name=f"{name}-preview-new"),
+        path(f"{below}<slug:key>/edit/", project_questions.project_question_edit, name=name),
+        path(
+            f"{below}<slug:key>/preview/", project_questions.project_question_preview, name=f"{name}-preview"
+        ),
+        path(f"{below}<slug:key>/again/", project_questions.project_question_again, name=f"{name}-again"),
+        path(f"{below}<slug:key>/change/", questions.question_change, named, name=f"{name}-change"),
+    ]
 
 
 def question_patterns(folder: str, kind: questions.QuestionKind) -> list[URLPattern]:
@@ -98,6 +116,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/rubrics/<int:pk>/", questions.rubric, name="rubric"),
     path("projects/<slug:slug>/rubrics/<int:pk>/edit/", questions.rubric_edit, name="rubric-edit"),
     path("projects/<slug:slug>/rubrics/<int:pk>/act/", questions.rubric_act, name="rubric-act"),
+    *project_question_patterns(),
     *question_patterns("questions", questions.CRITERIA),
     *question_patterns("categories", questions.CATEGORIES),
     path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),

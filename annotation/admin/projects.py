@@ -36,6 +36,8 @@ from annotation.models import (
     Membership,
     Notification,
     Project,
+    ProjectQuestion,
+    QuestionVersion,
     Rubric,
     RubricCriterion,
     RubricScore,
@@ -202,6 +204,30 @@ class CriterionAdmin(BoundedAdmin):
     list_select_related = ["project"]
     search_fields = ["label", "key", "description", "project__name"]
     autocomplete_fields = ["project"]
+
+
+class QuestionVersionInline(WrittenOnceInline):
+    model = QuestionVersion
+    fields = ["number", "text", "choices", "unit", "least", "most"]
+
+
+@admin.register(ProjectQuestion)
+class ProjectQuestionAdmin(WrittenOnceAdmin):
+    """Questions of projects, to be read: their page writes them with their versions."""
+
+    list_display = ["key", "project", "kind", "subject", "is_required", "position", "is_archived"]
+    list_filter = ["kind", "subject", "project"]
+    list_select_related = ["project"]
+    search_fields = ["key", "versions__text", "project__name"]
+    inlines = [QuestionVersionInline]
+
+
+@admin.register(QuestionVersion)
+class QuestionVersionAdmin(WrittenOnceAdmin):
+    list_display = ["text", "question", "number", "created_by", "created_at"]
+    list_filter = ["question__project", "created_at"]
+    list_select_related = ["question", "created_by"]
+    search_fields = ["text", "question__key"]
 
 
 @admin.register(Guideline)

@@ -39,8 +39,10 @@ from annotation.models import (
     LabelledStep,
     MissingInfo,
     Prompt,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
+    RepeatedQuestion,
     Review,
     SpanFlag,
     Suggestion,
@@ -302,7 +304,7 @@ class CompletionScoreAdmin(WrittenOnceAdmin):
 class _OfJudgmentInline(WrittenOnceInline):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         names = {field.name for field in self.model._meta.fields}
-        relations = ("judgment", "completion", "category", "criterion", "step")
+        relations = ("judgment", "completion", "category", "criterion", "step", "version")
         related = [name for name in relations if name in names]
         return super().get_queryset(request).select_related(*related)
 
@@ -348,6 +350,11 @@ class RatingInline(_OfJudgmentInline):
 class CritiqueInline(_OfJudgmentInline):
     model = Critique
     fields = ["completion", "text"]
+
+
+class QuestionAnswerInline(_OfJudgmentInline):
+    model = QuestionAnswer
+    fields = ["version", "completion", "value"]
 
 
 class DemonstrationInline(_OfJudgmentInline):
@@ -397,6 +404,7 @@ class JudgmentAdmin(WrittenOnceAdmin):
         RatingInline,
         CorrectionInline,
         CritiqueInline,
+        QuestionAnswerInline,
         DemonstrationInline,
     ]
 
@@ -482,6 +490,22 @@ class CritiqueAdmin(WrittenOnceAdmin):
     list_filter = ["judgment__comparison__project"]
     list_select_related = ["completion", "judgment__annotator"]
     search_fields = ["=judgment__id", "text"]
+
+
+@admin.register(QuestionAnswer)
+class QuestionAnswerAdmin(WrittenOnceAdmin):
+    list_display = ["__str__", "version", "completion", "judgment"]
+    list_filter = ["judgment__comparison__project"]
+    list_select_related = ["version", "completion", "judgment__annotator"]
+    search_fields = ["=judgment__id", "version__text"]
+
+
+@admin.register(RepeatedQuestion)
+class RepeatedQuestionAdmin(WrittenOnceAdmin):
+    list_display = ["question", "assignment", "created_at", "answered_at"]
+    list_filter = ["question__project", "created_at"]
+    list_select_related = ["question", "assignment__annotator", "assignment__comparison"]
+    search_fields = ["question__key", "assignment__annotator__username"]
 
 
 @admin.register(Demonstration)

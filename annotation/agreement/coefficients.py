@@ -52,14 +52,53 @@ def krippendorff_alpha(
     return Estimate(value=value, low=low, high=high, items=len(shared))
 
 
+def alpha_of_sets(
+    items: Sequence[Sequence[Sequence[frozenset[str]]]], *, resamples: int = RESAMPLES
+) -> Estimate:
+    """α over units whose values are sets, such as several choices, by the MASI distance.
+
+    MASI: 1 − J · M with Jaccard's J = |A ∩ B| / |A ∪ B| and M = 1 for equal sets, 2/3 where one holds the
+    other, 1/3 where each has something of its own, 0 for disjoint ones. Passonneau 2006, "Measuring agreement
+    on set-valued items (MASI) for semantic and pragmatic annotation".
+    """
+    shared = [[unit for unit in item if len(unit) > 1] for item in items]
+    shared = [item for item in shared if item]
+    if not shared:
+        return absent(Missing.NOBODY_SHARED)
+    sets = sorted({value for item in shared for unit in item for value in unit}, key=sorted)
+    if len(sets) < 2:
+        return absent(Missing.ONE_VALUE, items=len(shared))
+    place = {value: float(number) for number, value in enumerate(sets)}
+    numbered = [[[place[value] for value in unit] for unit in item] for item in shared]
+    distance = np.array([[masi_distance(left, right) for right in sets] for left in sets])
+    counts = _value_counts(numbered, np.arange(len(sets), dtype=np.float64))
+    rows = _coincidences(counts, np.repeat(np.arange(len(shared)), [len(item) for item in shared]))
+    value = float(_alpha(rows.sum(axis=0)[None], distance[None])[0])
+    low, high = percentile_interval(rows, lambda sums: _alpha(sums, distance[None]), resamples=resamples)
+    return Estimate(value=value, low=low, high=high, items=len(shared))
+
+
+def masi_distance(left: frozenset[str], right: frozenset[str]) -> float:
+    """Return the MASI distance of two sets, 0 for equal ones and 1 for disjoint ones."""
+    if left == right:
+        return 0.0
+    both = len(left & right)
+    monotonicity = 2 / 3 if left < right or right < left else 1 / 3
+    return 1 - both / len(left | right) * monotonicity if both else 1.0
+
+
 def alpha_of_coincidences(sums: Floats, domain: Floats, level: Level) -> Floats:
     """α of flattened coincidence matrices, (resamples, V · V) → (resamples,)."""
-    size = len(domain)
+    totals = sums.reshape(-1, len(domain), len(domain)).sum(axis=2)
+    return _alpha(sums, _distances(totals, domain, level))
+
+
+def _alpha(sums: Floats, distance: Floats) -> Floats:
+    size = distance.shape[-1]
     observed = sums.reshape(-1, size, size)
     totals = observed.sum(axis=2)
     number = totals.sum(axis=1)[:, None, None]
     expected = totals[:, :, None] * totals[:, None, :] - totals[:, :, None] * np.eye(size)
-    distance = _distances(totals, domain, level)
     disagreement = (observed * distance).sum(axis=(1, 2))
     by_chance = (expected / (number - 1) * distance).sum(axis=(1, 2))
     result: Floats = 1 - disagreement / by_chance

@@ -130,6 +130,16 @@ class JudgedSpan:
     category: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The answer of one judgment to one question, about the comparison or one completion."""
+
+    judgment: int
+    question: str
+    completion: int | None
+    value: Any
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rated:
     """One completion's rating on one criterion."""

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from annotation.api import fields
@@ -18,6 +19,7 @@ from annotation.models import (
     RubricVersion,
 )
 from annotation.record.judgment import (
+    AnswerPart,
     CorrectionPart,
     CritiquePart,
     Edit,
@@ -95,6 +97,49 @@ class StepLabelSerializer(serializers.Serializer[Any]):
     label = fields.choice(StepLabel.choices)  # type: ignore[assignment]
 
 
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string"},
+            {"type": "number"},
+            {"type": "array", "items": {"type": "string"}},
+        ]
+    }
+)
+class AnswerValueField(serializers.JSONField):
+    """The value that answers a question."""
+
+
+class QuestionAnswerSerializer(serializers.Serializer[Any]):
+    """The answer to one question of the project."""
+
+    question = fields.text("The question's key.", most=60)
+    completion = fields.text(
+        "Of a question about each response: which answer, by its name in the assignment; else null.",
+        allow_null=True,
+        default=None,
+    )
+    value = AnswerValueField(
+        help_text="The key of a choice, a list of keys, the point of a scale as a number, a number, a text, "
+        "or a date as 2026-01-31.",
+    )
+    version = fields.integer(
+        "The version that is answered; the newest when left out.",
+        least=1,
+        most=MOST_CHARACTERS,
+        allow_null=True,
+        default=None,
+    )
+
+    def validate_value(self, value: Any) -> Any:
+        """Return a value that the record takes. Refuse any other JSON."""
+        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return value
+        raise serializers.ValidationError(_("Give a text, a number, or a list of texts."))
+
+
 class RatingSerializer(serializers.Serializer[Any]):
     """The rating of one answer on one criterion."""
 
@@ -165,6 +210,7 @@ class AnswerSerializer(VerdictSerializer):
     ratings = rows_field(RatingSerializer())
     corrections = rows_field(CorrectionSerializer())
     critiques = rows_field(TextOfAnswerSerializer())
+    answers = rows_field(QuestionAnswerSerializer())
     demonstration = text_field(required=False, default="", allow_blank=True)
     active_seconds = place_field(required=False, allow_null=True, default=None)
 
@@ -244,6 +290,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     rubric_scores = RubricScoreSerializer(many=True, help_text="By AI annotators.")
     corrections = CorrectionSerializer(many=True)
     critiques = TextOfAnswerSerializer(many=True)
+    answers = QuestionAnswerSerializer(many=True, help_text="To the questions of the project.")
     demonstration = fields.text()
     active_seconds = fields.integer(allow_null=True)
     blind = fields.flag(
@@ -282,6 +329,10 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             ],
             "corrections": [_correction(part, name) for part in record.corrections],
             "critiques": [_answered(part, name) for part in record.critiques],
+            "answers": [
+                {**asdict(part), "completion": part.completion and name.of(part.completion)}
+                for part in record.answers
+            ],
             "demonstration": record.demonstration,
             "active_seconds": record.active_seconds,
         }
@@ -320,6 +371,19 @@ def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentReco
         critiques=tuple(
             CritiquePart(completion=read.answer(row["answer"], f"critiques.{index}"), text=row["text"])
             for index, row in enumerate(values["critiques"])
+        ),
+        answers=tuple(
+            AnswerPart(
+                question=row["question"],
+                completion=(
+                    None
+                    if row["completion"] is None
+                    else read.answer(row["completion"], f"answers.{index}.completion")
+                ),
+                value=row["value"],
+                version=row["version"],
+            )
+            for index, row in enumerate(values["answers"])
         ),
         demonstration=values["demonstration"],
         active_seconds=values["active_seconds"],

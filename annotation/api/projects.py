@@ -6,13 +6,23 @@ from typing import Any
 
 from django.db import transaction
 from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import PermissionDenied
 
 from annotation.api import fields
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values, superusers
-from annotation.choices import CategoryScope, Granularity, Polarity, RatingScale, Role, TokenScope
+from annotation.choices import (
+    CategoryScope,
+    Granularity,
+    Polarity,
+    QuestionKind,
+    QuestionSubject,
+    RatingScale,
+    Role,
+    TokenScope,
+)
 from annotation.errors import Refusal
 from annotation.models import (
     AuditEntry,
@@ -20,6 +30,7 @@ from annotation.models import (
     Criterion,
     Guideline,
     Project,
+    ProjectQuestion,
     Rubric,
     RubricCriterion,
     RubricVersion,
@@ -27,8 +38,22 @@ from annotation.models import (
 )
 from annotation.models.people import ALL, LONGEST_SKILL, LONGEST_TAG
 from annotation.models.projects import QUESTIONS
+from annotation.record.questions import Choice, Condition, Question
 from annotation.selectors import access
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.rubrics import rubrics_of
+from annotation.services.projects.project_questions import (
+    LONGEST_HELP,
+    LONGEST_KEY,
+    LONGEST_LABEL,
+    LONGEST_TEXT,
+    LONGEST_UNIT,
+    MOST_CHOICES,
+    ask_again,
+    ask_only_new,
+    newest,
+    save_question,
+)
 from annotation.services.projects.projects import (
     acknowledge_guideline,
     archive_project,
@@ -37,6 +62,7 @@ from annotation.services.projects.projects import (
     publish_guideline,
 )
 from annotation.services.projects.questions import (
+    archive_question,
     delete_question,
     order_questions,
     set_category,
@@ -74,6 +100,48 @@ class CriterionSerializer(serializers.ModelSerializer[Criterion]):
     """A criterion on which every answer is rated."""
 
 
+class ChoiceSerializer(serializers.Serializer[Any]):
+    """A choice, or a point of a scale."""
+
+    key = fields.text("Of a point of a scale its number.", most=LONGEST_KEY)
+    label = fields.text(default="", most=LONGEST_LABEL)  # type: ignore[assignment]
+    shortcut = fields.text("The key on the keyboard that chooses it.", default="", most=1)
+
+
+class ConditionSerializer(serializers.Serializer[Any]):
+    """An earlier question whose answer shows a question."""
+
+    question = fields.text("Its key.", most=LONGEST_KEY)
+    values = fields.several(fields.text(most=LONGEST_KEY), "Keys of its choices, any of them.", least=1)
+
+
+class QuestionValuesSerializer(serializers.Serializer[Any]):
+    """A question as it is to be asked."""
+
+    kind = fields.choice(QuestionKind.choices, "Chosen once, when it is made.")
+    subject = fields.choice(
+        QuestionSubject.choices, "Chosen once, when it is made.", default=QuestionSubject.COMPARISON
+    )
+    text = fields.text("What annotators read. Another one is a new version.", most=LONGEST_TEXT)
+    help_text = fields.text(default="", most=LONGEST_HELP)  # type: ignore[assignment]
+    is_required = fields.flag("No annotation without an answer, where it is shown.", default=False)
+    choices = fields.several(
+        ChoiceSerializer(), "Of a scale its points, the lowest first.", most=MOST_CHOICES, default=list
+    )
+    unit = fields.text("Of a number.", default="", most=LONGEST_UNIT)
+    least = fields.number("The smallest number; null sets no bound.", allow_null=True, default=None)
+    most = fields.number("The largest number; null sets no bound.", allow_null=True, default=None)
+    shown_when = ConditionSerializer(allow_null=True, default=None, help_text="Null shows it always.")
+
+
+class QuestionSerializer(QuestionValuesSerializer):
+    """A question of the project in its newest version."""
+
+    key = fields.text()
+    version = fields.integer("Answers keep the version that they answered.")
+    is_archived = fields.flag("Not asked any more; annotations that answer it keep their answer.")
+
+
 @fields.of(Project, "slug name description role", *QUESTIONS, "created_at archived_at")
 class ProjectSerializer(serializers.ModelSerializer[Project]):
     """A project as its members see it."""
@@ -85,14 +153,19 @@ class ProjectSerializer(serializers.ModelSerializer[Project]):
         return roles.get(project.pk, "")
 
 
-@fields.more("categories criteria guideline_version round")
+@fields.more("categories criteria questions guideline_version round")
 class WholeProjectSerializer(ProjectSerializer):
     """A project with its questions and guideline version."""
 
     categories = CategorySerializer(many=True)
     criteria = CriterionSerializer(many=True)
+    questions = fields.computed("The additional questions in their order, each in its newest version.")
     guideline_version = fields.computed("The newest; null where there is none.")
     round = fields.computed("The newest round for which there is work.")
+
+    @extend_schema_field(QuestionSerializer(many=True))
+    def get_questions(self, project: Project) -> Any:
+        return QuestionSerializer(configuration_of(project).questions, many=True).data
 
     def get_guideline_version(self, project: Project) -> int | None:
         guideline = access.current_guideline(project)
@@ -340,6 +413,71 @@ def criteria_set(view: ProjectView, values: Values, key: str) -> Criterion:
 def criteria_delete(view: ProjectView, criterion: Criterion) -> None:
     """Delete a criterion without ratings."""
     delete_question(question=criterion, deleted_by=view.user)
+
+
+# Additional questions of a project.
+
+
+class QuestionStateSerializer(serializers.Serializer[Any]):
+    """The state of a question. What is not sent stays."""
+
+    is_archived = fields.flag("Not asked any more.", required=False)
+    ask_again = fields.flag(
+        "True puts it again to who judged without answering its newest version; false takes back what is "
+        "not answered yet, so that only new judgments answer it.",
+        required=False,
+    )
+
+
+questions = Resource(ProjectView, f"{PROJECT}questions/", tag="projects")
+question = questions.item("<slug:key>/", rows=lambda view: view.project.questions.all())
+
+
+@questions.put(takes=OrderSerializer, returns=[QuestionSerializer])
+def questions_order(view: ProjectView, values: Values) -> Any:
+    """Put the additional questions in an order, as the labelling screen asks them."""
+    rows = order_questions(
+        kind=ProjectQuestion, project=view.project, keys=values["keys"], changed_by=view.user
+    )
+    return [newest(row) for row in rows]
+
+
+@questions.put("<slug:key>/", takes=QuestionValuesSerializer, returns=QuestionSerializer)
+def questions_set(view: ProjectView, values: Values, key: str) -> Question:
+    """Create or change an additional question; fields left out get the default."""
+    condition = values["shown_when"]
+    row = save_question(
+        project=view.project,
+        question=Question(
+            **{
+                **values,
+                "key": key,
+                "choices": tuple(Choice(**choice) for choice in values["choices"]),
+                "shown_when": condition
+                and Condition(question=condition["question"], values=tuple(condition["values"])),
+            }
+        ),
+        saved_by=view.user,
+    )
+    return newest(row)
+
+
+@question.patch(takes=QuestionStateSerializer, returns=QuestionSerializer)
+@transaction.atomic
+def questions_state(view: ProjectView, question: ProjectQuestion, values: Values) -> Question:
+    """Archive or restore an additional question, or put it again to who judged without it."""
+    if "is_archived" in values:
+        archive_question(question=question, archived=values["is_archived"], changed_by=view.user)
+    if "ask_again" in values:
+        change = ask_again if values["ask_again"] else ask_only_new
+        change(question=question, asked_by=view.user)
+    return newest(question)
+
+
+@question.delete()
+def questions_delete(view: ProjectView, question: ProjectQuestion) -> None:
+    """Delete an additional question without answers."""
+    delete_question(question=question, deleted_by=view.user)
 
 
 # Rubrics of a project: their versions, and which of them is in use.

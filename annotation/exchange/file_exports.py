@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +199,7 @@ class Export:
                 yield from self._rows_of(record, scene)
 
     def _rows_of(self, record: Record, scene: Scene) -> Iterator[dict[str, Any]]:
-        for row in self.writer.rows(record, scene):
+        for row in chain(self.writer.rows(record, scene), self._answers_dropped(record)):
             if isinstance(row, Dropped):
                 self.dropped[_kind(row.reason)] += 1
                 if self.on_drop:
@@ -207,6 +207,10 @@ class Export:
             else:
                 self.rows += 1
                 yield row
+
+    def _answers_dropped(self, record: Record) -> Iterator[Dropped]:
+        if record.get("answers") and not self.writer.carries_answers:
+            yield Dropped("answers: the format has no place for additional questions")
 
     def text_stream(self) -> Iterator[str]:
         """The file, piece by piece, for every container but Parquet."""
@@ -285,6 +289,7 @@ def scene_of(project: Project, tokens: Tokens | None) -> Scene:
         polarities=polarities,
         step_granularity=step_granularity(dict(spans.values_list("key", "granularity")), polarities),
         criteria=tuple(f"{key}_{scale}" for key, scale in project.criteria.values_list("key", "scale")),
+        questions=dict(project.questions.order_by("position", "id").values_list("key", "kind")),
         tokens=tokens,
     )
 

@@ -27,7 +27,15 @@ from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answe
 from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, data_files, read_rows
 from annotation.exchange.formats.trl import CORRECT_STEP
-from annotation.exchange.item_imports import BATCH, ImportScene, ItemCounts, ItemImport, Numbered, Occurrences
+from annotation.exchange.item_imports import (
+    BATCH,
+    ImportScene,
+    ItemCounts,
+    ItemImport,
+    Numbered,
+    Occurrences,
+    QuestionsInProject,
+)
 from annotation.models import Category, Criterion, FileImport, Project, User, bulk
 from annotation.services.assignments.acquisition import score_open_comparisons
 from annotation.services.jobs import release, worker_name, write
@@ -159,6 +167,7 @@ def scene_for(
         project=project,
         categories={key: category.pk for key, category in categories.items()},
         criteria={key: criterion.pk for key, criterion in criteria.items()},
+        questions=QuestionsInProject(project),
     )
     return scene, {
         "categories": [category.pk for key, category in categories.items() if key not in known],
@@ -495,6 +504,7 @@ class _Run:
 
     def _look_through(self) -> NamesInFile:
         names, total = NamesInFile(), 0
+        questions = QuestionsInProject(self._record.project)
         errors: list[str] = []
 
         def wrong(number: int, error: FieldError) -> None:
@@ -513,7 +523,12 @@ class _Run:
                     self._save()
                 yield number, row
 
-        for _number, item in items_of(counted(), self._plan, wrong):
+        for number, item in items_of(counted(), self._plan, wrong):
+            try:
+                questions.fitted(item)
+            except FieldError as error:
+                wrong(number, error)
+                continue
             names.add(item)
         self._record.rows_total = total
         if errors:
@@ -521,7 +536,7 @@ class _Run:
         return names
 
     def _write(self, writer: ItemImport) -> None:
-        items = items_of(self._rows(), self._plan, lambda number, error: None)
+        items = self._fitting(items_of(self._rows(), self._plan, lambda number, error: None))
         done = self._record.rows_done
         batch: list[Numbered] = []
         for number, item in items:
@@ -535,6 +550,15 @@ class _Run:
             batch.append((number, item))
         if batch:
             self._flush(writer, batch)
+
+    def _fitting(self, items: Iterator[Numbered]) -> Iterator[Numbered]:
+        """Leave out the items whose answers do not fit the project: they are listed already."""
+        questions = QuestionsInProject(self._record.project)
+        for number, item in items:
+            try:
+                yield number, questions.fitted(item)
+            except FieldError:
+                continue
 
     def _flush(self, writer: ItemImport, batch: list[Numbered]) -> None:
         counts = asdict(writer.write(batch))

@@ -21,7 +21,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import NOT_ORDERED, AssignmentState, Purpose, RatingScale
-from annotation.exchange.formats.fields import FieldError, row_error
+from annotation.exchange.formats.fields import FieldError, excerpt, row_error
 from annotation.exchange.formats.items import (
     ImportedConversation,
     ImportedItem,
@@ -37,12 +37,15 @@ from annotation.models import (
     ConversationTurn,
     Judgment,
     Project,
+    QuestionVersion,
     User,
     bulk,
 )
-from annotation.record.judgment import COLUMNS, JudgmentRecord
+from annotation.record.judgment import COLUMNS, AnswerPart, JudgmentRecord
+from annotation.record.questions import Question, fitted, in_order_of_choices
 from annotation.selectors import access
-from annotation.services.judgments.checks import dense_ranks
+from annotation.selectors.configuration import question_in
+from annotation.services.judgments.checks import dense_ranks, expected_answer
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.quality import record_agreement
 from annotation.services.texts import NewComparison, completion_set, write_comparisons
@@ -90,6 +93,90 @@ _MOST_ANONYMOUS = 1_000
 Numbered = tuple[int, ImportedItem]
 
 
+class QuestionsInProject:
+    """The additional questions of a project in all their versions, for the answers of a file."""
+
+    def __init__(self, project: Project) -> None:
+        self._newest: dict[str, Question] = {}
+        self._versions: dict[tuple[str, int], Question] = {}
+        self.version_ids: dict[tuple[str, int], int] = {}
+        """Key and version → id of the version."""
+        rows = QuestionVersion.objects.filter(question__project=project).order_by("question", "number")
+        for version in rows.select_related("question__shown_when"):
+            question = question_in(version.question, version)
+            self._newest[question.key] = question
+            self._versions[question.key, question.version] = question
+            self.version_ids[question.key, question.version] = version.pk
+
+    def fitted(self, item: ImportedItem) -> ImportedItem:
+        """Return an item whose answers have the type and version of their questions.
+
+        Raises `FieldError` for one to a question that the project does not ask, about another subject, and
+        for a value that the question does not accept. Of a version that is not there the newest is taken:
+        numbers of another database say nothing here.
+        """
+        if not any(judgment.answers for judgment in item.judgments):
+            return item
+        places = range(len(item.completions))
+        judgments = [
+            replace(judgment, answers=self._answers(judgment.answers, places))
+            if judgment.answers
+            else judgment
+            for judgment in item.judgments
+        ]
+        return replace(item, judgments=tuple(judgments))
+
+    def _answers(self, answers: Sequence[AnswerPart], places: range) -> tuple[AnswerPart, ...]:
+        read: dict[tuple[str, str | None], AnswerPart] = {}
+        for answer in answers:
+            part = self._answer(answer, places)
+            place = (part.question, part.completion)
+            if read.get(place, part).value != part.value:
+                raise FieldError(
+                    "answers_differ",
+                    _("“%(key)s” is answered twice, by %(value)s and %(other)s. Leave one out."),
+                    field="answers",
+                    key=part.question,
+                    value=excerpt(read[place].value),
+                    other=excerpt(part.value),
+                )
+            read[place] = part
+        return tuple(read.values())
+
+    def _answer(self, answer: AnswerPart, places: range) -> AnswerPart:
+        newest = self._newest.get(answer.question)
+        if newest is None:
+            raise FieldError(
+                "unknown_question",
+                _("The project does not ask %(key)s. Add the question first; it asks %(known)s."),
+                field="answers",
+                key=excerpt(answer.question),
+                known=", ".join(self._newest) or "–",
+            )
+        question = self._versions.get((answer.question, answer.version or 0), newest)
+        # A table has the same cell in every row of a judgment.
+        completion = answer.completion if question.is_about_completions else None
+        if question.is_about_completions and (completion is None or int(completion) not in places):
+            raise FieldError(
+                "answer_of_other_subject",
+                _("%(key)s is asked of each response. Name the response."),
+                field="answers",
+                key=question.key,
+            )
+        value = fitted(question, answer.value)
+        if not question.accepts(value):
+            raise FieldError(
+                "invalid_answer_value",
+                _("%(value)s does not answer %(key)s. Write %(expected)s."),
+                field="answers",
+                value=excerpt(answer.value),
+                key=question.key,
+                expected=expected_answer(question),
+            )
+        value = in_order_of_choices(question, value)
+        return replace(answer, completion=completion, value=value, version=question.version)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportScene:
     """The project that gets it, with ids of what items name by key."""
@@ -97,6 +184,7 @@ class ImportScene:
     project: Project
     categories: Mapping[str, int]
     criteria: Mapping[str, int]
+    questions: QuestionsInProject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,7 +464,7 @@ def _content(judgment: ImportedJudgment, ids: Sequence[int]) -> tuple[Any, ...]:
     # Parts name completions by their place in the row.
     parts = (
         *(tuple(ids), judgment.spans, judgment.missing, judgment.corrections, judgment.ratings),
-        *(judgment.critiques, judgment.step_labels, judgment.demonstration),
+        *(judgment.critiques, judgment.step_labels, judgment.answers, judgment.demonstration),
     )
     return (*_column_content(judgment), ranks), parts if judgment.has_details else ()
 
@@ -438,6 +526,14 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
         ],
         critiques=[[int(critique.completion), critique.text] for critique in judgment.critiques],
         step_labels=[_place(label, step=label.step, label=label.label) for label in judgment.step_labels],
+        answers=[
+            {
+                "question": answer.question,
+                "value": answer.value,
+                **_filled(version=answer.version, completion=answer.completion),
+            }
+            for answer in judgment.answers
+        ],
         demonstration=judgment.demonstration,
         created_at=judgment.created_at,
         display_order=judgment.display_order,
@@ -504,7 +600,7 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
             )
             for pk, assignment, row in zip(judgments, assignments, accepted, strict=True)
         ],
-        PartKeys(categories=scene.categories, criteria=scene.criteria),
+        PartKeys(categories=scene.categories, criteria=scene.criteria, questions=scene.questions.version_ids),
     )
 
 

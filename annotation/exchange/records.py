@@ -188,6 +188,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             # Lines of projects without these parts keep their bytes.
             **_listed("rubric_scores", record.rubric_scores),
             **_listed("step_labels", record.step_labels),
+            **_listed("answers", record.answers),
             **_rubric(row),
             **({"help": help_of[row["assignment_id"]]} if row["assignment_id"] in help_of else {}),
             **_conversations(turns.get(row["comparison_id"])),

@@ -23,6 +23,7 @@ from annotation.errors import Refusal
 from annotation.models import Assignment, Completion, Draft, Judgment
 from annotation.record.judgment import (
     MOST_SECONDS,
+    AnswerPart,
     CorrectionPart,
     CritiquePart,
     Edit,
@@ -34,6 +35,7 @@ from annotation.record.judgment import (
     SpanPart,
     StepLabelPart,
 )
+from annotation.record.questions import Question, value_from_text
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
 from annotation.services.assignments.display_order import candidate_token, tokens_of
@@ -166,6 +168,8 @@ class Entered:
     critiques: Mapping[str, str] = field(default_factory=dict)
     step_labels: Mapping[str, str] = field(default_factory=dict)
     """Name of a step's field → its label; only of steps that have one."""
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Name of a question's field → its values; only those that were filled in."""
     demonstration: str = ""
     comment: str = ""
     confirmed: str = ""
@@ -181,6 +185,11 @@ class Entered:
         tokens = list(tokens_of(assignment))
         criteria = configuration_of(assignment.comparison.project).asked_criteria
         ratings = [rating_field(token, criterion.key) for token in tokens for criterion in criteria]
+        asked = [
+            question_field(question, token)
+            for question in configuration_of(assignment.comparison.project).asked_questions
+            for token in (tokens if question.is_about_completions else ("",))
+        ]
         edited = {token: data.get(f"correction-{token}") for token in tokens}
         return cls(
             choice=data.get("choice", ""),
@@ -195,6 +204,7 @@ class Entered:
             step_labels={
                 name: value for name in data if name.startswith(_STEP) and (value := data.get(name, ""))
             },
+            answers={name: values for name in asked if (values := list(filter(None, data.getlist(name))))},
             demonstration=data.get("demonstration", ""),
             comment=data.get("comment", ""),
             confirmed=data.get("confirmed", ""),
@@ -220,6 +230,10 @@ class Entered:
             return candidate_token(assignment, int(completion))
 
         ranks = {token(pk): str(rank) for pk, rank in record.ranks.items()}
+        questions = {
+            question.key: question
+            for question in configuration_of(assignment.comparison.project).asked_questions
+        }
         return cls(
             choice=_choice_of(judgment, ranks),
             ranks=ranks if record.verdict == Verdict.RANKED else {},
@@ -238,6 +252,14 @@ class Entered:
             step_labels={
                 step_field(token(part.completion), part.step): part.label for part in record.step_labels
             },
+            # An answer to an earlier version is not one to what is asked now.
+            answers={
+                question_field(question, token(part.completion) if part.completion else ""): (
+                    part.value if isinstance(part.value, tuple) else (str(part.value),)
+                )
+                for part in record.answers
+                if (question := questions.get(part.question)) is not None and question.version == part.version
+            },
             demonstration=record.demonstration,
             comment=record.comment,
         )
@@ -246,6 +268,17 @@ class Entered:
 def rating_field(token: str, criterion_key: str) -> str:
     """The name of the field in which one answer is rated on one criterion."""
     return f"rating-{token}-{criterion_key}"
+
+
+_QUESTION = "question."
+
+
+def question_field(question: Question, token: str = "") -> str:
+    """The name of the field in which a question is answered, of one answer where there is a token.
+
+    It names the version: a page that was open while the question was changed sends no answer to another.
+    """
+    return f"{_QUESTION}{question.key}.{question.version}{'.' if token else ''}{token}"
 
 
 def step_field(token: str, index: int) -> str:
@@ -312,6 +345,7 @@ _PARTS: dict[str, tuple[str | Promise, str]] = {
     "ratings": (gettext_lazy("Ratings"), ""),
     "corrections": (gettext_lazy("Edited text"), ""),
     "critiques": (gettext_lazy("Critique"), ""),
+    "answers": (gettext_lazy("Questions"), "#questions"),
     "demonstration": (gettext_lazy("Your own response"), "#demonstration"),
     "comment": (gettext_lazy("Comment"), "#comment"),
     "active_seconds": (gettext_lazy("Active time"), ""),
@@ -336,6 +370,7 @@ class JudgmentForm(forms.Form):
     ratings = forms.CharField(required=False)
     corrections = forms.CharField(required=False)
     critiques = forms.CharField(required=False)
+    answers = forms.CharField(required=False)
     demonstration = forms.CharField(required=False, strip=False)
     suggestions = forms.CharField(required=False)
 
@@ -347,6 +382,8 @@ class JudgmentForm(forms.Form):
         self._completions = {token: str(pk) for token, pk in tokens_of(assignment).items()}
         self._categories = {category.key for category in configured.categories}
         self._criteria = configured.asked_criteria
+        self._questions = configured.asked_questions
+        self._must_answer = configured.must_answer
         self._letters = dict(zip(self._completions, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
 
     @property
@@ -364,6 +401,7 @@ class JudgmentForm(forms.Form):
             ratings=self.cleaned_data["ratings"],
             corrections=self.cleaned_data["corrections"],
             critiques=self.cleaned_data["critiques"],
+            answers=self.cleaned_data["answers"],
             demonstration=self.cleaned_data["demonstration"],
             active_seconds=self.cleaned_data["active_seconds"],
         )
@@ -481,6 +519,31 @@ class JudgmentForm(forms.Form):
             if text.strip()
         )
 
+    def clean_answers(self) -> tuple[AnswerPart, ...]:
+        """Return the answers to the questions of the project. Refuse fields of another version."""
+        answers = []
+        names = set()
+        for question in self._questions:
+            subjects = self._completions.items() if question.is_about_completions else [("", None)]
+            for token, completion in subjects:
+                names.add(name := question_field(question, token))
+                value = value_from_text(question, [_plain(v) for v in self.entered.answers.get(name, ())])
+                if value is not None:
+                    answers.append(
+                        AnswerPart(
+                            question=question.key,
+                            version=question.version,
+                            completion=completion,
+                            value=value,
+                        )
+                    )
+        unknown = (name for name in self.data if name.startswith(_QUESTION) and name not in names)
+        if any(self.data.get(name) for name in unknown):
+            raise ValidationError(
+                _("A question was changed since this page was opened. Answer it as it stands now.")
+            )
+        return tuple(answers)
+
     def clean_demonstration(self) -> str:
         """The annotator's own answer; blank is none."""
         text = _plain(self.cleaned_data["demonstration"])
@@ -488,7 +551,8 @@ class JudgmentForm(forms.Form):
 
     def _without_verdict(self, choice: str) -> str:
         # Where nothing else has to be filled in, one says that one has looked: nothing is sent untouched.
-        if not choice and not self._criteria and not self._project.ask_demonstration:
+        must_fill_in = self._criteria or self._must_answer or self._project.ask_demonstration
+        if not choice and not must_fill_in:
             raise ValidationError(str(Incomplete.SEEN))
         return choice or Verdict.NOT_ASKED
 

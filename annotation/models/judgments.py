@@ -328,6 +328,71 @@ class Critique(WrittenOnce):
         return self.text[:80]
 
 
+class QuestionAnswer(WrittenOnce):
+    """The answer of one judgment to one version of a question, about the comparison or one completion."""
+
+    judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="answers")
+    version = models.ForeignKey(
+        "annotation.QuestionVersion", on_delete=models.PROTECT, related_name="answers"
+    )
+    completion = models.ForeignKey(
+        "annotation.Completion",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="answers",
+        help_text="None where the question is about the comparison.",
+    )
+    value = models.JSONField(
+        help_text="The key of a choice, a list of keys, the point of a scale, a number, a text or a date."
+    )
+
+    class Meta:
+        ordering = ["judgment", "id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["judgment", "version", "completion"], name="question_answer_once"
+            ),
+            models.UniqueConstraint(
+                fields=["judgment", "version"],
+                condition=Q(completion__isnull=True),
+                name="question_answer_of_comparison_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.value)[:80]
+
+
+class RepeatedQuestion(models.Model):
+    """A question that is put again to who judged a comparison: it was added or changed since.
+
+    The labelling page opens the judgment with everything filled in; the next judgment closes the row.
+    """
+
+    assignment = models.ForeignKey(
+        "annotation.Assignment", on_delete=models.CASCADE, related_name="repeated_questions"
+    )
+    question = models.ForeignKey(
+        "annotation.ProjectQuestion", on_delete=models.CASCADE, related_name="repeated"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+    answered_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["created_at", "id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["assignment", "question"],
+                condition=Q(answered_at__isnull=True),
+                name="repeated_question_open_once",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.question} again in {self.assignment_id}"
+
+
 class Demonstration(WrittenOnce):
     """The answer as an annotator would have written it, for supervised fine-tuning."""
 

@@ -17,6 +17,8 @@ from annotation.choices import (
     ContextDisplay,
     Granularity,
     Polarity,
+    QuestionKind,
+    QuestionSubject,
     RatingScale,
 )
 from annotation.models.people import check_allocation
@@ -317,6 +319,116 @@ class Criterion(models.Model):
 
     def __str__(self) -> str:
         return self.label
+
+
+# Questions of the project: what a project asks beside the parts that Rondo has.
+
+
+class ProjectQuestion(models.Model):
+    """A question that a project asks of every comparison or of every response.
+
+    Its wording and its choices are in its versions; the newest is asked.
+    `services.projects.project_questions` writes it.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="questions")
+    key = models.SlugField(max_length=60, help_text="Name in exports; stays when the wording changes.")
+    kind = models.CharField(max_length=10, choices=QuestionKind, help_text="Chosen once.")
+    subject = models.CharField(
+        max_length=10,
+        choices=QuestionSubject,
+        default=QuestionSubject.COMPARISON,
+        help_text="Whether the comparison or each response gets an answer. Chosen once.",
+    )
+    help_text = models.TextField(blank=True, help_text="Shown below the question.")
+    is_required = models.BooleanField(
+        default=False, help_text="No annotation without an answer, where it is shown."
+    )
+    shown_when = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="shows",
+        help_text="The earlier question that decides whether this one is shown; none shows it always.",
+    )
+    shown_values = models.JSONField(
+        default=list, blank=True, help_text="Keys of the choices of that question that show this one."
+    )
+    shortcuts = models.JSONField(
+        default=dict, blank=True, help_text="Key of a choice → the key on the keyboard that chooses it."
+    )
+    position = models.PositiveSmallIntegerField(default=0)
+    is_archived = models.BooleanField(
+        default=False, help_text="Not asked any more; annotations that answer it keep their answer."
+    )
+
+    class Meta:
+        ordering = ["project", "position", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "key"], name="project_question_key_once"),
+            models.CheckConstraint(
+                condition=Q(kind__in=QuestionKind.values), name="project_question_kind_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(subject__in=QuestionSubject.values), name="project_question_subject_known"
+            ),
+            models.CheckConstraint(
+                condition=Q(shown_when__isnull=True) | ~Q(shown_when=models.F("id")),
+                name="project_question_not_shown_by_itself",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.key
+
+    newest: "QuestionVersion | None" = None
+    """Read by `selectors.questions.add_progress`, like the two below."""
+    waiting = 0
+    """Annotations that go back with this question and are not answered yet."""
+    lacking = 0
+    """Annotations without an answer to the newest version."""
+
+    @property
+    def label(self) -> str:
+        """The wording of the newest version."""
+        newest = self.newest or self.versions.first()
+        return newest.text if newest else self.key
+
+
+class QuestionVersion(WrittenOnce):
+    """One version of a question: its wording and what it can be answered with. Never changed."""
+
+    question = models.ForeignKey(ProjectQuestion, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    text = models.CharField(max_length=300, help_text="The question as annotators read it.")
+    choices = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Key and label of each choice, or of each point of a scale from the lowest.",
+    )
+    unit = models.CharField(max_length=30, blank=True, help_text="Of a number.")
+    least = models.FloatField(null=True, blank=True, help_text="The smallest number; none sets no bound.")
+    most = models.FloatField(null=True, blank=True, help_text="The largest number; none sets no bound.")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True, related_name="+"
+    )
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["question", "-number"]
+        constraints = [
+            models.UniqueConstraint(fields=["question", "number"], name="question_version_once"),
+            models.CheckConstraint(condition=Q(number__gte=1), name="question_version_from_one"),
+            models.CheckConstraint(condition=~Q(text=""), name="question_version_has_a_text"),
+            models.CheckConstraint(
+                condition=Q(least__isnull=True) | Q(most__isnull=True) | Q(least__lte=models.F("most")),
+                name="question_version_bounds_in_order",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.text
 
 
 # Rubrics: versioned lists of weighted criteria, and the scores that AI annotators give by them.

@@ -145,6 +145,22 @@ class StepLabelPart:
     label: StepLabel
 
 
+AnswerValue = str | int | float | tuple[str, ...]
+"""The key of a choice, keys of several, the point of a scale, a number, a text or a date (ISO 8601)."""
+
+
+@record
+class AnswerPart:
+    """The answer to one question of the project."""
+
+    question: str
+    value: AnswerValue
+    completion: str | None = None
+    """None where the question is about the comparison."""
+    version: int | None = None
+    """Version of the question that was answered; None for the one that is asked now."""
+
+
 @record
 class JudgmentParts:
     """One annotator's judgment of one comparison: the fields that snapshots have, too."""
@@ -164,6 +180,8 @@ class JudgmentParts:
     critiques: tuple[CritiquePart, ...] = ()
     demonstration: str = ""
     """The answer that the annotator wrote; empty if none."""
+    answers: tuple[AnswerPart, ...] = ()
+    """Answers to the additional questions of the project."""
 
 
 @record
@@ -192,5 +210,6 @@ class JudgmentRecord(JudgmentParts):
             or self.ratings
             or self.critiques
             or self.demonstration
+            or self.answers
             or self.rubric_scores
         )

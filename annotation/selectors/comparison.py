@@ -25,6 +25,7 @@ from annotation.models import (
     ItemFlag,
     Judgment,
     LabelledStep,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
     Review,
@@ -172,6 +173,7 @@ class ShownJudgment:
                 Remark(about=self.letters[row.completion_id], kind=_("Critique"), text=row.text)
                 for row in judgment.critiques.all()
             ),
+            *self._answers(),
             *(
                 Remark(
                     about=self.letters[row.completion_id],
@@ -215,6 +217,16 @@ class ShownJudgment:
             for row in self.judgment.missing_info.all()
         ]
 
+    def _answers(self) -> list[Remark]:
+        return [
+            Remark(
+                about="" if row.completion_id is None else self.letters[row.completion_id],
+                kind=row.version.text,
+                text=answer_in_words(row),
+            )
+            for row in self.judgment.answers.all()
+        ]
+
     def _of_the_whole(self) -> list[Remark]:
         written = getattr(self.judgment, "demonstration", None)
         remarks = [Remark(about="", kind=_("Demonstration"), text=written.text)] if written else []
@@ -231,6 +243,14 @@ def in_words(rating: Rating) -> str:
     return _("%(value)s of %(most)s") % {"value": rating.value, "most": most}
 
 
+def answer_in_words(answer: QuestionAnswer) -> str:
+    """Return an answer to an additional question, choices by their labels as they were answered."""
+    labels = {choice["key"]: choice["label"] for choice in answer.version.choices}
+    values = answer.value if isinstance(answer.value, list) else [answer.value]
+    words = ", ".join(labels.get(str(value)) or str(value) for value in values)
+    return f"{words} {answer.version.unit}".strip()
+
+
 def score_in_words(score: RubricScore) -> str:
     """Return an AI annotator's score with the end of its scale, and its reason."""
     most = SCALE_VALUES[RatingScale(score.criterion.scale)][-1]
@@ -241,6 +261,7 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
+    answers = QuestionAnswer.objects.select_related("version")
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(
@@ -255,6 +276,7 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
             "critiques",
             "corrections__completion",
         )
+        .prefetch_related(Prefetch("answers", queryset=answers))
         .order_by("id")
     )
 

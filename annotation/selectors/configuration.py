@@ -1,4 +1,4 @@
-"""Configuration of a project, read once: categories, criteria guidelines and rubric stand on every page.
+"""Configuration of a project, read once: what stands on every page, from categories to the rubric.
 
 `Project.revision` changes whenever one of them does, and every request reads the project's
 row. So what is kept here under a revision is what that revision says, in every process.
@@ -25,11 +25,14 @@ from annotation.models import (
     Criterion,
     Guideline,
     Project,
+    ProjectQuestion,
     Prompt,
+    QuestionVersion,
     Rubric,
     RubricVersion,
     User,
 )
+from annotation.record.questions import Choice, Condition, Question
 from annotation.text.identity import text_hash
 from annotation.text.rendering import render_markdown
 
@@ -48,6 +51,18 @@ class Configuration:
     """The newest version of the rules."""
     rubric: RubricVersion | None
     """The published version that annotators rate by, with its criteria."""
+    questions: tuple[Question, ...] = ()
+    """The project's own, in their newest version, the archived too."""
+
+    @cached_property
+    def asked_questions(self) -> tuple[Question, ...]:
+        """The questions that annotators answer."""
+        return tuple(question for question in self.questions if not question.is_archived)
+
+    @cached_property
+    def must_answer(self) -> bool:
+        """True if a question has to be answered on every screen."""
+        return any(question.is_required and not question.shown_when for question in self.asked_questions)
 
     @cached_property
     def asked_categories(self) -> tuple[Category, ...]:
@@ -73,6 +88,39 @@ def configuration_of(project: Project) -> Configuration:
         criteria=tuple(Criterion.objects.filter(project=project).order_by("position", "id")),
         guideline=Guideline.objects.filter(project=project).order_by("-version").first(),
         rubric=_asked_rubric(project),
+        questions=tuple(
+            question_in(row, versions[0])
+            for row in ProjectQuestion.objects.filter(project=project)
+            .select_related("shown_when")
+            .prefetch_related("versions")
+            .order_by("position", "id")
+            if (versions := row.versions.all())
+        ),
+    )
+
+
+def question_in(row: ProjectQuestion, version: QuestionVersion) -> Question:
+    """Return a question in one of its versions."""
+    condition = None
+    if row.shown_when is not None:
+        condition = Condition(question=row.shown_when.key, values=tuple(row.shown_values))
+    return Question(
+        key=row.key,
+        kind=row.kind,
+        subject=row.subject,
+        version=version.number,
+        text=version.text,
+        help_text=row.help_text,
+        is_required=row.is_required,
+        is_archived=row.is_archived,
+        choices=tuple(
+            Choice(key=choice["key"], label=choice["label"], shortcut=row.shortcuts.get(choice["key"], ""))
+            for choice in version.choices
+        ),
+        unit=version.unit,
+        least=version.least,
+        most=version.most,
+        shown_when=condition,
     )
 
 
@@ -86,7 +134,10 @@ def _asked_rubric(project: Project) -> RubricVersion | None:
     return rubric.published if rubric else None
 
 
-def _changed(sender: Any, instance: Category | Criterion | Guideline | Rubric, **_: Any) -> None:
+_Part = Category | Criterion | Guideline | ProjectQuestion | Rubric
+
+
+def _changed(sender: Any, instance: _Part, **_: Any) -> None:
     """Make readers of the project read its parts again."""
     revision = uuid.uuid4()
     Project.objects.filter(pk=instance.project_id).update(revision=revision)
@@ -96,7 +147,7 @@ def _changed(sender: Any, instance: Category | Criterion | Guideline | Rubric, *
 
 def listen() -> None:
     """Draw a new revision whenever a part of a project is written or deleted. Called once, at start."""
-    for model in (Category, Criterion, Guideline, Rubric):
+    for model in (Category, Criterion, Guideline, ProjectQuestion, Rubric):
         for signal in (post_save, post_delete):
             signal.connect(_changed, sender=model, dispatch_uid=f"configuration of {model.__name__}")
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Length
 
-from annotation.agreement.records import GoldAnswered, Judged, JudgedSpan, Rated
+from annotation.agreement.records import Answered, GoldAnswered, Judged, JudgedSpan, Rated
 from annotation.choices import Purpose
 from annotation.models import (
     Completion,
     Correction,
     Judgment,
     Project,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
     SpanFlag,
@@ -171,6 +172,20 @@ def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Ra
         for judgment, completion, criterion, value in ratings.values_list(
             "judgment_id", "completion_id", "criterion_id", "value"
         )
+    ]
+
+
+def answers_in(
+    project: Project, versions: Mapping[str, int], rounds: Sequence[int] | None = None
+) -> list[Answered]:
+    """Return the answers of current judgments to these versions of questions. One query."""
+    answers = QuestionAnswer.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
+    return [
+        Answered(judgment=judgment, question=key, completion=completion, value=value)
+        for judgment, key, number, completion, value in answers.values_list(
+            "judgment_id", "version__question__key", "version__number", "completion_id", "value"
+        )
+        if versions.get(key) == number
     ]
 
 

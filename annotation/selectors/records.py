@@ -13,6 +13,7 @@ from annotation.models import (
     Judgment,
     LabelledStep,
     MissingInfo,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
     RubricScore,
@@ -21,6 +22,7 @@ from annotation.models import (
 from annotation.record.judgment import (
     BY_HAND,
     COLUMNS,
+    AnswerPart,
     CorrectionPart,
     CritiquePart,
     Edit,
@@ -90,6 +92,13 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
         lambda pk, step, label: StepLabelPart(completion=str(pk), step=step, label=label),
         order=("judgment_id", "step_id"),
     )
+    answers = _parts(
+        QuestionAnswer,
+        judgments,
+        ("completion_id", "version__question__key", "version__number", "value"),
+        _answer,
+        order=("judgment_id", "id"),
+    )
     corrections = _corrections(judgments)
     rows: Iterable[Any] = Judgment.objects.filter(pk__in=judgments).values_list(
         "pk", "demonstration__text", *COLUMNS
@@ -104,6 +113,7 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
             rubric_scores=tuple(scores.get(pk, ())),
             critiques=tuple(critiques.get(pk, ())),
             step_labels=tuple(step_labels.get(pk, ())),
+            answers=tuple(answers.get(pk, ())),
             demonstration=demonstration or "",
             **dict(zip(COLUMNS, columns, strict=True)),
         )
@@ -125,6 +135,15 @@ def _parts(
     for judgment, *values in (rows.order_by(*order) if order else rows).values_list("judgment_id", *fields):
         listed[judgment].append(build(*values))
     return listed
+
+
+def _answer(completion: int | None, question: str, version: int, value: Any) -> AnswerPart:
+    return AnswerPart(
+        completion=None if completion is None else str(completion),
+        question=question,
+        version=version,
+        value=tuple(value) if isinstance(value, list) else value,
+    )
 
 
 def _span(

@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import combinations
 from statistics import median
+from typing import Any
 
 from django.utils import timezone
 
 from annotation.agreement import records
 from annotation.agreement.coefficients import (
     Level,
+    alpha_of_sets,
     cohen_kappa,
     fleiss_kappa,
     krippendorff_alpha,
@@ -25,7 +27,10 @@ from annotation.agreement.intervals import share_of, share_of_independent
 from annotation.agreement.records import Judged, JudgedSpan, Selection, circles_among
 from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
 from annotation.models import Project
+from annotation.record.questions import Question
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.judged import (
+    answers_in,
     changed_shares_in,
     gold_answered_in,
     judged_in,
@@ -72,7 +77,11 @@ def compute_report(project: Project, selection: Selection) -> Report:
         days=_days(selected),
         hours=_hours(selected),
         cost=_cost(selected),
-        agreement=(*_pair_figures(items, units, selection), *_rating_figures(project, items, selection)),
+        agreement=(
+            *_pair_figures(items, units, selection),
+            *_rating_figures(project, items, selection),
+            *_question_figures(project, items, selection),
+        ),
         spans=_span_figures(project, items, selection),
         rewrites=_rewrite_figures(project, selected, selection),
         rounds=_by_round(items, units),
@@ -145,6 +154,61 @@ def _rating_figures(project: Project, items: records.Items, selection: Selection
             for level in levels
         ]
     return figures
+
+
+_LEVELS: Mapping[str, tuple[Level, ...]] = {
+    "choice": ("nominal",),
+    "scale": ("ordinal", "interval"),
+    "number": ("interval",),
+    "date": ("interval",),
+}
+"""Levels of Krippendorff's α by the kind of a question. Several choices have MASI, texts have none."""
+
+
+def _question_figures(project: Project, items: records.Items, selection: Selection) -> list[Figure]:
+    """Return the agreement on each additional question, among answers to its newest version."""
+    questions = [q for q in configuration_of(project).questions if q.kind in (*_LEVELS, "choices")]
+    if not questions:
+        return []
+    item_of = {judgment.pk: pk for pk, item in items.items() for judgment in item}
+    units: dict[str, dict[int, dict[int | None, list[Any]]]] = defaultdict(
+        lambda: defaultdict(lambda: defaultdict(list))
+    )
+    versions = {question.key: question.version for question in questions}
+    for answered in answers_in(project, versions, selection.rounds):
+        if answered.judgment in item_of:
+            of_item = units[answered.question][item_of[answered.judgment]]
+            of_item[answered.completion].append(answered.value)
+    figures = []
+    for question in questions:
+        of_items = [list(by_completion.values()) for by_completion in units[question.key].values()]
+        if question.kind == "choices":
+            sets = [[[frozenset(value) for value in unit] for unit in item] for item in of_items]
+            figures.append(
+                Figure(
+                    key="question-sets", estimate=alpha_of_sets(sets), criterion=question.text, show="judged"
+                )
+            )
+        numbers = [[[_number(question, value) for value in unit] for unit in item] for item in of_items]
+        figures += [
+            Figure(
+                key=f"question-{level}",
+                estimate=krippendorff_alpha(numbers, level),
+                criterion=question.text,
+                show="judged",
+            )
+            for level in _LEVELS.get(question.kind, ())
+        ]
+    return figures
+
+
+def _number(question: Question, value: Any) -> float:
+    """Return an answer as a number: the place of a choice, the day of a date."""
+    if question.kind == "choice":
+        return float(question.choice_keys.index(value))
+    if question.kind == "date":
+        return float(date.fromisoformat(value).toordinal())
+    return float(value) if question.kind != "choices" else 0.0
 
 
 def _span_figures(project: Project, items: records.Items, selection: Selection) -> tuple[Figure, ...]:

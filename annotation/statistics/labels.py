@@ -52,6 +52,22 @@ FIGURES = {
         _("Krippendorff’s α on ratings, interval"),
         _("The same, with steps of equal size."),
     ),
+    "question-nominal": (
+        _("Krippendorff’s α on answers, nominal"),
+        _("The choice of each annotator."),
+    ),
+    "question-ordinal": (
+        _("Krippendorff’s α on answers, ordinal"),
+        _("The point on the scale."),
+    ),
+    "question-interval": (
+        _("Krippendorff’s α on answers, interval"),
+        _("With steps of equal size; dates in days."),
+    ),
+    "question-sets": (
+        _("Krippendorff’s α on several choices, MASI"),
+        _("The MASI distance counts choices in common (Passonneau 2006)."),
+    ),
     "span-alpha": (
         _("Krippendorff’s αᵤ of characters in spans"),
         _("Agreement on the characters in spans, beyond chance (Krippendorff 1995)."),

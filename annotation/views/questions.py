@@ -18,8 +18,9 @@ from annotation.errors import Refusal
 from annotation.forms.judgment import Entered
 from annotation.forms.projects import QUESTIONS
 from annotation.forms.rubrics import RubricForm, criterion_forms, initial_of
-from annotation.models import Category, Criterion, Project, Rubric, RubricVersion
+from annotation.models import Category, Criterion, Project, ProjectQuestion, Rubric, RubricVersion
 from annotation.selectors.configuration import MOST_RESPONSES, example_of_work
+from annotation.selectors.questions import add_progress
 from annotation.selectors.rubrics import changes_between, rubrics_of
 from annotation.services.projects.projects import change_settings
 from annotation.services.projects.questions import (
@@ -153,8 +154,9 @@ class QuestionKind:
 
     name: str
     model: type[Any]
-    form: type[QuestionForm]
+    form: type[QuestionForm] | None
     page: str
+    list_id: str = "question-list"
 
 
 CATEGORIES = QuestionKind(
@@ -169,6 +171,14 @@ CRITERIA = QuestionKind(
     form=CriterionForm,
     page="project-questions",
 )
+QUESTIONS_OF_PROJECT = QuestionKind(
+    name="project-question",
+    model=ProjectQuestion,
+    form=None,
+    page="project-questions",
+    list_id="project-question-list",
+)
+"""Additional questions: `views.project_questions` has their form."""
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -185,7 +195,11 @@ def project_questions(request: Request, project: Project) -> HttpResponse:
         else:
             messages.success(request, _("Saved."))
             return redirect("project-questions", project.slug)
-    context = {"form": form, **_listed(project, CRITERIA)}
+    context = {
+        "form": form,
+        **_listed(project, CRITERIA),
+        "additional": _listed(project, QUESTIONS_OF_PROJECT),
+    }
     status = 422 if form.is_bound else 200
     return render(request, "annotation/settings/questions.html", context, status=status)
 
@@ -201,7 +215,7 @@ def project_categories(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def question_add(request: Request, project: Project, kind: QuestionKind) -> HttpResponse:
     """Add a category or a criterion. For managers."""
-    form = kind.form(request.POST or None, initial=_initial(request))
+    form = _form_of(kind)(request.POST or None, initial=_initial(request))
     if request.method == "POST" and form.is_valid():
         values = dict(form.cleaned_data)
         key = values.pop("key")
@@ -222,7 +236,7 @@ def question_add(request: Request, project: Project, kind: QuestionKind) -> Http
 def question_edit(request: Request, project: Project, kind: QuestionKind, key: str) -> HttpResponse:
     """Change a category or a criterion. For managers."""
     row = get_object_or_404(kind.model, project=project, key=key)
-    form = kind.form(request.POST or None, instance=row)
+    form = _form_of(kind)(request.POST or None, instance=row)
     if request.method == "POST" and form.is_valid():
         change = set_category if kind is CATEGORIES else set_criterion
         try:
@@ -263,11 +277,20 @@ def question_change(request: Request, project: Project, kind: QuestionKind, key:
     return redirect(kind.page, project.slug)
 
 
+def _form_of(kind: QuestionKind) -> type[QuestionForm]:
+    if kind.form is None:
+        raise Http404
+    return kind.form
+
+
 def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
-    rows = kind.model.objects.filter(project=project).order_by("position", "id")
+    rows = list(kind.model.objects.filter(project=project).order_by("position", "id"))
+    if kind is QUESTIONS_OF_PROJECT:
+        add_progress(rows)
     return {
         "project": project,
         "rows": rows,
+        "list_id": kind.list_id,
         "kind": kind.name,
         "edit_url": kind.name,
         "change_url": f"{kind.name}-change",

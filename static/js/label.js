@@ -122,6 +122,8 @@ class Screen {
     });
     this.help = null;
     if ($("#help", element)) this.loadHelp();
+    this.questions = null;
+    if ($("#questions", element)) this.loadQuestions();
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;
     this.form.addEventListener("input", onChange);
@@ -138,6 +140,13 @@ class Screen {
     const { Help } = await import("./label-help.js");
     this.help = new Help(this);
     if (this.timer) this.help.enter();
+    this.update();
+  }
+
+  /** Few projects have questions of their own. */
+  async loadQuestions() {
+    const { Questions } = await import("./label-questions.js");
+    this.questions = new Questions(this);
     this.update();
   }
 
@@ -180,7 +189,7 @@ class Screen {
 
   /** Why it cannot be submitted yet, in words; empty when it can. */
   lacks() {
-    return this.lacksVerdict() || this.answers.lacks() || this.marks?.lacks() || this.help?.lacks() || "";
+    return this.lacksVerdict() || this.answers.lacks() || this.questions?.lacks() || this.marks?.lacks() || this.help?.lacks() || "";
   }
 
   lacksVerdict() {
@@ -250,6 +259,7 @@ class Screen {
     this.say(lack, "bad");
     if (this.lacksVerdict()) (this.order?.input ?? $('input[name="choice"]', this.form))?.focus();
     else if (this.answers.lacks()) this.answers.focusLack();
+    else if (this.questions?.lacks()) this.questions.focusLack();
     else if (this.marks?.lacks()) this.marks.focusLack();
     else this.help?.next();
   }
@@ -418,6 +428,7 @@ class Screen {
     // A key held down is one press: it must not confirm the question that it raised.
     if (event.repeat && name === this.keys.submit && this.action(event, name)) return event.preventDefault();
     if (this.help?.handleKey(event, name)) return event.preventDefault();
+    if (this.questions?.handleKey(event, name, this.keys)) return event.preventDefault();
     if (this.steps?.handleKey(event)) return event.preventDefault();
     if (this.marks?.handleKey(event, name)) return event.preventDefault();
     if (this.order?.handleChipKey(event)) return event.preventDefault();
@@ -471,6 +482,7 @@ const ACTIONS = {
   edit: (screen) => screen.answers.edit(screen.card),
   rewrite: (screen) => screen.rewrite(),
   critique: (screen) => screen.answers.critique(screen.card),
+  questions: (screen) => screen.questions?.next(),
   steps: (screen) => screen.steps?.focus(),
   demonstrate: (screen) => screen.answers.demonstrate(),
   undo: (screen) => $('[data-key-action="undo"]', screen.element)?.click(),

@@ -42,7 +42,11 @@ from annotation.models import (
     MissingInfo,
     Notification,
     Project,
+    ProjectQuestion,
     Prompt,
+    QuestionAnswer,
+    QuestionVersion,
+    RepeatedQuestion,
     Review,
     Rubric,
     RubricCriterion,
@@ -85,6 +89,8 @@ WRITTEN_ONCE = [
     "rating",
     "critique",
     "demonstration",
+    "questionanswer",
+    "questionversion",
     "itemflag",
     "assignment",
     "completion",
@@ -100,6 +106,14 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture
 def browser(admin: User, client_of: Callable[[User], Client]) -> Client:
     return client_of(admin)
+
+
+def ask_again(project: Project, judgment: Judgment) -> None:
+    """Add a question with an answer of the judgment, and put it again."""
+    question = ProjectQuestion.objects.create(project=project, key=f"q-{uuid.uuid4()}", kind="text")
+    version = QuestionVersion.objects.create(question=question, number=1, text="Why?")
+    QuestionAnswer.objects.create(judgment=judgment, version=version, value="So.")
+    RepeatedQuestion.objects.create(assignment=judgment.assignment, question=question)
 
 
 def judge_everything(project: Project, annotator: User) -> Judgment:
@@ -145,6 +159,7 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
         demonstration="Two to three minutes.",
     )
     assignment = judgment.assignment
+    ask_again(project, judgment)
     give_help(judgment, first)
     score_by_rubric(project, judgment, first)
     Continuation.objects.create(assignment=assignment, completion=first, prefix="Two", text=" minutes.")

@@ -23,6 +23,7 @@ from annotation.models import (
     Judgment,
     Membership,
     Project,
+    ProjectQuestion,
     Prompt,
     Review,
     RubricVersion,
@@ -30,9 +31,11 @@ from annotation.models import (
     WebhookDelivery,
     Withholding,
 )
+from annotation.record.questions import Question
 from annotation.services.inbox import post_comment
 from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
+from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from annotation.services.quality import open_review
 from annotation.services.webhooks import create_webhook, send_test
@@ -102,6 +105,7 @@ class Scene:
     invitation: Invitation
     category: Category
     criterion: Criterion
+    question: ProjectQuestion
     upload: FileImport
     """A file of one judgment, looked through."""
     delivery: WebhookDelivery
@@ -157,9 +161,14 @@ class Scene:
             arena=self.ballot.pair.arena.slug,
             ballot=self.ballot.pk,
             page=self.side_by_side.slug,
-            key=self.criterion.key if "criteria" in path else self.category.key,
+            key=self._key_in(path),
             action="promote",
         )
+
+    def _key_in(self, path: str) -> str:
+        if "questions" in path:
+            return self.question.key
+        return self.criterion.key if "criteria" in path else self.category.key
 
 
 def make_scene(project: Project, alice: User, carol: User) -> Scene:
@@ -218,6 +227,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         invitation=create_invitation(project=project, created_by=carol, role="annotator", days=1).invitation,
         category=project.categories.get(key="untruthful"),
         criterion=Criterion.objects.create(project=project, key="helpful", label="Helpful"),
+        question=save_question(
+            project=project, question=Question(key="why", kind="text", text="Why?"), saved_by=carol
+        ),
         upload=receive_upload(
             project=project, upload=SimpleUploadedFile("votes.csv", VOTES.encode()), user=carol
         ),

@@ -21,11 +21,13 @@ from annotation.models import (
     Withholding,
 )
 from annotation.models.webhooks import seal
+from annotation.record.questions import Question
 from annotation.selectors.comparison import step_token
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.inbox import post_comment
 from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
+from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
 from annotation.services.quality import open_review
 from annotation.services.texts import create_comparison
@@ -122,6 +124,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         project=project, messages=prompt.messages, sampling={}, seed=0, created_by=alice
     )
     prompt_set = PromptSet.objects.create(project=project, name="Everyday", created_by=carol)
+    save_question(project=project, question=Question(key="why", kind="text", text="Why?"), saved_by=carol)
     rubric = save_rubric(
         project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
     )
@@ -199,6 +202,14 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         **dict.fromkeys(("project-categories", "category-add", "criterion-add"), in_project),
         **{name: {**in_project, "key": "untruthful"} for name in ("category", "category-change")},
         **{name: {**in_project, "key": "helpful"} for name in ("criterion", "criterion-change")},
+        **dict.fromkeys(("project-question-add", "project-question-preview-new"), in_project),
+        **{
+            name: {**in_project, "key": "why"}
+            for name in (
+                *("project-question", "project-question-change"),
+                *("project-question-again", "project-question-preview"),
+            )
+        },
         "guidelines-edit": in_project,
         **dict.fromkeys(("allocation", "allocation-rules", "members"), in_project),
         **dict.fromkeys(

@@ -85,8 +85,8 @@ _READ = ("read_for_spans", "read_for_missing")
 """Fields that may be unknown, None."""
 _STEPS = ("steps", "step_labels")
 """Fields that rows without traces do not have."""
-_UNKNOWN = ("shown", "group")
-"""Fields that are empty where nothing is known."""
+_UNKNOWN = ("shown", "group", "answers")
+"""Fields that are empty where nothing is known, or nothing was asked."""
 _OMITTED = (*_READ, "feedback")
 """Fields that are not written where they are None: rows without them keep their bytes."""
 
@@ -142,6 +142,12 @@ class SnapshotRow(JudgmentParts):
                 require(
                     item.completion in texts, where, f"field {name!r} has a completion that is not in the row"
                 )
+        for answer in self.answers:
+            require(
+                answer.completion is None or answer.completion in texts,
+                where,
+                "field 'answers' has a completion that is not in the row",
+            )
         flagged = [{span.completion for span in self.spans}, {lack.completion for lack in self.missing}]
         for name, ids in zip(_READ, flagged, strict=True):
             read = getattr(self, name)

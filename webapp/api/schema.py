@@ -6,6 +6,7 @@ ENUM_NAMES = {
     "RoleName": "annotation.choices.Role",
     "VerdictName": "annotation.choices.Verdict",
     "PurposeName": "annotation.choices.Purpose",
+    "QuestionKindName": "annotation.choices.QuestionKind",
     "RoundStateName": "training.choices.RoundState",
     "StepKindName": "training.choices.StepKind",
     "StepStateName": "training.choices.StepState",

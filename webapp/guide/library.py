@@ -363,7 +363,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/set-up-a-project": (
         *("project-new", "project-settings", "guidelines-edit", "project-preview", "members", "invitations"),
         *("project-audit", "project-questions", "criterion", "criterion-add", "project-categories"),
-        *("category", "category-add"),
+        *("category", "category-add", "project-question", "project-question-add"),
     ),
     "how-to/allocate-work": ("allocation",),
     "how-to/receive-webhooks": ("webhooks", "webhook", "webhook-delivery"),

@@ -220,7 +220,10 @@ SECTIONS: tuple[Section, ...] = (
             Page(
                 url="project-questions",
                 label=_("Questions"),
-                inner=("criterion", "criterion-add", "criterion-change"),
+                inner=(
+                    *("criterion", "criterion-add", "criterion-change"),
+                    *("project-question", "project-question-add", "project-question-change"),
+                ),
             ),
             Page(
                 url="rubrics",

@@ -1,4 +1,4 @@
-"""Argilla's exports: in (a chosen label, rankings, marks, ratings), nested and flat.
+"""Argilla's records: out, and its exports in (a chosen label, rankings, marks, ratings), nested and flat.
 
 From argilla/src/argilla/records/_io/_generic.py of https://github.com/argilla-io/argilla: nested records have
 `fields` and `responses` (question → list of `value`, `user_id`); flat ones have the fields as columns and
@@ -6,8 +6,9 @@ From argilla/src/argilla/records/_io/_generic.py of https://github.com/argilla-i
 not in the export, so a question is known by its values: names of answers in order are a ranking, one such
 name (or `A`, `left`) is the winner, objects with `start` and `end` are marks, a number is a rating, any other
 text a comment. Marks and ratings belong to the answer whose name begins or ends the question's, or to the
-only answer. Only submitted responses are judgments. What is about no answer must be left out by name; it
-stays with the annotation.
+only answer. A question named `question_KEY`, or `question_KEY_answer_1` for one response, answers an
+additional question of the project. Only submitted responses are judgments. What is about no answer must be
+left out by name; it stays with the annotation.
 """
 
 import re
@@ -18,7 +19,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import NOT_ORDERED, RatingScale
+from annotation.choices import NOT_ORDERED, RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.columns import PROSE, VERDICT_LIKE, by_name, words_of
 from annotation.exchange.formats.fields import FieldError
@@ -42,7 +43,8 @@ from annotation.exchange.formats.tables import (
     prompt_parts,
 )
 from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, read_value, winner_of
-from annotation.record.judgment import RatingPart, SpanPart
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.record.judgment import AnswerPart, RatingPart, SpanPart
 
 _SUFFIX = ".responses"
 _NO_ANNOTATION = {
@@ -143,6 +145,7 @@ class _PersonReading:
         self._decision = VerdictRanks(len(answers))
         self._spans: list[SpanPart] = []
         self._ratings: list[RatingPart] = []
+        self._answers_given: list[AnswerPart] = []
         self._comments: list[str] = []
         self._unread: dict[str, Any] = {}
 
@@ -155,6 +158,9 @@ class _PersonReading:
         if is_left_out(self._row, where):
             self._unread[question] = value
             return None
+        if question.startswith(_QUESTION):
+            self._answers_given.append(_answer(question, value, self._names, where))
+            return RowPart(where, _shown(value), "read", "an answer to an additional question")
         place = _place(question, self._names)
         is_plain = isinstance(value, (str, bool)) or (place is None and isinstance(value, (int, float)))
         if _is_spans(value) and place is not None:
@@ -195,6 +201,7 @@ class _PersonReading:
             annotator="" if person.startswith("#") else person,
             spans=tuple(self._spans),
             ratings=tuple(self._ratings),
+            answers=tuple(self._answers_given),
             comment="\n\n".join(self._comments),
             created_at=fields.moment(times[0], "responses.updated_at") if times else "",
             more={"responses": self._unread} if self._unread else {},
@@ -278,6 +285,21 @@ def _rating(question: str, value: float, place: int, names: Sequence[str], where
     return RatingPart(completion=str(place), criterion=key_of(criterion), scale=scale, value=rating)
 
 
+_QUESTION = "question_"
+
+
+def _answer(question: str, value: Any, names: Sequence[str], where: str) -> AnswerPart:
+    key = question.removeprefix(_QUESTION)
+    for name in sorted(names, key=len, reverse=True):
+        if key.endswith(f"_{name}"):
+            return AnswerPart(
+                question=key_of(key.removesuffix(f"_{name}")),
+                completion=str(names.index(name)),
+                value=fields.answer_value(value, where),
+            )
+    return AnswerPart(question=key_of(key), value=fields.answer_value(value, where))
+
+
 def _place(question: str, names: Sequence[str]) -> int | None:
     """The answer whose name begins or ends a question's; the only one; None where a question is about all."""
     if len(names) == 1:
@@ -320,5 +342,93 @@ READERS = (
         inner="fields",
         survey=_survey,
         loses="suggestions, drafts, discarded and pending responses, vectors",
+    ),
+)
+
+
+# Judgments as records of Argilla, each with the responses of one person: out.
+#
+# A record has `fields` and `responses` as `Dataset.records.to_list()` writes them. Numbers and dates are
+# texts, since Argilla has no questions for them.
+
+
+def _record(record: Record, _scene: Scene) -> Written:
+    names = {
+        completion["id"]: f"answer_{number}"
+        for number, completion in enumerate(record["completions"], start=1)
+    }
+    messages = record["messages"]
+    is_plain = len(messages) == 1 and messages[0]["role"] == "user"
+    responses = {
+        **_preference(record, names),
+        **{
+            f"{rating['criterion']}_{names[rating['completion']]}": rating["value"]
+            for rating in record["ratings"]
+        },
+        **_span_responses(record, names),
+        **({"comment": record["comment"]} if record["comment"] else {}),
+        **{
+            _question_name(answer, names): _response_value(answer["value"])
+            for answer in record.get("answers", ())
+        },
+    }
+    yield {
+        "id": record["judgment"],
+        "status": "completed",
+        "fields": {
+            "prompt": messages[0]["content"] if is_plain else messages,
+            **{names[completion["id"]]: completion["text"] for completion in record["completions"]},
+        },
+        "metadata": {},
+        "responses": {
+            question: [{"value": value, "user_id": record["annotator"], "status": "submitted"}]
+            for question, value in responses.items()
+        },
+        "suggestions": {},
+        "vectors": {},
+    }
+    for name in ("missing", "corrections", "critiques", "demonstration", "strength"):
+        if record[name]:
+            yield Dropped(f"{name}: Argilla has no question for it")
+
+
+def _preference(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
+    verdict, ranks = record["verdict"], record["ranks"]
+    if verdict == Verdict.NOT_ASKED:
+        return {}
+    if verdict != Verdict.RANKED:
+        return {"preference": verdict.replace("_", " ")}
+    if len(names) == 2:
+        return {"preference": names[min(names, key=lambda pk: ranks[pk])]}
+    return {"ranking": [{"value": names[pk], "rank": ranks[pk]} for pk in names if pk in ranks]}
+
+
+def _span_responses(record: Record, names: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
+    spans: dict[str, list[dict[str, Any]]] = {}
+    for span in record["spans"]:
+        question = f"spans_{names[span['completion']]}"
+        mark = {"label": span["category"], "start": span["start"], "end": span["end"]}
+        spans.setdefault(question, []).append(mark)
+    return spans
+
+
+def _question_name(answer: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    of = "" if answer["completion"] is None else f"_{names[answer['completion']]}"
+    return f"{_QUESTION}{answer['question']}{of}"
+
+
+def _response_value(value: Any) -> Any:
+    return str(value) if isinstance(value, float) else list(value) if isinstance(value, tuple) else value
+
+
+WRITERS = (
+    Writer(
+        name="argilla",
+        sentence="Argilla's records, each with the responses of one annotator.",
+        container="json",
+        rows=_record,
+        carries_answers=True,
+        carries="preferences, rankings with ties, spans, ratings, answers, comments",
+        loses="missing information, corrections, critiques, demonstrations, strength, severities, sources",
     ),
 )

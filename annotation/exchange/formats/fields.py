@@ -639,3 +639,12 @@ def _history(value: Any) -> list[dict[str, str]]:
         question, answer = (text(side, where) for side in turn)
         chat += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
     return chat
+
+
+def answer_value(value: Any, where: str) -> str | int | float | tuple[str, ...]:
+    """Return the value of an answer to an additional question: a text, a number, or a list of texts."""
+    if isinstance(value, list):
+        return tuple(text(entry, where) for entry in value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    return text(value, where)

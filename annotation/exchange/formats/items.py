@@ -360,6 +360,10 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
     for critique in judgment.critiques:
         _completion(item, critique.completion, "critiques")
     _refuse_doubles("ratings", [(entry.completion, entry.criterion) for entry in judgment.ratings])
+    for answer in judgment.answers:
+        if answer.completion is not None:
+            _completion(item, answer.completion, "answers")
+    _refuse_doubles("answers", [(answer.question, answer.completion) for answer in judgment.answers])
     _refuse_doubles("corrections", [correction.completion for correction in judgment.corrections])
     _check_edits(item, judgment)
     _refuse_doubles("critiques", [critique.completion for critique in judgment.critiques])

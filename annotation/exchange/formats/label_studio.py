@@ -13,6 +13,9 @@ From https://labelstud.io/guide/export, /tags/pairwise, /tags/ranker and /tags/l
 | `choices`  | `choices`: the winner (Response A, answer_2, left is better) or a tie   |
 | `textarea` | `text`: the comment; of a region the note of its span                   |
 
+A result whose control is named `question_KEY` answers an additional question of the project: `choices`,
+`number`, `rating`, `textarea` or `datetime`, about the answer that `to_name` names or else the comparison.
+
 Any other result stays with the annotation and is listed; one that may be a verdict must be left out by name.
 
 The labelling configuration is not in the export, so which field of `data` holds which text is told from the
@@ -56,7 +59,7 @@ from annotation.exchange.formats.tables import (
 )
 from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, named_place, no_winner, winner_of
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
-from annotation.record.judgment import RatingPart, SpanPart
+from annotation.record.judgment import AnswerPart, RatingPart, SpanPart
 
 # Judgments as tasks of Label Studio, in the shape of its JSON export: out.
 #
@@ -79,6 +82,7 @@ def _task(record: Record, scene: Scene) -> Written:
         *_verdict(record, names),
         *_labels(record, names),
         *_ratings(record, names),
+        *_question_answers(record, names, scene),
         *_comment(record),
     ]
     yield {
@@ -186,6 +190,33 @@ def _ratings(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
         }
 
 
+_QUESTION = "question_"
+_TYPES = {
+    "choice": ("choices", "choices"),
+    "choices": ("choices", "choices"),
+    "scale": ("number", "number"),
+    "number": ("number", "number"),
+    "text": ("textarea", "text"),
+    "date": ("datetime", "datetime"),
+}
+"""Kind of an additional question → type of the result, and the name of its value."""
+
+
+def _question_answers(record: Record, names: dict[str, str], scene: Scene) -> Iterator[dict[str, Any]]:
+    for answer in record.get("answers", ()):
+        kind = scene.questions.get(answer["question"], "text")
+        result_type, name = _TYPES[kind]
+        value = answer["value"]
+        is_list = name in ("choices", "text")
+        yield {
+            "from_name": f"{_QUESTION}{answer['question']}",
+            "to_name": "prompt" if answer["completion"] is None else names[answer["completion"]],
+            "type": result_type,
+            "value": {name: [value] if is_list and not isinstance(value, list | tuple) else value},
+            "meta": {"version": answer["version"]},
+        }
+
+
 def _comment(record: Record) -> Iterator[dict[str, Any]]:
     if record["comment"]:
         yield {
@@ -275,6 +306,7 @@ class _AnnotationReading:
         self._decision = VerdictRanks(len(answers))
         self._spans: list[SpanPart] = []
         self._ratings: list[RatingPart] = []
+        self._question_answers: list[AnswerPart] = []
         self._comments: list[str] = []
         self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
         self._regions: list[tuple[str, SpanPart]] = []
@@ -286,7 +318,9 @@ class _AnnotationReading:
         """Read all results of an annotation. Raises `FieldError`."""
         where = f"{where}.result"
         for number, entry in enumerate(fields.items_of(annotation.get("result"), where)):
-            self._result(fields.object_of(entry, f"{where}[{number}]"), f"{where}[{number}]")
+            result, at = fields.object_of(entry, f"{where}[{number}]"), f"{where}[{number}]"
+            if not self._is_answer(result, at):
+                self._result(result, at)
         self._place_notes()
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
@@ -306,6 +340,7 @@ class _AnnotationReading:
             annotator=annotator,
             spans=tuple(self._spans),
             ratings=tuple(self._ratings),
+            answers=tuple(self._question_answers),
             comment=fields.text("\n\n".join(self._comments), where, empty=True),
             active_seconds=fields.measured_seconds(annotation.get("lead_time")),
             created_at=fields.moment(annotation.get("created_at"), f"{where}.created_at"),
@@ -342,6 +377,26 @@ class _AnnotationReading:
             self._keep(result, "question" if is_verdict else "metadata", _why(str(kind), value))
             return
         self.parts.append(RowPart(_part_name(result), _shown(value), "read", _READINGS[str(kind)]))
+
+    def _is_answer(self, result: Mapping[str, Any], at: str) -> bool:
+        """Read a result that answers an additional question; False for another."""
+        name, value = str(result.get("from_name") or ""), result.get("value")
+        said = value.get(_VALUES.get(str(result.get("type")), "")) if isinstance(value, dict) else None
+        if not name.startswith(_QUESTION) or said is None or is_left_out(self._row, _part_name(result)):
+            return False
+        place = self._place(result, at)
+        version = (result.get("meta") or {}).get("version")
+        self._question_answers.append(
+            AnswerPart(
+                question=key_of(name.removeprefix(_QUESTION)),
+                completion=None if place is None else str(place),
+                value=fields.answer_value(said, f"{at}.value"),
+                version=None if version is None else fields.whole_number(version, f"{at}.meta.version"),
+            )
+        )
+        reading = "an answer to an additional question"
+        self.parts.append(RowPart(_part_name(result), _shown(value), "read", reading))
+        return True
 
     def _words(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> None:
         lines = value.get("text")
@@ -454,6 +509,10 @@ _READINGS = {
     "choices": "the preference",
     "textarea": "the annotator's comment",
 }
+
+
+_VALUES = {**dict(_TYPES.values()), "rating": "rating"}
+"""Type of a result that may answer an additional question → the name of its value."""
 
 
 def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -653,7 +712,8 @@ WRITERS = (
         sentence="Label Studio's JSON: a task with an annotation for each judgment.",
         container="json",
         rows=_task,
-        carries="preferences, rankings with ties, spans, ratings, comments",
+        carries_answers=True,
+        carries="preferences, rankings with ties, spans, ratings, answers, comments",
         loses="missing information, corrections, critiques, demonstrations, strength, metadata",
     ),
 )

@@ -3,8 +3,9 @@
 Columns: `judgment`, `answers` (the number of its rows), `comparison`, `round`, `annotator`, `machine`,
 `split`, `prompt`, `verdict`, `strength`, `seconds`, `created_at`, then of the answer `completion`, `source`,
 `position` (as shown, from 1), `letter` (as the annotator saw it, which comments use), `rank`, a column
-`rating_CRITERION_SCALE` for each criterion, `question` (the last of the user's turns), `text`, `comment`,
-`metadata` (of the comparison, as JSON).
+`rating_CRITERION_SCALE` for each criterion, a column `question_KEY` for each additional question (several
+choices with `|` between; of a question about the comparison the same in all rows), `question` (the last of
+the user's turns), `text`, `comment`, `metadata` (of the comparison, as JSON).
 
 The rows of a judgment stand together. One whose rows a spreadsheet sorted apart, or of which a row is
 missing, is refused with its id.
@@ -35,7 +36,8 @@ from annotation.exchange.formats.items import (
 )
 from annotation.exchange.formats.rondo_jsonl import split_of
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
-from annotation.record.judgment import RatingPart
+from annotation.record.judgment import AnswerPart, RatingPart
+from annotation.record.questions import as_text
 
 BEFORE = (
     *(
@@ -55,11 +57,17 @@ BEFORE = (
 AFTER = ("question", "text", "comment", "metadata")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
 _RATING = "rating_"
+_QUESTION = "question_"
 
 
 def header(scene: Scene) -> list[str]:
     """The names of the columns: a project's criteria each have one, as `KEY_SCALE`."""
-    return [*BEFORE, *(f"{_RATING}{name}" for name in scene.criteria), *AFTER]
+    return [
+        *BEFORE,
+        *(f"{_RATING}{name}" for name in scene.criteria),
+        *(f"{_QUESTION}{key}" for key in scene.questions),
+        *AFTER,
+    ]
 
 
 def safe(cell: Any) -> str:
@@ -79,6 +87,9 @@ def _rows(record: Record, scene: Scene) -> Written:
     ratings = {(r["completion"], f"{r['criterion']}_{r['scale']}"): r["value"] for r in record["ratings"]}
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
     metadata = record.get("metadata")
+    answers = {
+        (a["completion"], a["question"]): as_text(_value(a["value"])) for a in record.get("answers", ())
+    }
     for completion in record["completions"]:
         pk = completion["id"]
         yield {
@@ -92,6 +103,10 @@ def _rows(record: Record, scene: Scene) -> Written:
             "letter": letters.get(pk),
             "rank": record["ranks"].get(pk),
             **{f"{_RATING}{name}": ratings.get((pk, name)) for name in scene.criteria},
+            **{
+                f"{_QUESTION}{key}": answers.get((pk, key), answers.get((None, key)))
+                for key in scene.questions
+            },
             "question": question,
             "text": completion["text"],
             "comment": record["comment"],
@@ -102,6 +117,10 @@ def _rows(record: Record, scene: Scene) -> Written:
             yield Dropped(f"{what}: a table has no place for them")
     if len(record["messages"]) > 1:
         yield Dropped("earlier turns: a table holds the last question alone")
+
+
+def _value(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _joined(rows: Iterator[tuple[int, Row]]) -> Iterator[tuple[int, Row]]:
@@ -211,6 +230,7 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
                 created_at=fields.moment(first.get("created_at"), "created_at"),
                 display_order=tuple(n for _position, n in positions),
                 ratings=tuple(rating for n, line in enumerate(rows) for rating in _ratings(n, line)),
+                answers=tuple(answer for n, line in enumerate(rows) for answer in _answers(n, line)),
                 more={name: first[name] for name in ("judgment", "comparison", "round") if first.get(name)},
             ),
         ),
@@ -245,6 +265,15 @@ def _ratings(number: int, row: Mapping[str, str]) -> Iterator[RatingPart]:
                 )
             yield RatingPart(
                 completion=str(number), criterion=criterion, scale=scale, value=_number(cell, name)
+            )
+
+
+def _answers(number: int, row: Mapping[str, str]) -> Iterator[AnswerPart]:
+    """Yield the answers of one row; whether a question is about the comparison only the project knows."""
+    for name, cell in row.items():
+        if name.startswith(_QUESTION) and cell:
+            yield AnswerPart(
+                question=name.removeprefix(_QUESTION), completion=str(number), value=fields.text(cell, name)
             )
 
 
@@ -289,6 +318,7 @@ READERS = (
             "position": "the position at which the response was shown",
             "rank": "the rank of the response",
             "rating_*": "a rating of the response",
+            "question_*": "an answer to an additional question",
             "question": "the prompt",
             "text": "the response",
             "comment": "the annotator's comment",
@@ -311,7 +341,8 @@ WRITERS = (
         sentence="A table for statisticians, safe to open in a spreadsheet: one row for each judged answer.",
         container="csv",
         rows=_rows,
-        carries="preferences, ranks, ratings, positions, comments, metadata",
+        carries_answers=True,
+        carries="preferences, ranks, ratings, positions, answers, comments, metadata",
         loses="spans, missing information, corrections, earlier turns, context",
     ),
 )

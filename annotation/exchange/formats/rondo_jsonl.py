@@ -31,6 +31,8 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 - `critiques`: `completion`, `text`
 - `step_labels`: `completion`, `step` (its number, from 0), `label` (`correct`, `wrong`, `unnecessary`); only
   where steps were labelled
+- `answers`: `question` (its key), `version`, `completion` (null where the question is about the comparison),
+  `value` (the key of a choice, a list of keys, a point, a number, a text, or a date); only with some
 - `demonstration`: the answer as this annotator would have written it, or null
 - `comment`, `active_seconds`, `guideline_version`, `created_at` (ISO 8601, UTC)
 - `blind`: false where the annotator knew which model wrote which answer; training leaves such a judgment out
@@ -75,6 +77,7 @@ from annotation.exchange.formats.writers import Record, Scene, Writer, Written
 from annotation.models.conversations import MOST_TURNS
 from annotation.record.judgment import (
     BY_HAND,
+    AnswerPart,
     CorrectionPart,
     CritiquePart,
     Edit,
@@ -355,6 +358,10 @@ def _judgment(row: Row, places: Mapping[str, int], texts: list[str]) -> Imported
             )
             for label in parts("step_labels")
         ),
+        answers=tuple(
+            _answer(entry, None if entry.get("completion") is None else place(entry, "answers"))
+            for entry in parts("answers")
+        ),
         demonstration=fields.optional_text(row.get("demonstration"), "demonstration"),
         active_seconds=(
             None if row.get("active_seconds") is None else fields.active_seconds(row["active_seconds"])
@@ -460,6 +467,16 @@ def _rating(rating: Mapping[str, Any], completion: str) -> RatingPart:
     )
 
 
+def _answer(answer: Mapping[str, Any], completion: str | None) -> AnswerPart:
+    version = answer.get("version")
+    return AnswerPart(
+        question=key_of(fields.text(answer.get("question"), "answers.question")),
+        completion=completion,
+        value=fields.answer_value(answer.get("value"), "answers.value"),
+        version=None if version is None else fields.whole_number(version, "answers.version"),
+    )
+
+
 def _whole(record: Record, scene: Scene) -> Written:
     yield dict(record)
 
@@ -488,6 +505,7 @@ READERS = (
             "ratings": "ratings",
             "critiques": "critiques",
             "step_labels": "labels of steps",
+            "answers": "answers to additional questions",
             "demonstration": "a demonstration",
             "comment": "the annotator's comment",
             "active_seconds": "the seconds that it took",
@@ -508,6 +526,7 @@ WRITERS = (
         container="jsonl",
         rows=_whole,
         carries_context=True,
+        carries_answers=True,
         carries="everything, partial rankings too",
         loses="ids, the round, the version of the guidelines",
     ),

@@ -76,6 +76,8 @@ class Scene:
     step_granularity: StepGranularity = "sentence"
     """The segments that are steps where no steps are marked."""
     criteria: tuple[str, ...] = ()
+    questions: Mapping[str, str] = field(default_factory=dict)
+    """Key of an additional question → its kind."""
     tokens: Tokens | None = None
 
 
@@ -96,6 +98,8 @@ class Writer:
     columns: Mapping[str, str] = field(default_factory=dict)
     """For Parquet: column → `text`, `messages`, `whole number`, or a `struct` of texts as `struct:a,b`."""
     carries_context: bool = False
+    carries_answers: bool = False
+    """True if answers to additional questions go out."""
     once_per_prompt: bool = False
     carries: str = ""
     """Parts of a judgment that go out, for the guide."""

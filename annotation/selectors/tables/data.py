@@ -47,6 +47,7 @@ from annotation.selectors.tables.table import (
     agreements,
     annotated_by,
     annotators,
+    answers,
     calling,
     categories,
     in_state,
@@ -60,6 +61,7 @@ from annotation.selectors.tables.table import (
     states,
     tag_filter,
     tools,
+    with_answer,
     with_category,
     with_response_of,
 )
@@ -434,6 +436,7 @@ ANNOTATIONS = Table(
         ),
         Filter(name="kind", label=gettext_lazy("Kind"), choices=kinds, apply=of_kind),
         Filter(name="category", label=gettext_lazy("Span category"), choices=categories, apply=with_category),
+        Filter(name="answer", label=gettext_lazy("Answer"), choices=answers, apply=with_answer),
         split_filter("comparison__prompt__split"),
         tag_filter("comparison__prompt"),
     ),

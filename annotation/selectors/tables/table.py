@@ -5,6 +5,7 @@ first, and rows that arrive meanwhile are neither shown twice nor left out. Sort
 row is read for a page.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,8 +13,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db import connection
-from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, TextField
 from django.db.models.expressions import Combinable
+from django.db.models.functions import Cast
 from django.http import QueryDict
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
@@ -29,12 +31,14 @@ from annotation.models import (
     Judgment,
     Project,
     Prompt,
+    QuestionAnswer,
     SpanFlag,
     TraceStep,
     User,
 )
 from annotation.selectors.allocation import reservations
 from annotation.selectors.cached_counts import cached
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.tables.search import few_of, is_common
 
 ROWS_ON_A_PAGE = 50
@@ -477,6 +481,36 @@ def of_kind(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]
 def with_category(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
     """Keep annotations with a span of a category."""
     return rows.filter(Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"), category_id=value)))
+
+
+def answers(project: Project) -> Sequence[Choice]:
+    """Return the choices and points of the additional questions, and for each question its lack."""
+    return [
+        choice
+        for question in configuration_of(project).questions
+        for choice in (
+            *(
+                (f"{question.key}={each.key}", f"{question.text}: {each.label or each.key}")
+                for each in question.choices
+            ),
+            (f"{question.key}=", _("%(question)s: no answer") % {"question": question.text}),
+        )
+    ]
+
+
+def with_answer(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
+    """Keep annotations that give an answer, alone or among several, or that give none."""
+    key, _equals, chosen = value.partition("=")
+    given = QuestionAnswer.objects.filter(judgment=OuterRef("pk"), version__question__key=key)
+    if not chosen:
+        return rows.filter(~Exists(given))
+    # As text, since SQLite does not look into lists; a point of a scale stands there as a number.
+    written = given.annotate(written=Cast("value", TextField()))
+    return rows.filter(
+        Exists(
+            written.filter(Q(written=chosen) | Q(written__contains=json.dumps(chosen, ensure_ascii=False)))
+        )
+    )
 
 
 def _tagged(path: str) -> Callable[[QuerySet[Any], Project, str], QuerySet[Any]]:

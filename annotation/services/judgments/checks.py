@@ -19,10 +19,12 @@ from annotation.models import (
     Criterion,
     Project,
     Prompt,
+    QuestionVersion,
     RubricVersion,
     TraceStep,
 )
 from annotation.record.judgment import (
+    AnswerPart,
     CorrectionPart,
     EvidencePointer,
     JudgmentRecord,
@@ -32,7 +34,8 @@ from annotation.record.judgment import (
     SpanPart,
     StepLabelPart,
 )
-from annotation.selectors.configuration import configuration_of
+from annotation.record.questions import Question, in_order_of_choices, shown_places
+from annotation.selectors.configuration import configuration_of, question_in
 from annotation.text.edits import applied, changing, is_faithful
 
 # Missing parts of an annotation, in words: form, service and API say it alike.
@@ -449,6 +452,177 @@ def check_texts(answer: JudgmentRecord, completions: Mapping[str, Completion]) -
         )
 
 
+# ── Answers to the questions of the project ─────────────────────────────────────────────
+
+
+def earlier_versions(
+    project: Project, answers: Sequence[AnswerPart], questions: Sequence[Question]
+) -> dict[tuple[str, int], Question]:
+    """Return the questions in the earlier versions that answers name. No query where they name none."""
+    newest = {question.key: question.version for question in questions}
+    named = {
+        (part.question, part.version)
+        for part in answers
+        if part.version is not None and newest.get(part.question, part.version) != part.version
+    }
+    if not named:
+        return {}
+    rows = QuestionVersion.objects.filter(
+        question__project=project,
+        question__key__in={key for key, _number in named},
+        number__in={number for _key, number in named},
+    ).select_related("question__shown_when")
+    return {(row.question.key, row.number): question_in(row.question, row) for row in rows}
+
+
+def check_answers(
+    answer: JudgmentRecord,
+    completions: Sequence[str],
+    questions: Sequence[Question],
+    earlier: Mapping[tuple[str, int], Question],
+    *,
+    whole: bool,
+) -> tuple[AnswerPart, ...]:
+    """Return the answers with their versions, in the order of the questions.
+
+    Refuse one to a question, a version or a response that is not there, one that its question does not
+    accept, one where its question is not shown, and, where answers must be `whole`, the lack of a required
+    one that is shown. earlier: questions in versions that are no longer asked, by key and version.
+    """
+    if not answer.answers and not any(question.is_required for question in questions):
+        return ()
+    refuse_doubles(
+        "answers",
+        _("Answer %(number)s is there twice; take one away."),
+        [(part.question, part.completion) for part in answer.answers],
+    )
+    by_key = {question.key: question for question in questions}
+    checked = [
+        _checked_answer(part, number, completions, by_key, earlier)
+        for number, part in enumerate(answer.answers, start=1)
+    ]
+    if whole:
+        _check_shown(answer, checked, completions, questions)
+    order = {question.key: place for place, question in enumerate(questions)}
+    places = {completion: place for place, completion in enumerate(completions)}
+    return tuple(
+        sorted(checked, key=lambda part: (order[part.question], places.get(part.completion or "", 0)))
+    )
+
+
+def _checked_answer(
+    part: AnswerPart,
+    number: int,
+    completions: Sequence[str],
+    questions: Mapping[str, Question],
+    earlier: Mapping[tuple[str, int], Question],
+) -> AnswerPart:
+    question = questions.get(part.question)
+    if question is None:
+        raise InvalidAnswer(
+            "unknown_question",
+            _("Answer %(number)s is to “%(key)s”, which this project does not ask. It asks %(known)s."),
+            field="answers",
+            number=number,
+            key=part.question[:60],
+            known=", ".join(questions) or _("no question of its own"),
+        )
+    if part.version not in (None, question.version):
+        question = earlier.get((part.question, part.version or 0))
+    if question is None:
+        raise InvalidAnswer(
+            "unknown_question_version",
+            _("Answer %(number)s is to version %(version)s of “%(key)s”, which there is not."),
+            field="answers",
+            number=number,
+            key=part.question,
+            version=part.version,
+        )
+    if (part.completion is None) == question.is_about_completions or (
+        part.completion is not None and part.completion not in completions
+    ):
+        raise InvalidAnswer(
+            "answer_of_other_subject",
+            _("“%(question)s” is asked of a response of this comparison. Name one.")
+            if question.is_about_completions
+            else _("“%(question)s” is asked of the comparison. Leave the response out."),
+            field="answers",
+            question=question.text,
+        )
+    for text in part.value if isinstance(part.value, tuple) else (str(part.value),):
+        check_text(text, "answers")
+    if not question.accepts(part.value):
+        raise InvalidAnswer(
+            "invalid_answer_value",
+            _("“%(question)s” is not answered by %(value)s. Give %(expected)s."),
+            field="answers",
+            question=question.text,
+            value=_shown_value(part.value),
+            expected=expected_answer(question),
+        )
+    return replace(part, version=question.version, value=in_order_of_choices(question, part.value))
+
+
+def _shown_value(value: Any) -> str:
+    return ", ".join(value)[:60] if isinstance(value, tuple) else str(value)[:60]
+
+
+def expected_answer(question: Question) -> str:
+    """Return the values that answer a question, in words."""
+    known = ", ".join(question.choice_keys)
+    if question.kind == "choice":
+        return _("one of %(known)s") % {"known": known}
+    if question.kind == "choices":
+        return _("some of %(known)s, each once") % {"known": known}
+    if question.kind == "scale":
+        keys = question.choice_keys
+        return _("a whole number from %(least)s to %(most)s") % {"least": keys[0], "most": keys[-1]}
+    if question.kind == "date":
+        return _("a date as 2026-01-31")
+    if question.kind == "text":
+        return _("a text")
+    least, most = (None if bound is None else f"{bound:g}" for bound in (question.least, question.most))
+    if least is None and most is None:
+        return _("a number")
+    if most is None:
+        return _("a number of at least %(least)s") % {"least": least}
+    if least is None:
+        return _("a number of at most %(most)s") % {"most": most}
+    return _("a number from %(least)s to %(most)s") % {"least": least, "most": most}
+
+
+def _check_shown(
+    answer: JudgmentRecord,
+    answers: Sequence[AnswerPart],
+    completions: Sequence[str],
+    questions: Sequence[Question],
+) -> None:
+    """Refuse answers where nothing is asked, and the lack of one that is required."""
+    shown = shown_places(questions, answers, completions)
+    given = {(part.question, part.completion) for part in answers}
+    by_key = {question.key: question for question in questions}
+    for key, _completion in sorted(given - shown, key=str):
+        raise InvalidAnswer(
+            "answer_not_asked",
+            _("“%(question)s” is not asked here. Leave it out."),
+            field="answers",
+            question=by_key[key].text,
+        )
+    if answer.verdict == Verdict.CANNOT_JUDGE:
+        return
+    for question in questions:
+        lacking = [key for key, completion in shown - given if key == question.key]
+        if question.is_required and lacking:
+            raise InvalidAnswer(
+                "answer_missing",
+                _("Answer “%(question)s” for each response, or choose “cannot judge”.")
+                if question.is_about_completions and len(completions) > 1
+                else _("Answer “%(question)s”, or choose “cannot judge”."),
+                field="answers",
+                question=question.text,
+            )
+
+
 def _known_completion(
     pk: str, completions: Mapping[str, Completion], name: str, message: str, **params: object
 ) -> Completion:
@@ -582,9 +756,16 @@ def check_answer(
     check_step_labels(answer.step_labels, completions)
     check_ratings(answer.ratings, completions, configured.criteria, whole=not imported)
     check_texts(answer, completions)
+    answers = check_answers(
+        answer,
+        completion_ids,
+        configured.questions,
+        earlier_versions(project, answer.answers, configured.questions),
+        whole=not imported,
+    )
     corrections = check_rewrites(answer, comparison, completions)
     changed = [c for c in corrections if imported or c.text != completions[c.completion].text]
-    return replace(answer, ranks=ranks, corrections=tuple(changed))
+    return replace(answer, ranks=ranks, corrections=tuple(changed), answers=answers)
 
 
 def dense_ranks(ranks: Mapping[K, int], completion_ids: Iterable[K] = ()) -> dict[K, int]:

@@ -14,6 +14,7 @@ from annotation.models import (
     Demonstration,
     LabelledStep,
     MissingInfo,
+    QuestionAnswer,
     RankedCompletion,
     Rating,
     RubricScore,
@@ -48,6 +49,8 @@ class PartKeys:
     criteria: Mapping[str, int]
     rubric: Mapping[str, int] = field(default_factory=dict)
     """Of the criteria by which an AI annotator scored."""
+    questions: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """Key and version of a question → id of the version."""
 
 
 def store_parts(judgments: Sequence[StoredJudgment], keys: PartKeys) -> None:
@@ -112,6 +115,18 @@ def store_parts(judgments: Sequence[StoredJudgment], keys: PartKeys) -> None:
             (row.judgment, row.completions[part.completion], part.text)
             for row in detailed
             for part in row.record.critiques
+        ],
+    )
+    _store(
+        QuestionAnswer,
+        ["judgment_id", "version_id", "completion_id", "value"],
+        [
+            (
+                *(row.judgment, keys.questions[part.question, part.version or 0]),
+                *(row.completions[part.completion] if part.completion else None, bulk.json_value(part.value)),
+            )
+            for row in detailed
+            for part in row.record.answers
         ],
     )
     _store(

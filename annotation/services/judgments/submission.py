@@ -37,6 +37,7 @@ from annotation.models import (
     Judgment,
     Project,
     Prompt,
+    QuestionVersion,
     RubricVersion,
     User,
     Withholding,
@@ -62,6 +63,7 @@ from annotation.services.assignments.online import note_judgment
 from annotation.services.judgments.checks import check_answer, check_rubric_scores, dense_ranks
 from annotation.services.judgments.drafts import discard_draft
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
+from annotation.services.projects.project_questions import close_repeated
 from annotation.services.projects.projects import note_guideline_on_screen
 from annotation.services.quality import open_review, record_agreement_after, review_after_judgment
 from annotation.services.texts import NewComparison, checked_ids, find_or_write_comparison
@@ -222,6 +224,8 @@ def submit_in_transaction(
         locked.save(update_fields=["state", "closed_at"])
         turn = count_submission(turn=turn, assignment=locked)
         settle_qualification(assignment=locked)
+    else:
+        close_repeated(assignment=locked)
     discard_draft(assignment=locked)
     open_reveal(judgment=judgment, assignment=locked)
     if locked.retest_of_id is None:
@@ -307,6 +311,9 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
     rubric = judgment.rubric.criteria.all() if record.rubric_scores and judgment.rubric else ()
     corrected = [int(part.completion) for part in record.corrections]
     texts = Completion.objects.filter(pk__in=corrected).values_list("pk", "text") if corrected else ()
+    keys = {part.question for part in record.answers}
+    versions = QuestionVersion.objects.filter(question__project=comparison.project_id, question__key__in=keys)
+    version_values = versions.values_list("question__key", "number", "pk") if keys else ()
     store_parts(
         [
             StoredJudgment(
@@ -322,6 +329,7 @@ def _write_parts(judgment: Judgment, comparison: Comparison, record: JudgmentRec
             categories={category.key: category.pk for category in configured.categories},
             criteria={criterion.key: criterion.pk for criterion in configured.criteria},
             rubric={criterion.key: criterion.pk for criterion in rubric},
+            questions={(key, number): pk for key, number, pk in version_values},
         ),
     )
 

@@ -52,6 +52,7 @@ ACTIONS: Final = (
     Action(name="rewrite", label=gettext_lazy("Rewrite the selection"), default="y"),
     Action(name="critique", label=gettext_lazy("Critique of this response"), default="k"),
     Action(name="demonstrate", label=gettext_lazy("Your own response"), default="w"),
+    Action(name="questions", label=gettext_lazy("Next question without an answer"), default="n"),
     Action(name="steps", label=gettext_lazy("Steps of a trace"), default="j"),
     Action(name="undo", label=gettext_lazy("Change the last annotation"), default="z"),
     Action(name="suggestion", label=gettext_lazy("Next suggestion without a decision"), default="."),

@@ -1,4 +1,4 @@
-"""Questions of a project: its categories and criteria."""
+"""Parts of a project that annotators choose from: categories, criteria, and the order of its questions."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -12,11 +12,13 @@ from django.utils.translation import ngettext
 
 from annotation.choices import CategoryScope
 from annotation.errors import Refusal
-from annotation.models import Category, Criterion, Judgment, Project, User
+from annotation.models import Category, Criterion, Judgment, Project, ProjectQuestion, User
 from annotation.services import audit
 from annotation.services.people.shortcuts import screen_keys
+from annotation.services.projects.project_questions import require_order, require_unneeded
 
 Question = TypeVar("Question", Category, Criterion)
+Ordered = TypeVar("Ordered", Category, Criterion, ProjectQuestion)
 
 _CHOSEN_ONCE: Mapping[type[Any], str] = {Category: "scope", Criterion: "scale"}
 """Field on which spans or ratings depend: fixed at creation, like the key."""
@@ -54,10 +56,12 @@ def set_criterion(*, project: Project, key: str, values: Mapping[str, Any], chan
     return _set(Criterion, project, key, values, changed_by)
 
 
-def archive_question(*, question: Question, archived: bool, changed_by: User) -> Question:
-    """Archive a category or criterion, or restore it: annotations keep it, new ones are not asked."""
+def archive_question(*, question: Ordered, archived: bool, changed_by: User) -> Ordered:
+    """Archive a category, criterion or question, or restore it: annotations keep it, new ones go without."""
     if question.is_archived == archived:
         return question
+    if isinstance(question, ProjectQuestion):
+        _require_alone(question, archived=archived)
     question.is_archived = archived
     with transaction.atomic():
         question.save(update_fields=["is_archived"])
@@ -66,9 +70,12 @@ def archive_question(*, question: Question, archived: bool, changed_by: User) ->
 
 
 def order_questions(
-    *, kind: type[Question], project: Project, keys: Sequence[str], changed_by: User
-) -> list[Question]:
-    """Put the categories or criteria of a project in the order of `keys`. Refuses all but each key once."""
+    *, kind: type[Ordered], project: Project, keys: Sequence[str], changed_by: User
+) -> list[Ordered]:
+    """Put the categories, criteria or questions of a project in the order of `keys`.
+
+    Refuses all but each key once, and a question before the one whose answer shows it.
+    """
     with transaction.atomic():
         _lock(project)
         rows = {row.key: row for row in kind._default_manager.filter(project=project)}
@@ -79,6 +86,8 @@ def order_questions(
                 field="keys",
                 keys=", ".join(sorted(rows)),
             )
+        if issubclass(kind, ProjectQuestion):
+            require_order(project, keys)
         for position, key in enumerate(keys, start=1):
             if rows[key].position != position:
                 rows[key].position = position
@@ -93,8 +102,8 @@ def order_questions(
     return [rows[key] for key in keys]
 
 
-def move_question(*, question: Question, by: int, changed_by: User) -> None:
-    """Move a category or criterion up (-1) or down (+1) by one place. At the end it stays."""
+def move_question(*, question: Ordered, by: int, changed_by: User) -> None:
+    """Move a category, criterion or question up (-1) or down (+1) by one place. At the end it stays."""
     kind = type(question)
     with transaction.atomic():
         _lock(question.project)
@@ -107,8 +116,10 @@ def move_question(*, question: Question, by: int, changed_by: User) -> None:
             order_questions(kind=kind, project=question.project, keys=keys, changed_by=changed_by)
 
 
-def delete_question(*, question: Category | Criterion, deleted_by: User) -> None:
+def delete_question(*, question: Category | Criterion | ProjectQuestion, deleted_by: User) -> None:
     """Ask no more by a category or criterion. Refuses one that somebody has used, naming how many have."""
+    if isinstance(question, ProjectQuestion):
+        require_unneeded(question, for_deletion=True)
     with transaction.atomic():
         _write_down("delete", question, deleted_by)
         try:
@@ -128,8 +139,22 @@ def delete_question(*, question: Category | Criterion, deleted_by: User) -> None
             ) from None
 
 
-def _uses(question: Category | Criterion) -> int:
-    """Count the annotations, with their earlier versions, that use a category or criterion."""
+def _require_alone(question: ProjectQuestion, *, archived: bool) -> None:
+    """Refuse to archive what shows another question, and to restore what an archived one shows."""
+    if archived:
+        require_unneeded(question)
+    elif question.shown_when is not None and question.shown_when.is_archived:
+        raise Refusal(
+            "question_shown_by_archived",
+            _("“%(key)s” shows it and is archived. Restore that question first."),
+            key=question.shown_when.key,
+        )
+
+
+def _uses(question: Category | Criterion | ProjectQuestion) -> int:
+    """Count the annotations, with their earlier versions, that use a category, criterion or question."""
+    if isinstance(question, ProjectQuestion):
+        return Judgment.objects.filter(answers__version__question=question).distinct().count()
     if isinstance(question, Criterion):
         return Judgment.objects.filter(ratings__criterion=question).distinct().count()
     marked = Judgment.objects.filter(span_flags__category=question).order_by().values("pk")
@@ -206,7 +231,10 @@ def _require_free_shortcut(row: Category | Criterion, before: str) -> None:
 
 
 def _write_down(
-    verb: str, row: Category | Criterion, actor: User, values: Mapping[str, Any] = MappingProxyType({})
+    verb: str,
+    row: Category | Criterion | ProjectQuestion,
+    actor: User,
+    values: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     audit.record(
         action=f"{row._meta.model_name}.{verb}",

@@ -21,15 +21,18 @@ from annotation.models import (
     Project,
     RubricVersion,
     Suggestion,
+    User,
 )
 from annotation.selectors import access as selectors
 from annotation.selectors.annotator_work import announced_guideline
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
 from annotation.selectors.known_answers import GoldFeedback, feedback_for
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import Doubt, doubts_of
+from annotation.services.projects.project_questions import oldest_repeated, repeated_keys
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.screen import Screen, draft_of
@@ -85,6 +88,9 @@ def show_next(
     reveal = oldest_open_reveal(project, request.user)
     if reveal is not None:
         return show_final_pass(request, project, reveal, notice)
+    repeated = repeated_assignment(project, request.user)
+    if repeated is not None:
+        return show_repeated(request, project, repeated, notice)
     assignment = upcoming or assign_next(project=project, annotator=request.user)
     if assignment is None:
         return replace_url(nothing_to_label(request, project, notice), address)
@@ -118,6 +124,31 @@ def show_final_pass(
     entered = Entered.from_draft(draft) if draft else Entered.from_judgment(reveal.first_judgment)
     screen = Screen(
         project=project, assignment=assignment, annotator=request.user, entered=entered, reveal=reveal
+    )
+    return show(request, screen, notice=notice)
+
+
+def repeated_assignment(project: Project, annotator: User) -> Assignment | None:
+    """Return the oldest annotation to which a question is put again. No query where a project has none."""
+    return oldest_repeated(project, annotator) if configuration_of(project).asked_questions else None
+
+
+def show_repeated(
+    request: Request, project: Project, assignment: Assignment, notice: Notice = NOTHING
+) -> HttpResponse:
+    """Return the screen of an annotation to which a question is put again, with the rest filled in."""
+    judgment = selectors.current_judgment(assignment)
+    draft = draft_of(assignment)
+    if draft is not None:
+        entered = Entered.from_draft(draft)
+    else:
+        entered = Entered.from_judgment(judgment) if judgment else Entered()
+    screen = Screen(
+        project=project,
+        assignment=assignment,
+        annotator=request.user,
+        entered=entered,
+        repeated=repeated_keys(assignment),
     )
     return show(request, screen, notice=notice)
 

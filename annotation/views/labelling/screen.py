@@ -6,7 +6,7 @@ assignment's page only.
 
 import string
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -63,6 +63,7 @@ from annotation.text.identity import with_rest
 from annotation.text.rendering import attributes, escaped, refers_to_context, render_answer, render_markdown
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import LabellingPlace
+from annotation.views.labelling.questions import QuestionOnScreen, questions_on_screen
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 
@@ -284,6 +285,9 @@ class KeysOnScreen:
     has_missing: bool = False
     has_evidence: bool = False
     has_criteria: bool = False
+    has_questions: bool = False
+    shortcuts: tuple[tuple[str, str], ...] = ()
+    """Key and label of choices that have a key of their own."""
     has_steps: bool = False
     has_previous: bool = False
     ask_step_labels: bool = False
@@ -344,8 +348,10 @@ class Screen:
         place: LabellingPlace | None = None,
         reveal: HelpReveal | None = None,
         sent: Mapping[str, Any] | None = None,
+        repeated: Collection[str] = (),
     ) -> None:
         self.project = project
+        self.repeated = repeated
         self.assignment = assignment
         self.annotator = annotator
         self.entered = entered
@@ -544,6 +550,35 @@ class Screen:
             for criterion in configuration_of(self.project).asked_criteria
         ]
 
+    @cached_property
+    def questions(self) -> list[QuestionOnScreen]:
+        """The questions of the project, about the comparison and about each response."""
+        asked = configuration_of(self.project).asked_questions
+        if not asked:
+            return []
+        return questions_on_screen(
+            asked,
+            self.entered.answers,
+            {candidate.token: candidate.labels.response for candidate in self.candidates},
+            is_invalid=self.form is not None and "answers" in self.form.errors,
+            repeated=self.repeated,
+        )
+
+    @cached_property
+    def questions_of_comparison(self) -> list[QuestionOnScreen]:
+        """The questions about the comparison."""
+        return [place for place in self.questions if not place.token]
+
+    @cached_property
+    def questions_by_candidate(self) -> list[tuple[CandidateOnScreen, list[QuestionOnScreen]]]:
+        """The questions about each response, with it; none where no question is about responses."""
+        if not any(place.token for place in self.questions):
+            return []
+        return [
+            (candidate, [place for place in self.questions if place.token == candidate.token])
+            for candidate in self.candidates
+        ]
+
     @property
     def rating_count(self) -> int:
         """The number of ratings that are asked for on this screen."""
@@ -564,7 +599,8 @@ class Screen:
     @property
     def must_fill_in(self) -> bool:
         """True if a page without a verdict has a required part."""
-        return bool(self.criteria) or self.project.ask_demonstration
+        must_answer = configuration_of(self.project).must_answer
+        return bool(self.criteria) or must_answer or self.project.ask_demonstration
 
     @cached_property
     def position(self) -> int:
@@ -719,6 +755,13 @@ class Screen:
             has_missing=bool(self.missing_categories),
             has_evidence=bool(self.evidence),
             has_criteria=bool(self.criteria),
+            has_questions=bool(self.questions),
+            shortcuts=tuple(
+                (choice.shortcut, f"{question.text}: {choice.label or choice.key}")
+                for question in configuration_of(asked).asked_questions
+                for choice in question.choices
+                if choice.shortcut
+            ),
             has_steps=self.has_steps,
             has_previous=self.previous is not None,
             ask_step_labels=asked.ask_step_labels,

@@ -156,7 +156,7 @@ def test_a_comparison_with_many_judgments_costs_as_many_queries_as_one_with_few(
     # Session, person, membership, comparison, review, neighbours, candidates, judgments and six kinds of what
     # belongs to them with two kinds of categories, agreement, flags, skips, use in training.
     # Two of them for the questions and comments; one for what waits in the sidebar.
-    with django_assert_max_num_queries(26):
+    with django_assert_max_num_queries(27):
         client.get(reverse("statistics-item", args=[project.slug, comparison.pk]))
 
 

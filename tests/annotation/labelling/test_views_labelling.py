@@ -286,7 +286,7 @@ def test_the_labelling_screen_asks_the_database_a_bounded_number_of_times(
 ):
     factories.make_comparison(project, ["one", "two", "three", "four"])
     held(project, alice)
-    with django_assert_max_num_queries(25):
+    with django_assert_max_num_queries(26):
         browser.get(reverse("label", args=[project.slug]))
 
 

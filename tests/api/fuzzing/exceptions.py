@@ -57,6 +57,8 @@ REFUSALS = {
     "PUT /api/v1/projects/{slug}/conversation-settings/": "checkpoints are the project's",
     "PUT /api/v1/projects/{slug}/criteria/": "the order names every criterion of the project once",
     "PUT /api/v1/projects/{slug}/criteria/{key}/": "the scale is fixed once the criterion exists",
+    "PUT /api/v1/projects/{slug}/questions/": "the order names every additional question once",
+    "PUT /api/v1/projects/{slug}/questions/{key}/": "the kind is fixed once the question exists",
     "PUT /api/v1/projects/{slug}/rounds/{number}/recipe/": "a recipe is checked by its own rules",
     "PUT /api/v1/projects/{slug}/rubrics/{id}/": "criteria have names of their own and weights above 0",
     "PUT /api/v1/projects/{slug}/suggestions/": "the checkpoint must be one that can suggest",

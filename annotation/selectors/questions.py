@@ -1,0 +1,41 @@
+"""Questions of a project, as its managers see them: wording, progress, and who is asked again."""
+
+from collections.abc import Sequence
+
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
+
+from annotation.choices import Purpose, Verdict
+from annotation.models import Judgment, ProjectQuestion, QuestionAnswer, QuestionVersion
+
+
+def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
+    """Return the current judgments of people that do not answer the newest version of a question.
+
+    In arenas nobody is asked; who could not judge is not asked either.
+    """
+    number = question.versions.order_by("-number").values("number")[:1]
+    answered = QuestionAnswer.objects.filter(
+        judgment=OuterRef("pk"), version__question=question, version__number=number
+    )
+    return (
+        Judgment.objects.current()
+        .filter(~Exists(answered), comparison__project=question.project_id, annotator__is_machine=False)
+        .exclude(comparison__purpose=Purpose.ARENA)
+        .exclude(verdict=Verdict.CANNOT_JUDGE)
+    )
+
+
+def add_progress(rows: Sequence[ProjectQuestion]) -> None:
+    """Give questions their newest version, how many annotations lack it, and how many are asked again."""
+    versions: dict[int, QuestionVersion] = {}
+    for version in QuestionVersion.objects.filter(question__in=rows).order_by("number"):
+        versions[version.question_id] = version
+    waiting = dict(
+        ProjectQuestion.objects.filter(pk__in=[row.pk for row in rows])
+        .annotate(open=Count("repeated", filter=Q(repeated__answered_at__isnull=True)))
+        .values_list("pk", "open")
+    )
+    for row in rows:
+        row.newest = versions.get(row.pk)
+        row.waiting = waiting.get(row.pk, 0)
+        row.lacking = 0 if row.is_archived else judgments_without(row).count()
