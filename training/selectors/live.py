@@ -70,6 +70,15 @@ def waiting_comparisons(round_: Round, checkpoints: list[int] | None = None) -> 
     return waiting.filter(Exists(by_them))
 
 
+def answered_at_first(project: Project) -> int | None:
+    """Return how many training prompts a round's own answering takes while live learning is on; None is all.
+
+    The others are answered by what has been learned by then.
+    """
+    live = LiveLearning.objects.filter(project=project, is_active=True).first()
+    return live.every + live.ahead if live else None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveView:
     """Live learning of a project, as its page, the labelling screen and the API show it."""

@@ -7,6 +7,9 @@ next. Each part keeps what is there, so that a worker may be killed anywhere.
 
     staleness   an update begins once enough judgments are in and the last one is done; the comparisons that
                 wait are at most `ahead`, and those of an earlier update are closed once there are newer ones
+    guard       length or divergence of its responses may ask people whether the policy is worse than some
+                updates ago; until they have answered no update begins. Worse, or no answer in time: learning
+                goes back and stops
     rounds      held-out prompts are answered by the round's policy as ever, and nothing is learned from them.
                 A round trains from its own policy, and its decision knows no update
 """
@@ -15,36 +18,53 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from random import Random
+from statistics import fmean
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Exists, Max, OuterRef, Q
+from django.db.models import Avg, Count, Exists, Max, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.choices import JobState, Split
 from annotation.errors import Refusal, Unavailable
-from annotation.models import Candidate, Comparison, Project, Prompt, User
+from annotation.models import Candidate, Comparison, Completion, Project, Prompt, User
 from annotation.selectors import access
 from annotation.services import audit, job_runs
 from annotation.services.bulk import CLOSED
-from annotation.services.job_runs import EXPECTED, run_job
+from annotation.services.job_runs import EXPECTED, call_with_heartbeat, run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep
 from training.choices import (
     CheckpointKind,
     JobKind,
     LiveState,
+    QuestionOutcome,
     RunState,
     StepKind,
     StepState,
     TaskName,
 )
-from training.contract import STATE_FOLDER, ContractError, log_lines
-from training.engine import Engine
+from training.contract import (
+    STATE_FOLDER,
+    ContractError,
+    GuardedPair,
+    GuardQuestion,
+    GuardSettings,
+    GuardSignal,
+    SampledText,
+    SignalName,
+    log_lines,
+    read_question,
+    write_question,
+)
+from training.contract.guard import PAIRS_AT_ONCE
+from training.engine import Engine, EngineError
 from training.models import (
     LEAST_AHEAD,
     LEAST_JUDGMENTS,
@@ -55,6 +75,7 @@ from training.models import (
     LiveUpdate,
     Round,
     RoundStep,
+    RunQuestion,
 )
 from training.recipe.live import REPLAYED, continuing, default_live_policy, live_policy
 from training.selectors.live import (
@@ -65,11 +86,13 @@ from training.selectors.live import (
     served_update,
     waiting_comparisons,
 )
+from training.selectors.projects import chat_of
 from training.services.checkpoint_files import delete_files, remove_folder
 from training.services.checkpoints import register_checkpoint
 from training.services.jobs import InterruptedStepError, StopAskedError
+from training.services.rounds.guarding import Asker, attend_to_questions, end_question
 from training.services.runs.runs import create_run, drive_run, unused_name
-from training.services.sampling import MOST_DRAWS_OF_A_PAIR, answer_pairs, prompts_of
+from training.services.sampling import MOST_DRAWS_OF_A_PAIR, answer_apart, answer_pairs, prompts_of
 from training.services.snapshots import freeze_snapshot
 
 logger = logging.getLogger(__name__)
@@ -77,7 +100,13 @@ logger = logging.getLogger(__name__)
 KEPT_EVERY = 5
 """Of the superseded updates each so-many-th keeps its checkpoint's files, to go back to and compare with."""
 PRIORITY = 100
-"""Of an update's comparisons in the queue, and one more for each update of the round: the newest come first."""
+"""Of comparisons in the queue, one more for each update of the round: those of the newest come first."""
+PAIRS_OF_A_QUESTION = 24
+"""Pairs that are sampled for a question of the guard; eight at once are asked."""
+FEWEST_BETWEEN = 3
+"""Updates at least between the policy of now and the one that people compare it with."""
+MEASURED_RESPONSES = 4
+"""Responses of an update whose divergence is measured."""
 _MOST_PRIORITY = 900
 """Below what a person may set, and below what a guard asks."""
 
@@ -118,7 +147,7 @@ def set_live(
         }
         if is_active:
             fields["stopped_because"] = ""
-        live, created = LiveLearning.objects.update_or_create(
+        live, _created = LiveLearning.objects.update_or_create(
             project=project, defaults=fields, create_defaults={**fields, "created_by": by}
         )
         if is_active:
@@ -205,6 +234,8 @@ def _has_work(live: LiveLearning) -> bool:
     round_ = learning_round(live.project)
     if round_ is None:
         return False
+    if _open_question(round_):
+        return True
     if _unfinished(live) or new_judgments(round_).count() >= live.every:
         return True
     return bool(_next_prompts(round_, live.ahead))
@@ -223,6 +254,11 @@ def _learn(live: LiveLearning, _heartbeat: Heartbeat) -> str:
                 if round_ is None or not live.is_active:
                     return "no round is labelled now" if live.is_active else "switched off"
                 heartbeat = LiveHeartbeat(live, round_)
+                if _is_asking(live, round_):
+                    _supply(live, round_, heartbeat, engine, most=live.ahead)
+                    return "people compare the policy with an earlier one"
+                if not LiveLearning.objects.filter(pk=live.pk, is_active=True).exists():
+                    continue
                 update = _unfinished(live) or _begin(live, round_)
                 # Nobody waits for an update with an empty queue.
                 _supply(live, round_, heartbeat, engine, most=live.ahead // 2 if update else live.ahead)
@@ -232,6 +268,7 @@ def _learn(live: LiveLearning, _heartbeat: Heartbeat) -> str:
                 made += 1
                 _supply(live, round_, heartbeat, engine, most=live.ahead)
                 _thin(live.project)
+                _raise_question(live, update, heartbeat, engine)
     except StopAskedError as stop:
         job_runs.refuse_without_room()
         return str(stop)
@@ -298,9 +335,7 @@ def _make(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) -> N
         raise
     with still_held(live):
         behind = learnable(update.round).filter(pk__gt=update.last_judgment).count()
-        LiveUpdate.objects.filter(pk=update.pk).update(
-            state=LiveState.SERVED, served_at=Now(), behind=behind
-        )
+        LiveUpdate.objects.filter(pk=update.pk).update(state=LiveState.SERVED, served_at=Now(), behind=behind)
     update.refresh_from_db()
 
 
@@ -362,15 +397,6 @@ def _fail(update: LiveUpdate, live: LiveLearning, error: str) -> None:
 
 
 # ── Responses ──
-
-
-def answered_at_first(project: Project) -> int | None:
-    """Return how many training prompts a round's own answering takes while live learning is on; None is all.
-
-    The others are answered by what has been learned by then.
-    """
-    live = LiveLearning.objects.filter(project=project, is_active=True).first()
-    return live.every + live.ahead if live else None
 
 
 def _supply(
@@ -477,6 +503,211 @@ def _close_superseded(live: LiveLearning, round_: Round, checkpoint: Checkpoint)
         Comparison.objects.filter(pk__in=list(stale.values_list("pk", flat=True)), open_slots__gt=0).update(
             **CLOSED
         )
+
+
+# ── The guard: a signal asks people whether the policy has become worse, and learning waits for them ──
+
+
+def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> None:
+    """Where a signal comes to a new height, have people compare the policy with that of some updates ago.
+
+    A signal decides nothing. Idempotent: a question that lies in the run's folder stays.
+    """
+    assert update.run is not None  # noqa: S101 - it was served
+    then = _compared_with(update)
+    if then is None or read_question(update.run.path, 1) is not None:
+        return
+    signals = tuple(_signals(update, heartbeat, engine))
+    if not signals:
+        return
+    number, before = then
+    prompts = [prompt for prompt in prompts_of(update.round) if prompt.split == Split.TRAIN]
+    drawn = Random(f"guard {update.project_id} {update.number}").sample(  # noqa: S311 - no secret
+        prompts, min(len(prompts), PAIRS_OF_A_QUESTION)
+    )
+    assert update.checkpoint is not None  # noqa: S101 - it was served
+    pairs = answer_apart(
+        round_=update.round,
+        checkpoints=(before, update.checkpoint),
+        prompts=drawn,
+        heartbeat=heartbeat,
+        engine=engine,
+    )
+    if len(pairs) < PAIRS_AT_ONCE:
+        return
+    write_question(
+        update.run.path,
+        GuardQuestion(
+            number=1,
+            step=update.number,
+            then_step=number,
+            signals=signals,
+            sampling=dataclasses.asdict(update.round.parsed_recipe.sampling),
+            pairs=tuple(
+                GuardedPair(prompt=str(prompt.pk), then=_sampled(earlier), now=_sampled(now))
+                for prompt, (earlier, now) in pairs
+            ),
+        ),
+    )
+    attend_to_questions(Asker(live, update.run, update.round))
+
+
+def _compared_with(update: LiveUpdate) -> tuple[int, Checkpoint] | None:
+    """Return number and checkpoint of the policy of some updates ago; 0 is the round's own. None too early."""
+    served = LiveUpdate.objects.filter(round=update.round, state=LiveState.SERVED)
+    earlier = served.filter(
+        number__lte=update.number - FEWEST_BETWEEN, run__checkpoint__files_deleted_at__isnull=True
+    )
+    newest = earlier.select_related("run__checkpoint").order_by("-number").first()
+    if newest is not None and newest.checkpoint is not None:
+        return newest.number, newest.checkpoint
+    since = served.filter(number__lt=update.number).count()
+    return (0, update.round.policy) if since >= FEWEST_BETWEEN else None
+
+
+def _signals(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> Iterator[GuardSignal]:
+    """Yield the signals of an update's responses that are higher than all that asked before in its round."""
+    bounds = GuardSettings()
+    asked = RunQuestion.objects.filter(run__live_update__round=update.round).values_list("signals", flat=True)
+    before: dict[str, int] = {}
+    for signal in (signal for signals in asked for signal in signals):
+        height = _HEIGHTS[signal["name"]](float(signal["value"]), bounds)
+        before[signal["name"]] = max(before.get(signal["name"], 0), height)
+    values: dict[SignalName, float | None] = {
+        "length": _length_ratio(update),
+        "kl": _divergence(update, heartbeat, engine),
+    }
+    for name, value in values.items():
+        if value is None or (height := _HEIGHTS[name](value, bounds)) <= before.get(name, 0):
+            continue
+        yield GuardSignal(name=name, value=value, bound=_bound(name, height, value, bounds))
+
+
+def _height_of_kl(value: float, bounds: GuardSettings) -> int:
+    return 0 if bounds.kl is None or value < bounds.kl else 1 + math.floor(math.log2(value / bounds.kl))
+
+
+def _height_of_length(value: float, bounds: GuardSettings) -> int:
+    drift = bounds.length_drift
+    return 0 if drift is None or value <= 0 else math.floor(abs(math.log(value)) / math.log(1 + drift))
+
+
+_HEIGHTS: Mapping[str, Callable[[float, GuardSettings], int]] = {
+    "kl": _height_of_kl,
+    "length": _height_of_length,
+}
+"""As in a run's guard: divergence asks again with each doubling, length with each change by its share."""
+
+
+def _bound(name: str, height: int, value: float, bounds: GuardSettings) -> float:
+    if name == "kl":
+        return (bounds.kl or 0.0) * 2 ** (height - 1)
+    grown = 1 + (bounds.length_drift or 0.0)
+    return float(grown**height if value > 1 else grown**-height)
+
+
+def _length_ratio(update: LiveUpdate) -> float | None:
+    """Return the mean length of an update's responses over that of the round's policy; None without tokens."""
+    assert update.checkpoint is not None  # noqa: S101 - it was served
+    means = [
+        Completion.objects.filter(
+            prompt__project=update.project_id,
+            prompt__split=Split.TRAIN,
+            comparisons__round_number=update.round.number,
+            source=source,
+        ).aggregate(mean=Avg("token_count"))["mean"]
+        for source in (update.checkpoint.source_id, update.round.policy.source_id)
+    ]
+    now, first = means
+    return float(now) / float(first) if now and first else None
+
+
+def _divergence(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> float | None:
+    """Return the mean KL divergence of some responses from the base, in nats; None where none is measured."""
+    assert update.checkpoint is not None  # noqa: S101 - it was served
+    answers = Completion.objects.filter(
+        source=update.checkpoint.source_id, comparisons__round_number=update.round.number
+    )
+    values = []
+    for answer in answers.select_related("prompt").distinct().order_by("pk")[:MEASURED_RESPONSES]:
+        measure = partial(
+            engine.token_kl,
+            model=update.checkpoint.name,
+            messages=chat_of(answer.prompt),
+            completion=answer.text,
+        )
+        try:
+            values.append(sum(call_with_heartbeat(measure, heartbeat).kl))
+        except EngineError as error:
+            logger.info("%s: its divergence is not measured, because %s", update, error)
+            return None
+    return fmean(values) if values else None
+
+
+def _sampled(completion: Completion) -> SampledText:
+    return SampledText(
+        text=completion.text,
+        seed=completion.seed or 0,
+        finish_reason=completion.finish_reason,
+        tokens=completion.token_count or 0,
+    )
+
+
+def _open_question(round_: Round) -> RunQuestion | None:
+    questions = RunQuestion.objects.filter(run__live_update__round=round_, outcome__in=_ASKS)
+    related = ("run__live_update__round__project", "run__live_update__round__policy")
+    return questions.select_related(*related).first()
+
+
+_ASKS = (QuestionOutcome.OPEN, QuestionOutcome.WITHDRAWN)
+
+
+def _is_asking(live: LiveLearning, round_: Round) -> bool:
+    """Look at the answers to an open question; True while it stays open.
+
+    Where now is worse, or nobody answered in time, learning goes back to the earlier policy and stops.
+    """
+    question = _open_question(round_)
+    if question is None:
+        return False
+    attend_to_questions(Asker(live, question.run, round_))
+    question.refresh_from_db(fields=["outcome"])
+    if question.outcome == QuestionOutcome.OPEN:
+        if timezone.now() - question.asked_at < timedelta(minutes=GuardSettings().minutes):
+            return True
+        with still_held(live):
+            end_question(question, QuestionOutcome.UNANSWERED)
+    if question.outcome in (QuestionOutcome.WORSE, QuestionOutcome.UNANSWERED):
+        _go_back(live, round_, question)
+    return False
+
+
+def _go_back(live: LiveLearning, round_: Round, question: RunQuestion) -> None:
+    """Withdraw the updates after the earlier policy, and stop learning until a manager switches it on."""
+    worse = _(
+        "People found the policy of update %(now)d worse than that of update %(then)d, which answers again. "
+        "Look at the settings of an update, then switch live learning on."
+    )
+    unanswered = _(
+        "Nobody answered in time whether the policy of update %(now)d is worse than that of update %(then)d, "
+        "which answers again. Switch live learning on to go on from there."
+    )
+    reason = worse if question.outcome == QuestionOutcome.WORSE else unanswered
+    values = {"now": question.step, "then": question.then_step}
+    withdrawn = LiveUpdate.objects.filter(round=round_, number__gt=question.then_step, state=LiveState.SERVED)
+    with still_held(live):
+        sources = list(withdrawn.values_list("run__checkpoint__source", flat=True))
+        stale = waiting_comparisons(round_, [source for source in sources if source is not None])
+        Comparison.objects.filter(pk__in=list(stale.values_list("pk", flat=True))).update(**CLOSED)
+        withdrawn.update(state=LiveState.WITHDRAWN)
+        LiveLearning.objects.filter(pk=live.pk).update(is_active=False, stopped_because=reason % values)
+        audit.record(
+            action="project.live_learning",
+            subject=live.project,
+            project=live.project,
+            details={"is_active": False, "reason": reason % values},
+        )
+        _let_the_round_answer(live.project)
 
 
 # ── Files ──

@@ -521,6 +521,32 @@ def answer_prompts(
     return f"{len(questions)} prompts answered"
 
 
+def answer_apart(
+    *,
+    round_: Round,
+    checkpoints: tuple[Checkpoint, Checkpoint],
+    prompts: Sequence[Prompt],
+    heartbeat: Heartbeat,
+    engine: Engine,
+) -> list[tuple[Prompt, tuple[Completion, Completion]]]:
+    """Return one response of each of two checkpoints to every prompt to which they differ. No comparison is
+    made of them."""
+    recipe = round_.parsed_recipe
+    pairs: list[tuple[Prompt, tuple[Completion, Completion]]] = []
+
+    def keep(question: Question) -> None:
+        first, second = (question.completions[draw.key] for draw in question.draws)
+        if first.text.strip() != second.text.strip():
+            pairs.append((question.prompt, (first, second)))
+
+    asking = Asking(
+        engine, heartbeat, total=len(prompts), on_answered=keep, message="sampling pairs for the guard"
+    )
+    shares = [(checkpoint, 1, recipe.sampling) for checkpoint in checkpoints]
+    asking.ask_all([_question(prompt, shares, recipe) for prompt in prompts])
+    return pairs
+
+
 def _without_later(questions: Sequence[Question], count: int) -> list[Question]:
     """Return the questions on held-out prompts, and the first `count` of the others, in their order."""
     training = [question for question in questions if question.prompt.split == Split.TRAIN]

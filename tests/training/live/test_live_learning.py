@@ -1,27 +1,25 @@
 """Live learning: judgments become updates while people label, whatever dies in between."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.test import Client
 
 from annotation.choices import JobState, Split
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Judgment, Project, Prompt, User
 from annotation.services.assignments.next import assign_next
-from annotation.services.jobs import ClaimLostError, claim
+from annotation.services.jobs import ClaimLostError
 from tests import factories
 from tests.refusals import refused
 from tests.training.conftest import judge
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave
-from training.choices import LiveState, RoundState, StepState
+from training.choices import LiveState
 from training.contract import STATE_FOLDER, read_snapshot
-from training.models import Checkpoint, LiveLearning, LiveUpdate, Round, Run, Snapshot
+from training.models import Checkpoint, LiveLearning, LiveUpdate, Run, Snapshot
 from training.selectors.live import live_view, policy_now
 from training.services import live
 from training.services.live import do_live, set_live, sweep_live
@@ -113,9 +111,7 @@ def test_a_round_answers_the_rest_once_live_learning_is_switched_off(
     assert Comparison.objects.filter(project=project).count() == len(many)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("every", 1), ("every", 201), ("ahead", 1), ("ahead", 101)]
-)
+@pytest.mark.parametrize(("field", "value"), [("every", 1), ("every", 201), ("ahead", 1), ("ahead", 101)])
 def test_a_number_out_of_range_is_refused(project: Project, carol: User, field: str, value: int):
     with refused("number_out_of_range", field=field):
         set_live(project=project, by=carol, is_active=True, **{field: value})
@@ -229,9 +225,7 @@ def test_what_waits_is_of_the_newest_policy_and_no_more_than_so_many(
     assert waiting(project, "tea-live-2") == 4
 
 
-def test_an_empty_queue_is_filled_by_the_policy_of_now(
-    project: Project, learning: LiveLearning, alice: User
-):
+def test_an_empty_queue_is_filled_by_the_policy_of_now(project: Project, learning: LiveLearning, alice: User):
     label(project, alice, EVERY)
     work(learning)
     label(project, alice, 3)
@@ -295,7 +289,7 @@ def test_a_round_trains_from_its_own_policy_and_decides_as_without_updates(
     assert round_.policy.kind == "starter"
     run = Run.objects.get(round_step__kind="train_policy")
     assert run.parent is None
-    evaluated = round_.evaluation
+    evaluated = round_.evaluations.get()
     assert evaluated.checkpoint.run == run
     assert evaluated.parent == round_.policy
 
@@ -335,7 +329,8 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool) -> None
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
-    "name", ["_begin", "freeze_snapshot", "create_run", "drive_run", "register_checkpoint", "answer_pairs", "_thin"]
+    "name",
+    ["_begin", "freeze_snapshot", "create_run", "drive_run", "register_checkpoint", "answer_pairs", "_thin"],
 )
 def test_a_worker_that_is_killed_anywhere_leaves_one_update_that_the_next_one_finishes(
     project: Project,
@@ -369,7 +364,6 @@ def test_a_worker_whose_claim_was_taken_writes_nothing(
 
     def loses(**_: object) -> None:
         LiveLearning.objects.update(worker="another:1:a")
-        monkeypatch.undo()
         raise ClaimLostError
 
     sweep_live()

@@ -37,10 +37,10 @@ from training.choices import (
 from training.contract import ContractError, Settings, log_lines
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.selectors.live import answered_at_first
 from training.selectors.rounds import awaiting_evidence
 from training.services.checkpoints import register_checkpoint
 from training.services.evaluation.evaluating import evaluate_round
-from training.services.live import answered_at_first
 from training.services.jobs import (
     BudgetSpentError,
     CancelledError,
