@@ -289,11 +289,15 @@ def _cancel_updates(live: LiveLearning, *, but: Round | None) -> None:
 
     One whose round is paused or trains waits for what becomes of that.
     """
-    unfinished = _unfinished(live)
-    if unfinished is None or but is None or unfinished.round_id == but.pk:
+    if but is None:
         return
-    with still_held(live):
-        LiveUpdate.objects.filter(pk=unfinished.pk).update(state=LiveState.CANCELLED)
+    unfinished = _unfinished(live)
+    if unfinished is not None and unfinished.round_id != but.pk:
+        with still_held(live):
+            LiveUpdate.objects.filter(pk=unfinished.pk).update(state=LiveState.CANCELLED)
+    asked = RunQuestion.objects.filter(run__live_update__project=live.project, outcome=QuestionOutcome.OPEN)
+    for question in asked.exclude(run__live_update__round=but):
+        end_question(question, QuestionOutcome.WITHDRAWN)
 
 
 def _begin(live: LiveLearning, round_: Round) -> LiveUpdate | None:
@@ -553,7 +557,7 @@ def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeart
 
 
 def _compared_with(update: LiveUpdate) -> tuple[int, Checkpoint] | None:
-    """Return number and checkpoint of the policy of some updates ago; 0 is the round's own. None too early."""
+    """Return number and checkpoint of the policy of some updates ago, 0 for the round's; None too early."""
     served = LiveUpdate.objects.filter(round=update.round, state=LiveState.SERVED)
     earlier = served.filter(
         number__lte=update.number - FEWEST_BETWEEN, run__checkpoint__files_deleted_at__isnull=True
@@ -566,7 +570,7 @@ def _compared_with(update: LiveUpdate) -> tuple[int, Checkpoint] | None:
 
 
 def _signals(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> Iterator[GuardSignal]:
-    """Yield the signals of an update's responses that are higher than all that asked before in its round."""
+    """Yield the signals of an update's responses that are higher than all that asked before in the round."""
     bounds = GuardSettings()
     asked = RunQuestion.objects.filter(run__live_update__round=update.round).values_list("signals", flat=True)
     before: dict[str, int] = {}
@@ -607,7 +611,7 @@ def _bound(name: str, height: int, value: float, bounds: GuardSettings) -> float
 
 
 def _length_ratio(update: LiveUpdate) -> float | None:
-    """Return the mean length of an update's responses over that of the round's policy; None without tokens."""
+    """Return the mean length of an update's responses over that of the round's policy; None if unknown."""
     assert update.checkpoint is not None  # noqa: S101 - it was served
     means = [
         Completion.objects.filter(
@@ -623,7 +627,7 @@ def _length_ratio(update: LiveUpdate) -> float | None:
 
 
 def _divergence(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> float | None:
-    """Return the mean KL divergence of some responses from the base, in nats; None where none is measured."""
+    """Return the mean KL divergence of some responses from the base, in nats; None where it is unknown."""
     assert update.checkpoint is not None  # noqa: S101 - it was served
     answers = Completion.objects.filter(
         source=update.checkpoint.source_id, comparisons__round_number=update.round.number

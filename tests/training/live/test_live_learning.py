@@ -10,12 +10,9 @@ from django.db import IntegrityError, transaction
 from annotation.choices import JobState, Split
 from annotation.errors import NotAllowed
 from annotation.models import AuditEntry, Comparison, Judgment, Project, Prompt, User
-from annotation.services.assignments.next import assign_next
 from annotation.services.jobs import ClaimLostError
-from tests import factories
 from tests.refusals import refused
-from tests.training.conftest import judge
-from tests.training.engine.fake_server import FakeServer
+from tests.training.live.live_scene import EVERY, label, sources_of, waiting, work
 from tests.training.rounds.round_scenes import behave
 from training.choices import LiveState
 from training.contract import STATE_FOLDER, read_snapshot
@@ -27,61 +24,6 @@ from training.services.rounds import advance_round, open_first_round, start_roun
 from training.services.runs import launcher
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
-
-EVERY = 4
-
-
-@pytest.fixture(autouse=True)
-def _served(fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same model server for live learning."""
-    monkeypatch.setattr(live, "Engine", fake_server.engine)
-
-
-@pytest.fixture
-def many(project: Project) -> list[Prompt]:
-    """Thirty training prompts, and six held-out ones among them."""
-    return [
-        factories.make_prompt(project, f"What is {n} and {n}?", split="held-out" if n % 6 == 0 else "train")
-        for n in range(36)
-    ]
-
-
-@pytest.fixture
-def learning(project: Project, many: list[Prompt], carol: User) -> LiveLearning:
-    """Round 1 in labelling, with live learning after four judgments and four comparisons ahead."""
-    made = set_live(project=project, by=carol, is_active=True, every=EVERY, ahead=4)
-    advance_round(open_first_round(project=project).pk)
-    return made
-
-
-def label(project: Project, annotator: User, count: int) -> list[Comparison]:
-    """Judge so many comparisons of training prompts, and what of others comes between."""
-    judged: list[Comparison] = []
-    while len(judged) < count:
-        assignment = assign_next(project=project, annotator=annotator)
-        assert assignment is not None, f"nothing is left after {len(judged)}"
-        judge(assignment.comparison, annotator)
-        if assignment.comparison.prompt.split == Split.TRAIN:
-            judged.append(assignment.comparison)
-    return judged
-
-
-def work(learning: LiveLearning) -> LiveLearning:
-    """Do what a sweep and a worker do."""
-    sweep_live()
-    do_live(learning.pk)
-    learning.refresh_from_db()
-    return learning
-
-
-def sources_of(comparison: Comparison) -> set[str]:
-    return {completion.source.name for completion in comparison.completions.select_related("source")}
-
-
-def waiting(project: Project, source: str) -> int:
-    open_ones = Comparison.objects.filter(project=project, open_slots__gt=0, prompt__split=Split.TRAIN)
-    return open_ones.filter(completions__source__name=source).distinct().count()
-
 
 # ── Off and on ──
 

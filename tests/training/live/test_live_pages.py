@@ -9,10 +9,7 @@ from django.urls import reverse
 
 from annotation.models import Project, User
 from tests.api.scene import Asker
-from tests.training.conftest import judge_all
-from tests.training.engine.fake_server import FakeServer
 from training.models import LiveLearning, Round
-from training.services import live
 from training.services.live import do_live, set_live, sweep_live
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
@@ -25,11 +22,8 @@ def updated(
     project: Project,
     labelled: Round,
     carol: User,
-    fake_server: FakeServer,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> LiveLearning:
     """A project whose four judgments became an update."""
-    monkeypatch.setattr(live, "Engine", fake_server.engine)
     learning = set_live(project=project, by=carol, is_active=True, every=4)
     sweep_live()
     do_live(learning.pk)
@@ -115,4 +109,3 @@ def test_what_has_stopped_says_why(
     LiveLearning.objects.update(stopped_because="People found update 10 worse.")
     page = client_of(carol).get(reverse("live", args=[project.slug])).content.decode()
     assert "People found update 10 worse." in page
-    assert judge_all(project, alice) == []

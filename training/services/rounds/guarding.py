@@ -63,7 +63,7 @@ def watch_questions(step: RoundStep) -> None:
 
 
 def attend_to_questions(asker: Asker) -> None:
-    """Take up what lies in a run's folder, ask the next pairs, and write down what people found. Idempotent."""
+    """Take up what lies in a run's folder, ask the next pairs, write down what people found. Idempotent."""
     run = asker.run
     last = run.questions.order_by("-number").values_list("number", flat=True).first()
     for asked in read_questions(run.path, after=last or 0):
