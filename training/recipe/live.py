@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from training.contract import ContractError, LoraSettings, OptimiserSettings, PreferenceSettings
-from training.contract.methods import settings_from_json
+from training.contract import ContractError, OptimiserSettings, PreferenceSettings, settings_from_json
 from training.recipe.recipe import FEW_LAYERS
 
 REPLAYED = 3
@@ -50,9 +49,5 @@ def live_policy(values: Mapping[str, Any]) -> PreferenceSettings:
 
 def continuing(settings: PreferenceSettings, parent: Mapping[str, Any]) -> PreferenceSettings:
     """Return the settings with the adapter of a checkpoint that training continues, by its run's settings."""
-    lora = parent.get("lora")
-    return dataclasses.replace(
-        settings,
-        adapter=parent.get("adapter", settings.adapter),
-        lora=LoraSettings(**lora) if lora else settings.lora,
-    )
+    adapter = {name: parent[name] for name in ("adapter", "lora") if name in parent}
+    return live_policy({**dataclasses.asdict(settings), **adapter})
