@@ -9,24 +9,22 @@ from typing import Any
 from training.contract import ContractError, OptimiserSettings, PreferenceSettings, settings_from_json
 from training.recipe.recipe import FEW_LAYERS
 
-REPLAYED = 3
-"""Earlier judgments that an update repeats, for each new one: what was learned is not forgotten."""
-
 
 def default_live_policy() -> dict[str, Any]:
-    """Return the settings of an update: direct preference optimisation, a handful of steps.
+    """Return the settings of an update: direct preference optimisation, one pass over its judgments.
 
-    The reference is the base, so that many small updates do not add up to a long way.
+    On two cores the starter learns from one judgment in some seconds, and somebody waits for it. The
+    reference is the base, so that many small updates do not add up to a long way.
     """
     settings = PreferenceSettings(
         lora=FEW_LAYERS,
         beta=0.1,
         reference="base",
         optimiser=OptimiserSettings(
-            learning_rate=2e-4,
+            learning_rate=3e-4,
             warmup_steps=0,
             schedule="constant",
-            batch_size=8,
+            batch_size=4,
             epochs=1,
             max_steps=6,
             save_every=2,

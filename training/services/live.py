@@ -77,7 +77,7 @@ from training.models import (
     RoundStep,
     RunQuestion,
 )
-from training.recipe.live import REPLAYED, continuing, default_live_policy, live_policy
+from training.recipe.live import continuing, default_live_policy, live_policy
 from training.selectors.live import (
     learnable,
     learning_round,
@@ -359,19 +359,9 @@ def _freeze(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) ->
 
 
 def _judgments_of(update: LiveUpdate) -> list[int]:
-    """Return the judgments that an update learns from: the new ones, and some of the earlier ones again.
-
-    Drawn by the update's number, so that a worker that takes over draws the same.
-    """
-    served = served_update(update.round)
-    first_new = served.last_judgment if served else 0
-    ids = list(learnable(update.round).filter(pk__lte=update.last_judgment).values_list("pk", flat=True))
-    new = [pk for pk in ids if pk > first_new]
-    earlier = [pk for pk in ids if pk <= first_new]
-    drawn = Random(f"live {update.project_id} {update.number}").sample(  # noqa: S311 - no secret
-        earlier, min(len(earlier), REPLAYED * len(new))
-    )
-    return sorted([*drawn, *new])
+    """Return the judgments that an update learns from: the same for a worker that takes over."""
+    new = new_judgments(update.round).filter(pk__lte=update.last_judgment)
+    return list(new.values_list("pk", flat=True))
 
 
 def _create_run(update: LiveUpdate, live: LiveLearning) -> None:
