@@ -19,6 +19,14 @@ from training.models import (
 )
 
 
+class _Indented(forms.JSONField):
+    """JSON as people edit it."""
+
+    def prepare_value(self, value: Any) -> Any:
+        """Return the value with an indent; what was sent and is no JSON as it was sent."""
+        return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+
+
 class LiveForm(forms.Form):
     """Live learning of a project: whether, after how many judgments, and how an update trains."""
 
@@ -39,7 +47,7 @@ class LiveForm(forms.Form):
         label=_("Comparisons ahead"),
         help_text=_("Fresh comparisons that wait at most; more for more annotators at once."),
     )
-    policy = forms.JSONField(
+    policy = _Indented(
         widget=forms.Textarea(attrs={"rows": 12, "spellcheck": "false"}),
         label=_("Settings of an update"),
         help_text=_("Direct preference optimisation on people’s annotations, as in a recipe."),
@@ -49,8 +57,6 @@ class LiveForm(forms.Form):
         live = LiveLearning.objects.filter(project=project).first() or LiveLearning(is_active=False)
         names = ("is_active", "every", "ahead", "policy")
         super().__init__(data, initial={name: getattr(live, name) for name in names})
-        # Indented, as people edit it.
-        self.fields["policy"].prepare_value = _indented  # type: ignore[attr-defined]
 
     def clean_policy(self) -> dict[str, Any]:
         """Refuse what a trainer would refuse."""
@@ -59,7 +65,3 @@ class LiveForm(forms.Form):
             raise ValidationError(_("Write an object in JSON."))
         validate_live_policy(policy)
         return policy
-
-
-def _indented(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, indent=2)

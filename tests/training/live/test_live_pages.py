@@ -46,7 +46,7 @@ def test_an_annotator_sees_nothing_of_it(
     client = client_of(alice)
     page = client.get(reverse("label", args=[project.slug])).content.decode()
     assert "screen__where" in page
-    for trace in ("live-line", "live/", "version 1", "tea-live"):
+    for trace in ("live-line", "live/", "policy updated", "tea-live"):
         assert trace not in page
     for name in ("live", "live-line"):
         assert client.get(reverse(name, args=[project.slug])).status_code == 403
