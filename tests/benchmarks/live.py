@@ -38,7 +38,6 @@ from statistics import median
 from typing import Any
 
 from tests.benchmarks.first_hour.rules import RULES, ranks_of
-from tests.benchmarks.loop.arms import interval
 from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.machine import STARTER, Api, Machine, running_machine
 from tests.benchmarks.loop.preferences import SCENES, CostModel
@@ -197,7 +196,7 @@ def _open(slug: str) -> None:
 # ── Live learning and rounds at the same number of judgments ──
 
 
-def live_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, float]:
+def live_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, Any]:
     """Return the true win rate of the last update against the base."""
     scene = SCENES[scale.scene]
     people, random = scene.annotators(1), Random(f"{seed} {scale.scene}")
@@ -248,7 +247,7 @@ def _policy(scale: Scale) -> dict[str, Any]:
     }
 
 
-def batch_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, float]:
+def batch_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, Any]:
     """Return the true win rate of the policy after the last round against the base."""
     each = scale.judgments / scale.rounds
     size = Size(
@@ -262,12 +261,13 @@ def batch_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, float
     )
     course = go_round(machine, Arm(scene=scale.scene), size, seed=seed, tell=lambda *_: None)
     last = course.rounds[-1]
-    return last["true_win_rate_base"] | {"labels": last["labels_in_all"], "served": last["served"]}
+    rate: dict[str, Any] = last["true_win_rate_base"]
+    return rate | {"labels": last["labels_in_all"], "served": last["served"]}
 
 
 def compared(machine: Machine, scale: Scale, seeds: Sequence[int]) -> list[dict[str, Any]]:
     """Go both ways with each seed; print and return a line for each."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     print("| seed | live | updates | rounds | judgments of the rounds | minutes |\n|---|---|---|---|---|---|")
     for seed in seeds:
         begun = time.monotonic()
@@ -279,12 +279,15 @@ def compared(machine: Machine, scale: Scale, seeds: Sequence[int]) -> list[dict[
             f"| {minutes:.1f} |",
             flush=True,
         )
+    # Django is configured by now.
+    from tests.benchmarks.loop.arms import interval
+
     mean, low, high = interval([row["live"]["value"] - row["batch"]["value"] for row in rows])
     print(f"\nlive minus rounds: {mean:+.3f} [{low:+.3f}, {high:+.3f}] over {len(rows)} seeds")
     return rows
 
 
-def _share(rate: dict[str, float]) -> str:
+def _share(rate: dict[str, Any]) -> str:
     return f"{rate['value']:.3f} [{rate['low']:.3f}, {rate['high']:.3f}]"
 
 

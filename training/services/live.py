@@ -595,7 +595,7 @@ _HEIGHTS: Mapping[str, Callable[[float, GuardSettings], int]] = {
 
 def _bound(name: str, height: int, value: float, bounds: GuardSettings) -> float:
     if name == "kl":
-        return (bounds.kl or 0.0) * 2 ** (height - 1)
+        return float((bounds.kl or 0.0) * 2 ** (height - 1))
     grown = 1 + (bounds.length_drift or 0.0)
     return float(grown**height if value > 1 else grown**-height)
 
