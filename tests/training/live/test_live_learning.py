@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -55,8 +56,9 @@ def test_a_round_answers_the_rest_once_live_learning_is_switched_off(
 
 @pytest.mark.parametrize(("field", "value"), [("every", 1), ("every", 201), ("ahead", 1), ("ahead", 101)])
 def test_a_number_out_of_range_is_refused(project: Project, carol: User, field: str, value: int):
+    values: dict[str, Any] = {field: value}
     with refused("number_out_of_range", field=field):
-        set_live(project=project, by=carol, is_active=True, **{field: value})
+        set_live(project=project, by=carol, is_active=True, **values)
     assert not LiveLearning.objects.exists()
 
 
@@ -141,7 +143,7 @@ def test_judgments_that_come_in_meanwhile_count_to_the_next_update(
     label(project, alice, EVERY)
     train = launcher.run_trainer
 
-    def meanwhile(folder: Path, **options: object) -> launcher.TrainerExit:
+    def meanwhile(folder: Path, **options: Any) -> launcher.TrainerExit:
         if folder.name == "tea-live-1":
             label(project, alice, 3)
         return train(folder, **options)
