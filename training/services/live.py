@@ -243,7 +243,6 @@ def _has_work(live: LiveLearning) -> bool:
 
 def _learn(live: LiveLearning, _heartbeat: Heartbeat) -> str:
     """Supply responses and make updates until nothing is to be done."""
-    made = 0
     job_runs.refuse_without_room()
     try:
         with Engine() as engine:
@@ -263,9 +262,8 @@ def _learn(live: LiveLearning, _heartbeat: Heartbeat) -> str:
                 # Nobody waits for an update with an empty queue.
                 _supply(live, round_, heartbeat, engine, most=live.ahead // 2 if update else live.ahead)
                 if update is None:
-                    return f"{made} updates; {new_judgments(round_).count()} of {live.every} judgments"
+                    return f"{new_judgments(round_).count()} of {live.every} judgments for the next update"
                 _make(update, live, heartbeat)
-                made += 1
                 _supply(live, round_, heartbeat, engine, most=live.ahead)
                 _thin(live.project)
                 _raise_question(live, update, heartbeat, engine)
