@@ -53,6 +53,7 @@ SHOTS = {
     "gold": f"{P}gold/",
     "judges": f"{P}judges/",
     "suggestions": f"{P}suggestions/",
+    "live": f"{P}live/",
     "drift": f"{P}drift/",
     "rounds": f"{P}rounds/",
     "round": f"{P}rounds/1/",

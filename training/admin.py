@@ -40,6 +40,8 @@ from training.models import (
     Judge,
     JudgeVerdict,
     Launch,
+    LiveLearning,
+    LiveUpdate,
     ModelDraw,
     PreparedOpening,
     ProjectBase,
@@ -424,6 +426,25 @@ class SuggestionSourceAdmin(WrittenOnceAdmin):
     list_filter = ["state", "is_active", "project"]
     list_select_related = ["project", "checkpoint"]
     search_fields = ["project__name", "checkpoint__name", "error"]
+
+
+# ── Live learning ──
+
+
+@admin.register(LiveLearning)
+class LiveLearningAdmin(WrittenOnceAdmin):
+    list_display = ["project", "state", "is_active", "every", "ahead"]
+    list_filter = ["state", "is_active", "project"]
+    list_select_related = ["project"]
+    search_fields = ["project__name", "error"]
+
+
+@admin.register(LiveUpdate)
+class LiveUpdateAdmin(WrittenOnceAdmin):
+    list_display = ["project", "number", "round", "state", "judgments", "behind", "served_at"]
+    list_filter = ["state", "project", "begun_at"]
+    list_select_related = ["project", "round__project"]
+    search_fields = ["project__name", "run__name", "error"]
 
 
 # ── Arenas, side by side, prompt sets ──

@@ -29,6 +29,7 @@ class JobKind(StrEnum):
     DRIFT = "drift"
     RUBRIC_DRAFT = "rubric-draft"
     SUGGESTIONS = "suggestions"
+    LIVE = "live"
 
 
 class BaseOrigin(models.TextChoices):
@@ -76,6 +77,17 @@ class QuestionOutcome(models.TextChoices):
     UNANSWERED = "unanswered", _("not answered in time: the run went back and ended")
     SPENT = "spent", _("not asked, all pairs are spent: the run went back and ended")
     WITHDRAWN = "withdrawn", _("withdrawn: the round was stopped")
+
+
+class LiveState(models.TextChoices):
+    """Life of an update of live learning: training → served, failed or cancelled; a served one may be
+    withdrawn."""
+
+    TRAINING = "training", _("training")
+    SERVED = "served", _("served")
+    WITHDRAWN = "withdrawn", _("withdrawn: people found it worse")
+    FAILED = "failed", _("failed")
+    CANCELLED = "cancelled", _("cancelled: its round went on without it")
 
 
 class StepKind(models.TextChoices):

@@ -20,6 +20,7 @@ from training.services import (
     drift,
     judges,
     leaderboard,
+    live,
     rounds,
     rubric_drafts,
     scores,
@@ -50,6 +51,7 @@ WORK: Final[Mapping[TaskName | JobKind, Work]] = {
     JobKind.EXPORT: Work(do=checkpoint_exports.do_export, sweep=checkpoint_exports.sweep_exports),
     JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
     JobKind.RUBRIC_DRAFT: Work(do=rubric_drafts.do_draft, sweep=rubric_drafts.sweep_drafts),
+    JobKind.LIVE: Work(do=live.do_live, sweep=live.sweep_live),
     JobKind.SUGGESTIONS: Work(do=suggestions.do_suggestions, sweep=suggestions.sweep_suggestions),
 }
 """All work whose rows a worker claims; the kinds of a job share the task `do_job`."""

@@ -156,6 +156,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         ),
         **dict.fromkeys(("final-pass", "final-pass-submit"), in_assignment),
         "suggestions": in_project,
+        **dict.fromkeys(("live", "live-line"), in_project),
         "guide-page": {"kind": "tutorials", "name": "first-round"},
         "label-step": {
             **in_trace,

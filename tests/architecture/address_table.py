@@ -280,6 +280,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "conversation-task": ("GET", MANAGERS),
     "conversation-task-archive": ("POST", (302, 404, 403, 403, 302, 302)),
     "compare": ("GET", MANAGERS),
+    "live": ("GET", MANAGERS),
+    "live-line": ("GET", MANAGERS),
     "suggestions": ("GET", MANAGERS),
     "judges": ("GET", MANAGERS),
     "judge": ("GET", MANAGERS),

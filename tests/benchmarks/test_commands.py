@@ -64,6 +64,7 @@ ON_POSTGRESQL = {
 ELSEWHERE = {
     "first_hour": "tests/benchmarks/test_first_hour.py",
     "guard": "tests/loop/test_guard_smoke.py",
+    "live": "tests/benchmarks/test_live.py",
     "loop": "tests/benchmarks/test_loop.py",
     "gpu": "tests/benchmarks/test_gpu.py",
     "gpu.exactness": "tests/benchmarks/test_gpu.py",

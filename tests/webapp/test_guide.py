@@ -361,7 +361,14 @@ def test_every_field_of_every_recipe_leads_to_the_row_that_explains_it():
 SETTINGS_PAGES = (
     *("", "questions/", "categories/add/", "questions/add/", "conversations/", "conversations/tasks/add/"),
     *("../feedback/settings/", "../members/", "../allocation/", "../invitations/", "../webhooks/"),
-    *("../judges/", "../suggestions/", "../rounds/1/recipe/", "../rubrics/new/", "../rubric-drafts/"),
+    *(
+        "../judges/",
+        "../suggestions/",
+        "../live/",
+        "../rounds/1/recipe/",
+        "../rubrics/new/",
+        "../rubric-drafts/",
+    ),
     *("/projects/new/", "/served-models/new/"),
     *("/account/tokens/", "/compare/?project=tea", "../arenas/"),
     *(f"/base-model-additions/new/?origin={origin}" for origin in ("hub", "folder", "server")),

@@ -38,12 +38,25 @@ from training.models.feedback import (
 )
 from training.models.jobs import CheckpointExport, DriftFigure, DriftMeasurement, Worker
 from training.models.judges import Judge, JudgeVerdict, RubricDraft, SuggestionSource
+from training.models.live import (
+    LEAST_AHEAD,
+    LEAST_JUDGMENTS,
+    MOST_AHEAD,
+    MOST_JUDGMENTS,
+    LiveLearning,
+    LiveUpdate,
+    validate_live_policy,
+)
 from training.models.questions import QuestionPair, RunQuestion
 from training.models.rounds import Round, RoundStep, validate_recipe
 
 __all__ = [
     "FIGURES_FORMAT",
     "KEY_PREFIX",
+    "LEAST_AHEAD",
+    "LEAST_JUDGMENTS",
+    "MOST_AHEAD",
+    "MOST_JUDGMENTS",
     "ApplicationRequest",
     "ArenaBallot",
     "ArenaLink",
@@ -70,6 +83,8 @@ __all__ = [
     "Judge",
     "JudgeVerdict",
     "Launch",
+    "LiveLearning",
+    "LiveUpdate",
     "ModelDraw",
     "PreparedOpening",
     "ProjectBase",
@@ -94,5 +109,6 @@ __all__ = [
     "Worker",
     "YardstickResult",
     "validate_checkpoint_name",
+    "validate_live_policy",
     "validate_recipe",
 ]

@@ -14,11 +14,11 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from django.db.models.functions import Cast
 
 from annotation.models import Comparison
-from training.choices import CAN_START, CheckpointKind, RoundState, RunState
+from training.choices import CAN_START, CheckpointKind, LiveState, RoundState, RunState
 from training.contract import CHECKPOINT_FOLDER
 from training.figures.held_out import figures_of
 from training.figures.model_card import CardFacts
-from training.models import Checkpoint, Evaluation, Round, Run, Snapshot
+from training.models import Checkpoint, Evaluation, LiveUpdate, Round, Run, Snapshot
 from training.selectors.evaluations import in_words
 from training.selectors.projects import lineage_of
 
@@ -346,6 +346,7 @@ def uses_of(checkpoint: Checkpoint) -> list[Use]:
         for round_ in rounds.filter(policy__parent=checkpoint)
     ]
     uses += _unfinished_rounds_of_its_own(checkpoint)
+    uses += _live_uses(checkpoint)
     going_on = Run.objects.exclude(state=RunState.FINISHED).select_related("snapshot__project")
     uses += [
         Use(what=f"run {run}, which continues it", url=run.get_absolute_url())
@@ -377,6 +378,17 @@ def _unfinished_rounds_of_its_own(checkpoint: Checkpoint) -> list[Use]:
     if step is None or step.round.state in ENDED_ROUNDS or not _awaits_evidence(step.round):
         return []
     return [Use(what=f"{step.round}, which made it and has not ended", url=step.round.get_absolute_url())]
+
+
+def _live_uses(checkpoint: Checkpoint) -> list[Use]:
+    """Return the project whose prompts it answers as the newest update of live learning."""
+    if checkpoint.project_id is None or not hasattr(checkpoint.run, "live_update"):
+        return []
+    served = LiveUpdate.objects.filter(project=checkpoint.project, state=LiveState.SERVED)
+    newest = served.exclude(round__state__in=ENDED_ROUNDS).order_by("-number").first()
+    if newest is None or newest.run_id != checkpoint.run_id:
+        return []
+    return [Use(what=f"live learning of {checkpoint.project}, whose newest policy it is")]
 
 
 def _awaits_evidence(round_: Round) -> bool:
@@ -412,8 +424,12 @@ def _newest_of_its_kind(checkpoint: Checkpoint) -> list[Use]:
     scores."""
     if checkpoint.project_id is None or checkpoint.files_deleted_at:
         return []
+    # Updates of live learning are newer than the policy that the next round continues.
     same = Checkpoint.objects.filter(
-        project=checkpoint.project, kind=checkpoint.kind, files_deleted_at__isnull=True
+        project=checkpoint.project,
+        kind=checkpoint.kind,
+        files_deleted_at__isnull=True,
+        run__live_update__isnull=True,
     )
     if same.order_by("-pk").values_list("pk", flat=True).first() != checkpoint.pk:
         return []

@@ -14,8 +14,9 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import FinishReason, Split
 from annotation.errors import Refusal, Unavailable
-from annotation.models import Completion, Prompt
+from annotation.models import Comparison, Completion, Prompt
 from annotation.services.job_runs import call_with_heartbeat
+from annotation.services.jobs import Heartbeat
 from annotation.services.judgments.drafts import Written
 from annotation.services.texts import NewCompletion, create_comparison, record_completions
 from training.choices import WRITES_TEXT, CheckpointKind, RoundState, StepKind
@@ -35,7 +36,6 @@ from training.models import Checkpoint, Round
 from training.recipe import POLICY, RIVAL, Recipe, SamplingSettings
 from training.selectors.evaluations import trained_by
 from training.selectors.projects import chat_of, checkpoints_of
-from training.services.jobs import StepHeartbeat
 
 # ── Waiting for a model server ──
 
@@ -187,7 +187,7 @@ class Asking:
     def __init__(
         self,
         engine: Engine,
-        heartbeat: StepHeartbeat,
+        heartbeat: Heartbeat,
         *,
         total: int,
         on_answered: Callable[[Question], None],
@@ -478,18 +478,23 @@ def answer_prompts(
     *,
     round_: Round,
     rival: Checkpoint | None,
-    heartbeat: StepHeartbeat,
+    heartbeat: Heartbeat,
     engine: Engine,
     first: int | None = None,
+    training_prompts: int | None = None,
 ) -> str:
     """Answer a round's prompts and create its comparisons; return what came of it, for people.
 
     With `first` only so many, those that annotators meet first. What is answered already
-    costs nothing, so the rest can be asked for later by the same call without it.
+    costs nothing, so the rest can be asked for later by the same call without it. training_prompts: of these
+    only so many are answered; the others are left to live learning.
     A model server that is down or still loads is waited for, as long as nobody cancels.
     Refuses where the project has no prompts or the server refuses a request for good.
     """
-    questions = list(questions_of(round_, rival))[:first]
+    questions = list(questions_of(round_, rival))
+    if training_prompts is not None:
+        questions = _without_later(questions, training_prompts)
+    questions = questions[:first]
     if not questions:
         raise Refusal(
             "prompts_missing",
@@ -514,6 +519,76 @@ def answer_prompts(
             "each time, which leaves nothing to compare"
         )
     return f"{len(questions)} prompts answered"
+
+
+def answer_apart(
+    *,
+    round_: Round,
+    checkpoints: tuple[Checkpoint, Checkpoint],
+    prompts: Sequence[Prompt],
+    heartbeat: Heartbeat,
+    engine: Engine,
+) -> list[tuple[Prompt, tuple[Completion, Completion]]]:
+    """Return one response of each of two checkpoints to every prompt to which they differ. No comparison is
+    made of them."""
+    recipe = round_.parsed_recipe
+    pairs: list[tuple[Prompt, tuple[Completion, Completion]]] = []
+
+    def keep(question: Question) -> None:
+        first, second = (question.completions[draw.key] for draw in question.draws)
+        if first.text.strip() != second.text.strip():
+            pairs.append((question.prompt, (first, second)))
+
+    asking = Asking(
+        engine, heartbeat, total=len(prompts), on_answered=keep, message="sampling pairs for the guard"
+    )
+    shares = [(checkpoint, 1, recipe.sampling) for checkpoint in checkpoints]
+    asking.ask_all([_question(prompt, shares, recipe) for prompt in prompts])
+    return pairs
+
+
+def _without_later(questions: Sequence[Question], count: int) -> list[Question]:
+    """Return the questions on held-out prompts, and the first `count` of the others, in their order."""
+    training = [question for question in questions if question.prompt.split == Split.TRAIN]
+    later = {question.prompt.pk for question in training[count:]}
+    return [question for question in questions if question.prompt.pk not in later]
+
+
+MOST_DRAWS_OF_A_PAIR = 2 + _SPARE_DRAWS
+"""Responses that are drawn for a pair at most, until two differ."""
+
+
+def answer_pairs(
+    *,
+    round_: Round,
+    checkpoint: Checkpoint,
+    prompts: Sequence[Prompt],
+    heartbeat: Heartbeat,
+    engine: Engine,
+    priority: int,
+    on_comparison: Callable[[Comparison], object] = lambda comparison: None,
+) -> None:
+    """Put two responses of a checkpoint to each prompt before a round's annotators, sampled as the round's.
+
+    Idempotent, as `answer_prompts`. on_comparison: called with each comparison once it is there. Responses
+    that are all alike are no comparison.
+    """
+    recipe = round_.parsed_recipe
+
+    def put_before_annotators(question: Question) -> None:
+        completions = question.distinct()
+        if len(completions) > 1:
+            on_comparison(
+                create_comparison(
+                    prompt=question.prompt,
+                    completions=completions,
+                    round_number=round_.number,
+                    priority=priority,
+                )
+            )
+
+    asking = Asking(engine, heartbeat, total=len(prompts), on_answered=put_before_annotators)
+    asking.ask_all([_question(prompt, [(checkpoint, 2, recipe.sampling)], recipe) for prompt in prompts])
 
 
 # ── Continuations of responses that annotators rewrite ──

@@ -6,7 +6,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
@@ -301,6 +301,7 @@ def freeze_snapshot(
     ai_feedback: bool = False,
     feedback: FeedbackUse | None = None,
     first_passes: bool = False,
+    only: Collection[int] | None = None,
     on_row: Callable[[int, int], object] = lambda done, total: None,
 ) -> Snapshot:
     """Freeze the current judgments of `rounds` into a snapshot.
@@ -313,11 +314,13 @@ def freeze_snapshot(
     and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
     own; None none.
     `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is
-    told in the counts.
+    told in the counts. `only` restricts the judgments to those with these ids.
     `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
     """
     refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
+    if only is not None:
+        judgments = judgments.filter(pk__in=only)
     judgment_rows = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
     by_machine = {pk: is_machine for pk, is_machine, _ in judgment_rows}
     ids = list(by_machine)

@@ -161,6 +161,7 @@ SECTIONS: tuple[Section, ...] = (
                 label=_("Rounds"),
                 inner=("round", "round-draft", "round-recipe", "round-promote"),
             ),
+            Page(url="live", label=_("Live learning")),
         ),
     ),
     Section(

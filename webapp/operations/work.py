@@ -25,6 +25,7 @@ from training.models import (
     CheckpointExport,
     DriftMeasurement,
     Judge,
+    LiveLearning,
     Round,
     RoundStep,
     RubricDraft,
@@ -116,6 +117,8 @@ def jobs() -> list[Jobs]:
         _jobs(Judge, "judge", _("AI judges"), JobState, None),
         # So do suggestions.
         _jobs(SuggestionSource, "suggestions", _("suggestions ahead"), JobState, None),
+        # Live learning waits for judgments.
+        _jobs(LiveLearning, "live", _("live learning"), JobState, None),
         _jobs(FileImport, "import", _("imports of files"), ImportState),
         # A run belongs to a step of a round, and the step is what waits.
         _jobs(Run, "run", _("training runs"), RunState, None),

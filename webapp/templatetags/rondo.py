@@ -20,7 +20,9 @@ from django.utils.html import json_script
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language
 
+from annotation.choices import Role
 from annotation.models import Assignment, Comparison, Project, User
+from annotation.selectors.access import may
 from annotation.selectors.inbox import Thread, mail_choice_of, thread_of, threads_of
 from annotation.statistics.home import HomeRow
 from annotation.text.rendering import render_markdown
@@ -28,6 +30,7 @@ from training.models import Round
 from training.selectors.checkpoints import uses_of_comparison
 from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
+from training.selectors.live import live_view
 from webapp.environment.places import ASSETS
 from webapp.guide.library import field_address, help_address, row_address
 from webapp.navigation.sections import FULL_WIDTH, SectionEntry, entries
@@ -173,6 +176,13 @@ def project_dashboard(context: Context, project: Project) -> dict[str, Any]:
         "project": project,
         "dashboard": None if waits else dashboard_of(project),
     }
+
+
+@register.inclusion_tag("training/live_line.html", takes_context=True)
+def live_line(context: Context, project: Project) -> dict[str, Any]:
+    """Render where live learning of a project is, for managers: annotators stay blind."""
+    is_manager = may(context["request"].user, project, Role.MANAGER)
+    return {"project": project, "view": live_view(project) if is_manager else None}
 
 
 @register.inclusion_tag("training/comparison_uses.html")

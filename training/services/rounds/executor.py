@@ -37,6 +37,7 @@ from training.choices import (
 from training.contract import ContractError, Settings, log_lines
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
+from training.selectors.live import answered_at_first
 from training.selectors.rounds import awaiting_evidence
 from training.services.checkpoints import register_checkpoint
 from training.services.evaluation.evaluating import evaluate_round
@@ -167,9 +168,17 @@ def _answer_prompts(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     rival = rival_of(round_)
     with Engine() as engine:
         first = round_.parsed_recipe.ready_prompts
-        answer_prompts(round_=round_, rival=rival, heartbeat=heartbeat, engine=engine, first=first)
+        answer = partial(
+            answer_prompts,
+            round_=round_,
+            rival=rival,
+            heartbeat=heartbeat,
+            engine=engine,
+            training_prompts=answered_at_first(round_.project),
+        )
+        answer(first=first)
         move(round_, RoundState.LABELLING, sources=(RoundState.SAMPLING,))
-        outcome = answer_prompts(round_=round_, rival=rival, heartbeat=heartbeat, engine=engine)
+        outcome = answer()
     scored = _score_answers(round_, heartbeat)
     return f"{outcome}; {scored}" if scored else outcome
 

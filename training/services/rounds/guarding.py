@@ -1,10 +1,11 @@
 """Questions of a run's guard: taken up from its folder, asked eight pairs at a time, answered to its trainer.
 
 The worker that watches the run does all of it, with every heartbeat; each part keeps what is there, so that a
-worker may be killed anywhere.
+worker may be killed anywhere. Those of live learning are asked after an update, whose run is over by then.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -12,6 +13,7 @@ from django.db.models.functions import Now
 
 from annotation.choices import FinishReason, SourceKind
 from annotation.models import Comparison, Completion, CompletionSource, Prompt
+from annotation.models.jobs import Claimable
 from annotation.services.bulk import CLOSED, MOST_PRIORITY
 from annotation.services.jobs import still_held
 from annotation.services.texts import NewCompletion, create_comparison, open_free_places, record_completions
@@ -26,7 +28,7 @@ from training.contract import (
     read_verdict,
     write_verdict,
 )
-from training.contract.guard import PAIRS_AT_ONCE, VerdictOutcome
+from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE, VerdictOutcome
 from training.figures.guard import GuardFinding, finding
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion
 from training.selectors.questions import outcomes_of, questions_of_round, unanswered_pairs
@@ -40,6 +42,15 @@ _TO_TRAINER: Mapping[str, VerdictOutcome] = {
 """What the trainer is told of an outcome that people's answers give."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks: a run whose questions the annotators of a round answer, and the job whose claim is held."""
+
+    job: Claimable
+    run: Run
+    round: Round
+
+
 def watch_questions(step: RoundStep) -> None:
     """Take up what the run of a step asks, ask the next pairs, and tell its trainer what people found.
 
@@ -48,13 +59,19 @@ def watch_questions(step: RoundStep) -> None:
     run = step.run
     if run is None or not run.spec.get("settings", {}).get("guard"):
         return
+    attend_to_questions(Asker(step, run, step.round))
+
+
+def attend_to_questions(asker: Asker) -> None:
+    """Take up what lies in a run's folder, ask the next pairs, write down what people found. Idempotent."""
+    run = asker.run
     last = run.questions.order_by("-number").values_list("number", flat=True).first()
     for asked in read_questions(run.path, after=last or 0):
-        with still_held(step):
+        with still_held(asker.job):
             _take_up(run, asked)
     for question in run.questions.order_by("number"):
         if read_verdict(run.path, question.number) is None:
-            _go_on(step, question)
+            _go_on(asker, question)
 
 
 def end_questions(step: RoundStep) -> None:
@@ -65,13 +82,13 @@ def end_questions(step: RoundStep) -> None:
     if still_open.exists():
         with still_held(step):
             for question in still_open:
-                _end(question, QuestionOutcome.UNANSWERED)
+                end_question(question, QuestionOutcome.UNANSWERED)
 
 
 def withdraw_questions(round_: Round) -> None:
     """Close the open pairs of a round that is stopped; a run that goes on asks them again."""
     for question in questions_of_round(round_).filter(outcome=QuestionOutcome.OPEN):
-        _end(question, QuestionOutcome.WITHDRAWN)
+        end_question(question, QuestionOutcome.WITHDRAWN)
 
 
 def _take_up(run: Run, asked: GuardQuestion) -> None:
@@ -91,28 +108,28 @@ def _take_up(run: Run, asked: GuardQuestion) -> None:
     )
 
 
-def _go_on(step: RoundStep, question: RunQuestion) -> None:
+def _go_on(asker: Asker, question: RunQuestion) -> None:
     """Ask on, or end a question and tell its trainer."""
     if question.outcome in (QuestionOutcome.OPEN, QuestionOutcome.WITHDRAWN):
-        with still_held(step):
-            _settle(step, question)
+        with still_held(asker.job):
+            _settle(asker, question)
     if (outcome := _TO_TRAINER.get(question.outcome)) is not None:
         verdict = GuardVerdict(outcome=outcome, asked=_asked_in(question.run))
         write_verdict(question.run.path, question.number, verdict)
 
 
-def _settle(step: RoundStep, question: RunQuestion) -> None:
+def _settle(asker: Asker, question: RunQuestion) -> None:
     """Look at the answers so far: end the question, ask the next pairs, or leave it as it is."""
     if question.outcome == QuestionOutcome.WITHDRAWN:
         _ask_again(question)
     found = finding(outcomes_of(question))
     if found != GuardFinding.OPEN:
-        _end(question, _OUTCOMES[found])
-    elif not unanswered_pairs(question).exists() and not _ask(step, question):
-        _end(question, QuestionOutcome.UNDECIDED)
+        end_question(question, _OUTCOMES[found])
+    elif not unanswered_pairs(question).exists() and not _ask(asker, question):
+        end_question(question, QuestionOutcome.UNDECIDED)
 
 
-def _ask(step: RoundStep, question: RunQuestion) -> bool:
+def _ask(asker: Asker, question: RunQuestion) -> bool:
     """Put the next pairs at the head of the labelling queue; False where there are none to ask."""
     asked = read_question(question.run.path, question.number)
     if asked is None:
@@ -125,7 +142,7 @@ def _ask(step: RoundStep, question: RunQuestion) -> bool:
             break
         if position not in done:
             # What is quarantined reaches nobody: another takes its place.
-            opened += _asks_pair(step.round, question, position, pair, asked)
+            opened += _asks_pair(asker.round, question, position, pair, asked)
     return opened > 0
 
 
@@ -176,10 +193,12 @@ def _asked_in(run: Run) -> int:
 
 
 def _most_pairs(run: Run) -> int:
-    return int(run.spec["settings"]["guard"]["most_pairs"])
+    guard = run.spec.get("settings", {}).get("guard") or {}
+    return int(guard.get("most_pairs", MOST_PAIRS))
 
 
-def _end(question: RunQuestion, outcome: QuestionOutcome) -> None:
+def end_question(question: RunQuestion, outcome: QuestionOutcome) -> None:
+    """End a question, and close its pairs that nobody has answered."""
     with transaction.atomic():
         RunQuestion.objects.filter(pk=question.pk).update(outcome=outcome, ended_at=Now())
         _comparisons(question).filter(open_slots__gt=0).update(**CLOSED)

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
 from annotation.services.job_runs import call_with_heartbeat
-from annotation.services.jobs import still_held
+from annotation.services.jobs import Heartbeat, still_held
 from training.choices import LIVE_LAUNCH, LaunchState, RoundState, StepState
 from training.contract import (
     CANCEL_FILE,
@@ -55,7 +55,7 @@ from training.launchers.command import CommandTemplate
 from training.launchers.ray import Ray
 from training.models import Launch, Run
 from training.recipe.recipe import ComputeSettings
-from training.services.jobs import StepHeartbeat, StopAskedError
+from training.services.jobs import StopAskedError
 from training.services.runs.files import checkpoints_of_run, spec_here
 from training.services.runs.launcher import TrainerExit, forget_silent, trainer_environment
 from training.store import StoreError
@@ -347,7 +347,7 @@ class _Seen:
     polled_at: float = float("-inf")
 
 
-def run_on_cluster(run: Run, *, name: str, heartbeat: StepHeartbeat, watch: Watch) -> TrainerExit:
+def run_on_cluster(run: Run, *, name: str, heartbeat: Heartbeat, watch: Watch) -> TrainerExit:
     """Start or resume a run as a job and stay until it ends; the caller holds the step's claim.
 
     A job that is there already is watched further. One that vanishes is submitted again and goes on from the
@@ -370,7 +370,7 @@ def run_on_cluster(run: Run, *, name: str, heartbeat: StepHeartbeat, watch: Watc
         logger.warning("%s: job %s was lost at step %d; submitted again", run, launch, reached)
 
 
-def _wait(heartbeat: StepHeartbeat, launch: Launch) -> None:
+def _wait(heartbeat: Heartbeat, launch: Launch) -> None:
     until = time.monotonic() + _PAUSE_SECONDS
     while time.monotonic() < until:
         heartbeat(message=_("job %(name)s was lost; it is submitted again in a moment") % {"name": launch})
@@ -399,7 +399,7 @@ def launcher_errors() -> Iterator[None]:
         raise Refusal("launcher_refused", str(error)) from error
 
 
-def _live(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch | None:
+def _live(run: Run, launcher: Launcher, heartbeat: Heartbeat) -> Launch | None:
     """Return the run's job that may still be there; one that a dying worker was submitting is looked up."""
     launch = Launch.objects.filter(run=run, state__in=LIVE_LAUNCH).first()
     if launch is None or launch.handle:
@@ -416,7 +416,7 @@ def _live(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch | No
     return launch
 
 
-def _submit(run: Run, launcher: Launcher, heartbeat: StepHeartbeat) -> Launch:
+def _submit(run: Run, launcher: Launcher, heartbeat: Heartbeat) -> Launch:
     """Write the row, then submit: whoever comes after a crash in between finds the job by its name."""
     name = f"rondo-{run.pk}-{run.launches.count() + 1}-{uuid.uuid4().hex[:6]}"
     resources = cluster_resources(run.resources, processes=run.spec.get("processes", 1))
@@ -464,7 +464,7 @@ class _Watcher:
     """Watches one job to its end."""
 
     def __init__(
-        self, run: Run, launch: Launch, launcher: Launcher, heartbeat: StepHeartbeat, watch: Watch
+        self, run: Run, launch: Launch, launcher: Launcher, heartbeat: Heartbeat, watch: Watch
     ) -> None:
         self._run = run
         self._launch = launch

@@ -21,13 +21,14 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from annotation.services.job_runs import call_with_heartbeat, result_with_heartbeat
+from annotation.services.jobs import Heartbeat
 from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
 from training.figures.curves import standing_rows
 from training.files import shared as shared_files
 from training.files.shared import OWN_FILES, bring_run, folder_of
 from training.models import Run
 from training.selectors.runs import folded_of
-from training.services.jobs import StepHeartbeat, StopAskedError
+from training.services.jobs import StopAskedError
 
 # ── Files between machines ──
 
@@ -39,7 +40,7 @@ _WAITS = (1.0, 3.0)
 """Seconds before what the store did not take at the end of a run is sent again."""
 
 
-def gather(run: Run, heartbeat: StepHeartbeat) -> None:
+def gather(run: Run, heartbeat: Heartbeat) -> None:
     """Have here all that the run's trainer reads: its folder as saved, snapshot, base, other checkpoints.
 
     Without a store it is here already. Raises `StoreRefusal`.
@@ -130,7 +131,7 @@ class Sender:
             self._last = time.monotonic()
             self._going = self._pool.submit(self._send)
 
-    def finish(self, heartbeat: StepHeartbeat) -> None:
+    def finish(self, heartbeat: Heartbeat) -> None:
         """Send the folder as it is at the end, and stay until that is done.
 
         Raises `StoreRefusal`; where the store is away, after some tries.

@@ -17,14 +17,14 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import WebhookEvent
 from annotation.errors import Refusal, Unavailable
-from annotation.services.jobs import held, still_held, write
+from annotation.services.jobs import Heartbeat, held, still_held, write
 from training.choices import RunState
 from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
 from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
 from training.recipe.recipe import ComputeSettings
 from training.selectors.runs import folded_of
-from training.services.jobs import InterruptedStepError, StepHeartbeat, StopAskedError, tell_of_run
+from training.services.jobs import InterruptedStepError, StopAskedError, tell_of_run
 from training.services.runs import launcher
 from training.services.runs.clusters import LOCAL, resources_of, run_on_cluster
 from training.services.runs.files import Sender, gather, spec_here
@@ -161,7 +161,7 @@ def _nothing() -> None:
     """Attend to nothing."""
 
 
-def drive_run(run: Run, *, heartbeat: StepHeartbeat, attend: Callable[[], None] = _nothing) -> None:
+def drive_run(run: Run, *, heartbeat: Heartbeat, attend: Callable[[], None] = _nothing) -> None:
     """Start or resume a run's trainer and stay until it ends; the caller holds the step's claim.
 
     attend: called with every heartbeat while the trainer works. A finished run is left as it is. Raises
@@ -180,7 +180,7 @@ def drive_run(run: Run, *, heartbeat: StepHeartbeat, attend: Callable[[], None] 
         _train_on_cluster(run, place, heartbeat, attend)
 
 
-def _train_here(run: Run, heartbeat: StepHeartbeat, attend: Callable[[], None]) -> None:
+def _train_here(run: Run, heartbeat: Heartbeat, attend: Callable[[], None]) -> None:
     """Train as a process of this worker, on GPUs that are leased to it."""
     run.worker = heartbeat.job.worker
     gpu_count = run.resources.get("gpus")
@@ -198,7 +198,7 @@ def _train_here(run: Run, heartbeat: StepHeartbeat, attend: Callable[[], None]) 
     _conclude(run, heartbeat, ending)
 
 
-def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat, attend: Callable[[], None]) -> None:
+def _train_on_cluster(run: Run, place: str, heartbeat: Heartbeat, attend: Callable[[], None]) -> None:
     """Train as a job elsewhere, which goes on while no worker watches it."""
     _begin(run, heartbeat)
 
@@ -217,7 +217,7 @@ def _train_on_cluster(run: Run, place: str, heartbeat: StepHeartbeat, attend: Ca
     _conclude(run, heartbeat, ending)
 
 
-def _begin(run: Run, heartbeat: StepHeartbeat) -> None:
+def _begin(run: Run, heartbeat: Heartbeat) -> None:
     with still_held(heartbeat.job):
         Run.objects.filter(pk=run.pk).update(
             state=RunState.STARTING,
@@ -230,7 +230,7 @@ def _begin(run: Run, heartbeat: StepHeartbeat) -> None:
     run.worker = heartbeat.job.worker
 
 
-def _conclude(run: Run, heartbeat: StepHeartbeat, ending: launcher.TrainerExit) -> None:
+def _conclude(run: Run, heartbeat: Heartbeat, ending: launcher.TrainerExit) -> None:
     """Write down how a run ended, and raise unless it finished."""
     if ending.finished:
         _settle(run, RunState.FINISHED)
@@ -246,7 +246,7 @@ def _conclude(run: Run, heartbeat: StepHeartbeat, ending: launcher.TrainerExit) 
 
 def _watch(
     run: Run,
-    heartbeat: StepHeartbeat,
+    heartbeat: Heartbeat,
     sender: Sender | None,
     attend: Callable[[], None],
     status: RunStatus | None,
