@@ -363,9 +363,9 @@ def test_only_a_wide_formula_can_be_reached_by_tab():
     ],
 )
 def test_a_formula_beyond_all_measure_stays_source_and_takes_no_time(latex):
-    started = time.perf_counter()
+    started = time.thread_time()
     markup = render_answer(f"${latex}$")
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
     assert "<math" not in markup
     assert_exact(f"${latex}$")
 
