@@ -90,7 +90,7 @@ def main() -> None:
     elsewhere = "not vllm and not quantised"
     is_long = "--faults" in sys.argv
     selected = f"{'long' if is_long else 'not long'} and {elsewhere}"
-    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "50"}
+    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "25"}
     if why_not := _postgres_refuses():
         code = run_shares([Share("SQLite", ["-m", f"not postgres and {selected}", *arguments], examples)])
         print(

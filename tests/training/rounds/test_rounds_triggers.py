@@ -1,6 +1,5 @@
 """Automatic steps of a round: it starts when it is due, and stops when its hours are spent."""
 
-import time
 from datetime import timedelta
 from pathlib import Path
 
