@@ -60,7 +60,7 @@ def write_template(folder: Path, template: str) -> None:
 
 
 @pytest.mark.parametrize("template", TOO_MUCH.values(), ids=TOO_MUCH)
-def test_a_template_that_takes_too_much_is_refused_and_then_without_a_second_try(
+def test_a_template_that_takes_too_much_is_refused_within_seconds_and_then_at_once(
     draft: Round, base: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ):
     write_template(base, template)
