@@ -23,8 +23,6 @@ from training.services.checkpoints import register_starter
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-WIDTHS = [1400, 768, 360]
-
 
 @pytest.fixture
 def busy(project: Project, alice: User, bob: User) -> Project:
