@@ -129,10 +129,13 @@ ON_BOTH = (
 """Although they ask for pages, or the folder is one of SQLite's."""
 
 
+BOTH = ("sqlite", "postgresql")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
-        choices=("sqlite", "postgresql", "fast"),
+        choices=(*BOTH, "fast"),
         help="Run what this database is asked where both are, or what asks for no page; without it, all.",
     )
 
@@ -152,6 +155,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.nodeid for item in items if WITHOUT_DATABASE in item.path.parents and reaches_database(item)
     ]:
         raise pytest.UsageError(f"Nothing below {WITHOUT_DATABASE} may reach the database: {misplaced[0]}.")
+    nowhere = [item.nodeid for item in items if not any(belongs_to(each, item) for each in BOTH)]
+    if nowhere:
+        raise pytest.UsageError(f"No database runs {nowhere[0]}.")
     left_out = [item for item in items if not belongs_to(share, item)]
     items[:] = [item for item in items if belongs_to(share, item)]
     config.hook.pytest_deselected(items=left_out)
