@@ -67,12 +67,11 @@ def test_a_template_that_takes_too_much_is_refused_within_seconds_and_then_at_on
     with pytest.raises(Refusal) as refused:
         open_round(round_=draft, opened_by=None)
     assert refused.value.field == "recipe"
-    first_message = refused.value.message
+    assert "too much time or memory" in refused.value.message
     # No child can be started now.
     monkeypatch.setattr(chat_templates, "CHECK_COMMAND", ("/nowhere/at/all",))
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal, match="too much time or memory"):
         open_round(round_=draft, opened_by=None)
-    assert refused.value.message == first_message
     assert len(dry_run(round_=draft).problems) == 1
     draft.refresh_from_db()
     assert draft.state == RoundState.DRAFT
