@@ -17,6 +17,7 @@ from typing import Any
 import django
 import pytest
 from django.apps import apps
+from django.core.management.base import BaseCommand
 from django.core.management.commands import migrate
 from django.db import connections
 
@@ -38,12 +39,11 @@ def django_db_setup(copied_migrations: None, django_db_setup: None) -> None:
 _migrate = migrate.Command.handle
 
 
-def copy_or_migrate(command: migrate.Command, *args: Any, **options: Any) -> None:
+def copy_or_migrate(command: BaseCommand, *args: Any, **options: Any) -> str | None:
     """Copy the migrated database into one in memory. The first process migrates, the others wait for it."""
     connection = connections[options["database"]]
     if connection.vendor != "sqlite" or not connection.is_in_memory_db():  # type: ignore[attr-defined]
-        _migrate(command, *args, **options)
-        return
+        return _migrate(command, *args, **options)
     connection.ensure_connection()
     copy = path_of_copy()
     with copy.with_suffix(".lock").open("w") as lock:
@@ -51,13 +51,14 @@ def copy_or_migrate(command: migrate.Command, *args: Any, **options: Any) -> Non
         if copy.exists():
             with closing(sqlite3.connect(copy)) as stored:
                 stored.backup(connection.connection)
-            return
+            return None
         _migrate(command, *args, **options)
         unfinished = copy.with_suffix(".unfinished")
         unfinished.unlink(missing_ok=True)
         with closing(sqlite3.connect(unfinished)) as stored:
             connection.connection.backup(stored)
         unfinished.replace(copy)
+        return None
 
 
 def path_of_copy() -> Path:
