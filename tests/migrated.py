@@ -23,17 +23,17 @@ from django.db import connections
 
 
 @pytest.fixture(scope="session")
-def copied_migrations() -> Iterator[None]:
-    """Let `migrate` copy what it made before, until pytest-django has made its databases."""
-    migrate.Command.handle = copy_or_migrate  # type: ignore[method-assign]
-    yield
-    migrate.Command.handle = _migrate  # type: ignore[method-assign]
+def copied_migrations() -> Iterator[pytest.MonkeyPatch]:
+    """Let `migrate` copy what it made before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migrate.Command, "handle", copy_or_migrate)
+        yield patch
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(copied_migrations: None, django_db_setup: None) -> None:
+def django_db_setup(copied_migrations: pytest.MonkeyPatch, django_db_setup: None) -> None:
     """The databases of pytest-django; from then on `migrate` migrates."""
-    migrate.Command.handle = _migrate  # type: ignore[method-assign]
+    copied_migrations.undo()
 
 
 _migrate = migrate.Command.handle
