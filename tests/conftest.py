@@ -29,6 +29,7 @@ pytest_plugins = [
     "tests.shares",
     "tests.order",
     "tests.emptying",
+    "tests.migrated",
     "tests.s3",
 ]
 

@@ -18,6 +18,8 @@ WITHOUT_DATABASE = Path(__file__).parent / "rlhf"
 
 ON_SQLITE_ALONE = (
     "tests/architecture/",
+    # Counts the steps of SQLite's machine.
+    "tests/annotation/assignments/test_queue.py::test_the_walk_is_as_short",
     "tests/annotation/acquisition/",
     "tests/annotation/agreement/",
     "tests/annotation/comparison/",
@@ -40,10 +42,18 @@ ON_SQLITE_ALONE = (
     "tests/training/runs/test_run_page",
     "tests/training/snapshots/test_comparison_uses.py",
     "tests/training/test_admin.py",
+    "tests/training/test_dashboard.py",
     "tests/training/test_pages.py",
+    "tests/webapp/test_accounts.py",
+    "tests/webapp/test_away.py",
     "tests/webapp/test_demo",
+    "tests/webapp/test_disk_space.py",
+    "tests/webapp/test_first_project.py",
+    "tests/webapp/test_guide_blocks.py",
     "tests/webapp/test_headers.py",
+    "tests/webapp/test_navigation.py",
     "tests/webapp/test_sign_in.py",
+    "tests/webapp/test_start.py",
     "tests/webapp/test_upgrade.py",
     "tests/webapp/test_write_lock.py",
 )
@@ -51,6 +61,8 @@ ON_SQLITE_ALONE = (
 lock of SQLite."""
 
 SERVICES_ON_SQLITE_ALONE = (
+    "tests/annotation/assignments/test_qualification.py",
+    "tests/annotation/assignments/test_retests.py",
     "tests/annotation/assignments/test_splits.py",
     "tests/annotation/conversations/",
     "tests/annotation/exchange/formats/",
@@ -59,13 +71,22 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/annotation/exchange/test_conversations.py",
     "tests/annotation/exchange/test_export_",
     "tests/annotation/exchange/test_rewrites.py",
+    "tests/annotation/inbox/test_comments.py",
     "tests/annotation/judgments/test_answers_refused.py",
+    "tests/annotation/judgments/test_doubts.py",
+    "tests/annotation/judgments/test_partial_rankings.py",
     "tests/annotation/judgments/test_question_checks.py",
+    "tests/annotation/judgments/test_rewrites.py",
+    "tests/annotation/judgments/test_withholding.py",
     "tests/annotation/people/",
     "tests/annotation/projects/",
+    "tests/annotation/quality/test_disputed_gold.py",
+    "tests/annotation/quality/test_gold.py",
+    "tests/annotation/quality/test_review",
     "tests/annotation/statistics/",
     "tests/annotation/suggestions/",
     "tests/annotation/traces/",
+    "tests/annotation/webhooks/test_webhooks.py",
     "tests/training/comparing/test_leaderboard_counts.py",
     "tests/training/conversations/",
     "tests/training/engine/",
@@ -74,8 +95,13 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/training/judges/",
     "tests/training/launchers/",
     "tests/training/registry/",
+    "tests/training/rounds/test_base_choice.py",
     "tests/training/rounds/test_dry_run.py",
+    "tests/training/rounds/test_guarding.py",
+    "tests/training/rounds/test_hanging_templates.py",
     "tests/training/rounds/test_memory_gate.py",
+    "tests/training/rounds/test_people_and_model.py",
+    "tests/training/rounds/test_reward_base.py",
     "tests/training/rounds/test_round_help.py",
     "tests/training/snapshots/",
     "tests/training/suggestions/",
@@ -103,10 +129,13 @@ ON_BOTH = (
 """Although they ask for pages, or the folder is one of SQLite's."""
 
 
+BOTH = ("sqlite", "postgresql")
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
-        choices=("sqlite", "postgresql", "fast"),
+        choices=(*BOTH, "fast"),
         help="Run what this database is asked where both are, or what asks for no page; without it, all.",
     )
 
@@ -126,6 +155,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.nodeid for item in items if WITHOUT_DATABASE in item.path.parents and reaches_database(item)
     ]:
         raise pytest.UsageError(f"Nothing below {WITHOUT_DATABASE} may reach the database: {misplaced[0]}.")
+    nowhere = [item.nodeid for item in items if not any(belongs_to(each, item) for each in BOTH)]
+    if nowhere:
+        raise pytest.UsageError(f"No database runs {nowhere[0]}.")
     left_out = [item for item in items if not belongs_to(share, item)]
     items[:] = [item for item in items if belongs_to(share, item)]
     config.hook.pytest_deselected(items=left_out)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from django.apps import apps
+from django.contrib.contenttypes.models import ContentType
 from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -240,24 +241,28 @@ def test_a_list_page_costs_the_same_few_queries_for_many_rows(
 
     judge_everything(project, alice)
     judge_everything(project, bob)
-    for model in MODELS:
-        # Content types and the like are looked up once per process.
-        assert browser.get(page(model, "changelist"), {"q": "1"}).status_code == 200, model
+    # They are looked up once per process.
+    ContentType.objects.get_for_models(*MODELS)
     few = {model: cost(model) for model in MODELS}
     for annotator in (alice, bob, alice):
         judge_everything(project, annotator)
-    assert {model: cost(model) for model in MODELS} == few
-    assert max(few.values()) <= LIST_BUDGET
+    many = {model: cost(model) for model in MODELS}
+    assert {model: queries for model, queries in many.items() if queries > few[model]} == {}
+    assert max(many.values()) <= LIST_BUDGET
 
 
-def test_a_row_of_every_model_opens_with_its_history(browser: Client, project: Project, alice: User):
+def test_a_row_of_every_model_opens_and_every_list_is_searched(
+    browser: Client, project: Project, alice: User
+):
     judge_everything(project, alice)
     for model in MODELS:
         row = model._default_manager.first()
         assert row is not None, model
         assert browser.get(page(model, "change", row.pk)).status_code == 200, model
-        assert browser.get(page(model, "history", row.pk)).status_code == 200, model
+        assert browser.get(page(model, "changelist"), {"q": "1"}).status_code == 200, model
         assert browser.get(page(model, "add")).status_code in (200, 403), model
+    judgment = Judgment.objects.get()
+    assert browser.get(page(Judgment, "history", judgment.pk)).status_code == 200
 
 
 def test_what_is_written_once_can_be_neither_changed_nor_deleted(

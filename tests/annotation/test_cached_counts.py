@@ -21,7 +21,8 @@ class Counter:
         return self.calls
 
 
-def test_what_is_quick_is_computed_each_time():
+def test_what_is_quick_is_computed_each_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cached_counts, "QUICK_SECONDS", 60.0)
     count = Counter()
     assert [cached(count, "quick", 1), cached(count, "quick", 1)] == [1, 2]
     assert not is_cached("quick", 1)

@@ -110,23 +110,27 @@ def assert_german(answer: HttpResponse) -> None:
     assert [sentence for sentence in english_sentences() if sentence in page] == []
 
 
+def readers(name: str) -> list[str]:
+    """Return for whom a page is rendered: one of each kind, as a superuser sees all that managers do."""
+    # What 403 and 404 show is the same everywhere: each is asked for below.
+    responses = dict(zip(ROLES, TABLE[name][1], strict=True))
+    return [role for role in ("anonymous", "alice", "admin") if responses[role] not in (302, 403, 404)]
+
+
 @pytest.mark.django_db
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", [name for name in TABLE if readers(name)])
 def test_every_page_answers_in_german(name: str, parts, everybody):
     User.objects.update(language="de")
     method, expected = TABLE[name]
     address = reverse(name, kwargs=parts.get(name, {}))
-    for role, status in zip(ROLES, expected, strict=True):
-        # The pages that say so are the same everywhere: each is asked for below.
-        if status in (403, 404):
-            continue
+    for role in readers(name):
         answer = everybody[role].generic(
             method,
             address,
             content_type="application/x-www-form-urlencoded",
             headers={"Accept-Language": "de-AT,de;q=0.9,en;q=0.8"},
         )
-        assert answer.status_code == status
+        assert answer.status_code == expected[ROLES.index(role)]
         assert answer.headers.get("Content-Language", "de") == "de"
         if not answer.streaming and b"<html" in answer.content:
             assert_german(answer)

@@ -269,6 +269,20 @@ def axe() -> Callable[..., list[str]]:
     return violations
 
 
+@pytest.fixture(scope="session")
+def both_themes(axe: Callable[..., list[str]]) -> Axe:
+    """`both_themes(page)` is what axe-core finds in the light theme, and of colours in the dark one."""
+
+    def in_both(page: Page) -> list[str]:
+        faults: list[str] = []
+        for scheme, rules in (("light", ()), ("dark", RULES_OF_COLOURS)):
+            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            faults += [f"{scheme}: {line}" for line in axe(page, rules)]
+        return faults
+
+    return in_both
+
+
 @pytest.fixture
 def items(project: Project):
     """A pair that comes first and a ranking of four after it, with context passages.

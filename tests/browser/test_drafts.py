@@ -63,20 +63,19 @@ def test_what_was_entered_is_there_on_another_device(items, alice: User, open_as
     expect(other.locator("[data-saved]")).to_contain_text(" restored")
 
 
-@pytest.mark.parametrize("width", [1400, 1200, 1152, 768, 360])
-def test_a_restored_page_has_room_for_a_comment_and_the_whole_submit(
-    width: int, items, alice: User, open_as: Open
-):
+def test_a_restored_page_has_room_for_a_comment_and_the_whole_submit(items, alice: User, open_as: Open):
     page = open_as(alice, LABEL)
     page.keyboard.press("2")
     page.locator("#comment").fill("x")
     saved(page)
-    other = open_as(alice, LABEL, viewport={"width": width, "height": 800})
+    other = open_as(alice, LABEL)
     expect(other.locator("[data-saved]")).to_contain_text(" restored")
-    comment = other.locator("#comment").bounding_box()
-    submit = other.get_by_role("button", name="Submit").bounding_box()
-    assert comment["width"] >= 80
-    assert 0 <= submit["x"] <= submit["x"] + submit["width"] <= width
+    for width in (1400, 1200, 1152, 768, 360):
+        other.set_viewport_size({"width": width, "height": 800})
+        comment = other.locator("#comment").bounding_box()
+        submit = other.get_by_role("button", name="Submit").bounding_box()
+        assert comment["width"] >= 80, width
+        assert 0 <= submit["x"] <= submit["x"] + submit["width"] <= width
 
 
 def test_marks_and_missing_info_come_back_from_a_draft(items, alice: User, open_as: Open):
@@ -93,27 +92,28 @@ def test_marks_and_missing_info_come_back_from_a_draft(items, alice: User, open_
     expect(other.get_by_label("What is missing").first).to_have_value("the temperature")
 
 
-@pytest.mark.parametrize("width", [1400, 1200, 768, 360])
-def test_what_is_saved_never_moves_the_submit_bar(width: int, project: Project, alice: User, open_as: Open):
+def test_what_is_saved_never_moves_the_submit_bar(project: Project, alice: User, open_as: Open):
     factories.make_comparison(project, [f"Answer number {number}." for number in range(4)])
-    page = open_as(alice, LABEL, viewport={"width": width, "height": 900})
+    page = open_as(alice, LABEL)
     page.keyboard.press("b")
     saved(page)
-    other = open_as(alice, LABEL, viewport={"width": width, "height": 900})
+    other = open_as(alice, LABEL)
     line = other.locator("[data-saved]")
     expect(line).to_have_text(re.compile(r"^Draft from \d\d:\d\d restored$"))
-    boxes = []
-    for text in (None, "", "saved 59 min ago", "saving…"):
-        if text is not None:
+    restored = line.inner_text()
+    for width in (1400, 1200, 768, 360):
+        other.set_viewport_size({"width": width, "height": 900})
+        boxes = []
+        for text in (restored, "", "saved 59 min ago", "saving…"):
             line.evaluate("(element, text) => { element.textContent = text; }", text)
-        dock = other.locator(".dock").bounding_box()
-        button = other.locator(".dock__submit button").bounding_box()
-        assert dock is not None
-        assert button is not None
-        boxes.append((dock["height"], button["x"], button["y"] - dock["y"]))
-    assert len(set(boxes)) == 1, boxes
-    # In one line with the comment and the clock, where there is room for all three.
-    assert button["height"] < 50
+            dock = other.locator(".dock").bounding_box()
+            button = other.locator(".dock__submit button").bounding_box()
+            assert dock is not None
+            assert button is not None
+            boxes.append((dock["height"], button["x"], button["y"] - dock["y"]))
+        assert len(set(boxes)) == 1, (width, boxes)
+        # In one line with the comment and the clock, where there is room for all three.
+        assert button["height"] < 50, width
 
 
 def test_an_untouched_screen_saves_nothing(items, alice: User, open_as: Open):
@@ -235,15 +235,14 @@ def test_two_pages_that_submit_leave_the_choice_to_the_person(items, alice: User
     assert (after.verdict, after.supersedes) == (Verdict.BOTH_BAD, before)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_while_a_conflict_is_shown(theme: str, items, alice: User, open_as: Open, axe: Axe):
+def test_axe_finds_nothing_while_a_conflict_is_shown(items, alice: User, open_as: Open, both_themes: Axe):
     first = open_as(alice, LABEL)
-    second = open_as(alice, LABEL, color_scheme=theme, viewport={"width": 360, "height": 740})
+    second = open_as(alice, LABEL, viewport={"width": 360, "height": 740})
     first.locator("#comment").fill("from the first")
     saved(first)
     second.locator("#comment").fill("from the second")
     expect(second.get_by_role("dialog", name="Two versions of one annotation")).to_be_visible()
-    assert axe(second) == []
+    assert both_themes(second) == []
     overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert second.evaluate(overflow) <= 0
 

@@ -17,19 +17,6 @@ __all__ = ["policy", "prompt_set", "runs", "server"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def test_a_newcomer_labels_the_first_comparison_by_keyboard(project: Project, alice: User, open_as: Open):
-    factories.make_comparison(project)
-    page = open_as(alice, "/")
-    by = Keyboard(page)
-    by.link("Continue: 1 left in Tea")
-    expect(page.get_by_role("button", name="Submit")).to_be_visible()
-    by.press("1")
-    expect(page.get_by_label("A is much better")).to_be_checked()
-    with page.expect_response("**/submit/"):
-        by.press("Enter")
-    assert Judgment.objects.count() == 1
-
-
 def test_a_newcomer_labels_without_a_single_shortcut(project: Project, alice: User, open_as: Open):
     """The screen is a form: Tab, arrows and Enter suffice for who knows none of its keys."""
     factories.make_comparison(project)

@@ -7,7 +7,6 @@ from playwright.sync_api import Page, expect
 from annotation.models import Project, User
 from tests.api.scene import make_scene
 from tests.browser.conftest import Open, until, until_loaded
-from tests.browser.content import make_items
 from tests.browser.test_navigation import PAGES
 from tests.browser.test_run_page import write_steps
 from training.models import SideBySide
@@ -61,8 +60,7 @@ def test_nothing_on_a_page_moves_once_it_was_drawn(
     assert {path: shifts for path, shifts in shifts_by_path.items() if shifts[0] > _MOST} == {}
 
 
-@pytest.mark.parametrize("blind", [True, False])
-@pytest.mark.parametrize("width", [1400, 360])
+@pytest.mark.parametrize(("width", "blind"), [(1400, True), (360, False)])
 def test_the_reason_why_a_response_is_missing_moves_nothing(
     project: Project, alice: User, carol: User, open_as: Open, width: int, blind: bool
 ):
@@ -73,18 +71,6 @@ def test_the_reason_why_a_response_is_missing_moves_nothing(
     moved, what = shifts_of(page, unanswered.get_absolute_url())
     expect(page.locator("#answers .message--error")).to_have_count(2)
     assert moved == 0, what
-
-
-@pytest.mark.parametrize("width", [1400, 360])
-def test_nothing_on_the_labelling_screen_moves_once_it_was_drawn(
-    project: Project, alice: User, open_as: Open, width: int
-):
-    make_items(project)
-    page = open_as(alice, "/guide/design/", viewport={"width": width, "height": 900})
-    page.add_init_script(_OBSERVE)
-    moved, what = shifts_of(page, "/projects/tea/label/")
-    expect(page.get_by_role("button", name="Submit")).to_be_visible()
-    assert moved <= _MOST, what
 
 
 def test_a_shift_is_noticed(project: Project, alice: User, open_as: Open):

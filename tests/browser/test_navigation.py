@@ -15,7 +15,8 @@ PAGES = (
     *("/projects/tea/settings/questions/", "/projects/tea/settings/categories/"),
     *("/projects/tea/settings/preview/", "/projects/tea/settings/categories/add/"),
     *("/projects/tea/settings/", "/projects/tea/members/", "/projects/tea/allocation/"),
-    *("/projects/tea/guidelines/edit/", "/projects/tea/export/", "/projects/tea/export/?format=bio&tag=none"),
+    *("/projects/tea/guidelines/", "/projects/tea/guidelines/edit/", "/projects/tea/export/"),
+    "/projects/tea/export/?format=bio&tag=none",
     *("/projects/tea/my-work/", "/projects/tea/annotators/"),
 )
 

@@ -148,11 +148,8 @@ def test_charts_of_a_round_outlive_the_parts_that_are_swapped(
     assert axe(page) == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_charts_fit_a_phone(policy: Checkpoint, carol: User, open_as: Open, scheme: str):
-    page = open_as(
-        carol, policy.run.get_absolute_url(), viewport={"width": 360, "height": 800}, color_scheme=scheme
-    )
+def test_charts_fit_a_phone(policy: Checkpoint, carol: User, open_as: Open):
+    page = open_as(carol, policy.run.get_absolute_url(), viewport={"width": 360, "height": 800})
     expect(page.locator('[data-metric="loss"] canvas')).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
 

@@ -57,6 +57,7 @@ def started(project: Project, alice: User, carol: User) -> Round:
     return round_
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db
 def test_a_run_is_begun_on_one_machine_ended_on_another_and_served_by_a_third(

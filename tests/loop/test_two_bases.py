@@ -89,6 +89,7 @@ def add_second_base(home: Path, admin: User) -> BaseModel:
     return BaseModel.objects.get(name=QWEN)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_two_projects_train_on_two_bases_are_compared_and_served_together(

@@ -230,7 +230,7 @@ def test_an_answer_that_takes_longer_than_its_client_allows_is_broken_off(roomy:
             with pytest.raises(openai.InternalServerError) as refusal:
                 client.completions.create(model=BASE, prompt="a", max_tokens=LONG, temperature=0, **choices)
             assert (refusal.value.status_code, refusal.value.code) == (504, "deadline_exceeded")
-            assert time.monotonic() - begun < 10
+            assert time.monotonic() - begun < 60
         # What was written until then has been told, then the error.
         stream = client.completions.create(
             model=BASE,
@@ -248,7 +248,7 @@ def test_an_answer_that_takes_longer_than_its_client_allows_is_broken_off(roomy:
 
 
 def test_who_waits_beyond_his_time_is_told_so_and_the_server_has_a_bound_of_its_own(folders: Folders):
-    arguments = ["--max-rows", "1", "--seconds-per-request", "1.5"]
+    arguments = ["--max-rows", "1", "--seconds-per-request", "3"]
     with (
         running_model_server(folders.models, folders.checkpoints, arguments=arguments) as server,
         connect(server) as client,
@@ -258,8 +258,8 @@ def test_who_waits_beyond_his_time_is_told_so_and_the_server_has_a_bound_of_its_
         with pytest.raises(openai.InternalServerError) as refusal:
             client.completions.create(model=BASE, prompt="a", max_tokens=1, extra_body={"timeout": 0.5})
         assert refusal.value.code == "deadline_exceeded"
-        assert time.monotonic() - begun < 1.4
-        with pytest.raises(openai.APIError, match=r"after 1\.5 seconds"):
+        assert time.monotonic() - begun < 2.5, "before the server's own bound"
+        with pytest.raises(openai.APIError, match=r"after 3 seconds"):
             list(stream)
         assert client.completions.create(model=BASE, prompt="a", max_tokens=1).choices
 

@@ -145,6 +145,7 @@ def test_nemo_rl_gets_an_environment_that_ends_after_one_response(
     assert metrics == {"rondo_reward": 1.5}
 
 
+@pytest.mark.long
 def test_trl_trains_on_it(named: None, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     datasets, trl = pytest.importorskip("datasets"), pytest.importorskip("trl")
     monkeypatch.setenv("WANDB_DISABLED", "true")

@@ -22,6 +22,7 @@ from training.choices import RoundState, TaskName
 from training.contract import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
+from training.services import chat_templates
 from training.services.rounds import advance_round, executor, open_first_round, start_round
 from training.services.runs import launcher
 
@@ -46,6 +47,12 @@ def quick_heartbeats(settings: Settings) -> Iterator[None]:
     jobs.worker_is_stopping.clear()
     yield
     jobs.worker_is_stopping.clear()
+
+
+@pytest.fixture(autouse=True)
+def patient_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child that checks a template is bounded by its processor time; a busy machine is no failure."""
+    monkeypatch.setattr(chat_templates, "WALL_SECONDS", 300.0)
 
 
 @pytest.fixture

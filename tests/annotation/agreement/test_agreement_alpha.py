@@ -134,6 +134,6 @@ def test_a_thousand_resamples_of_five_thousand_items_take_a_moment():
     """A fifth of a second on an idle core; ten leave room for a busy one, none for a loop over resamples."""
     generator = np.random.default_rng(6)
     items = [[list(map(float, generator.integers(-4, 5, 3)))] for _ in range(5000)]
-    began = time.monotonic()
+    began = time.thread_time()
     assert krippendorff_alpha(items, "interval", resamples=1000).low is not None
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10

@@ -419,7 +419,7 @@ def in_processes(folder: Path, make: str, work: str, check: str, *scene: int) ->
 
 
 def test_processes_on_one_sqlite_file_judge_everything_exactly_as_often_as_asked(tmp_path: Path):
-    in_processes(tmp_path, "make_scene", "work_through", "check_invariants", 20, 2, 4)
+    in_processes(tmp_path, "make_scene", "work_through", "check_invariants", 12, 2, 3)
 
 
 @pytest.mark.long

@@ -184,21 +184,21 @@ def steps_of_next(project: Project, annotator: User) -> int:
     return steps
 
 
-def test_the_walk_is_as_short_for_who_has_judged_thousands_that_are_still_open(project: Project, alice: User):
+def test_the_walk_is_as_short_for_who_has_judged_many_that_are_still_open(project: Project, alice: User):
     project.overlap = 2
     project.save()
-    made = many(project, 4000)
+    made = many(project, 1500)
     had(alice, made[:100])
     short = steps_of_next(project, alice)
-    had(alice, made[100:3900])
+    had(alice, made[100:1400])
     assert steps_of_next(project, alice) <= short * 1.2
-    assert first_open(project, alice) == made[3900]
+    assert first_open(project, alice) == made[1400]
 
 
 def test_the_walk_is_as_short_among_many_open_as_among_few(project: Project, alice: User):
     many(project, 100)
     short = steps_of_next(project, alice)
-    many(project, 5000, round_number=2)
+    many(project, 1500, round_number=2)
     assert steps_of_next(project, alice) <= short * 1.2
 
 
@@ -206,15 +206,15 @@ def test_the_walk_is_as_short_where_every_comparison_has_its_own_score(project: 
     strategy(project, 0.0)
     project.overlap = 2
     project.save()
-    made = many(project, 3000)
+    made = many(project, 1500)
     for place, comparison in enumerate(made):
         comparison.acquisition_score = -float(place)
     Comparison.objects.bulk_update(made, ["acquisition_score"], batch_size=500)
     had(alice, made[:100])
     short = steps_of_next(project, alice)
-    had(alice, made[100:2900])
+    had(alice, made[100:1400])
     assert steps_of_next(project, alice) <= short * 1.2
-    assert first_open(project, alice) == made[2900]
+    assert first_open(project, alice) == made[1400]
 
 
 def test_what_is_new_and_urgent_comes_first_however_much_one_has_judged(project: Project, alice: User):

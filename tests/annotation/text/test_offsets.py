@@ -69,9 +69,8 @@ def test_an_index_outside_the_text_is_refused(index: int):
         codepoint_to_utf16("abc", index)
 
 
-# ── 100,000 selections ────────────────────────────────────────────────────────────────
+# ── Many selections ───────────────────────────────────────────────────────────────────
 
-_TEXTS = 12_500
 _SELECTIONS = 8
 
 
@@ -103,11 +102,11 @@ def draw_range(draw: random.Random, size: int) -> tuple[int, int]:
     return start, start + draw.randint(1, min(longest, 4) if draw.random() < 0.5 else longest)
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_selections_give_the_span_that_was_seen():
+@pytest.mark.parametrize("texts", [1_250, pytest.param(12_500, marks=pytest.mark.long)])
+def test_many_thousand_selections_give_the_span_that_was_seen(texts: int):
     draw = random.Random(20261121)
     cases = formulas = crossing = 0
-    while cases < _TEXTS * _SELECTIONS:
+    while cases < texts * _SELECTIONS:
         is_plain = draw.random() < 0.3
         source = plain_text(draw) if is_plain else markdown_text(draw)
         page = Page(render_plain(source) if is_plain else render_answer(source))
@@ -139,9 +138,8 @@ def test_a_hundred_thousand_selections_give_the_span_that_was_seen():
                 assert seen.strip("".join(SPACES)) in quote
             else:
                 crossing += 1
-    assert cases == 100_000
-    assert formulas > 500, "formulas were among them"
-    assert crossing > 5_000, "and selections across paragraphs"
+    assert formulas > texts / 25, "formulas were among them"
+    assert crossing > texts / 2.5, "and selections across paragraphs"
 
 
 # ── Half a surrogate pair ─────────────────────────────────────────────────────────────

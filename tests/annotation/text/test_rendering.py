@@ -60,8 +60,8 @@ def leaves_of(text):
 DELIMITERS = {"$": "$", "$$": "$$", r"\(": r"\)", r"\[": r"\]"}
 
 
-def assert_exact(source):
-    rendered = Leaves(render_answer(source))
+def assert_exact(source, markup=None):
+    rendered = Leaves(markup or render_answer(source))
     for start, text in rendered.leaves:
         assert text
         assert source[start : start + len(text)] == text
@@ -363,11 +363,11 @@ def test_only_a_wide_formula_can_be_reached_by_tab():
     ],
 )
 def test_a_formula_beyond_all_measure_stays_source_and_takes_no_time(latex):
-    started = time.perf_counter()
+    started = time.thread_time()
     markup = render_answer(f"${latex}$")
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
     assert "<math" not in markup
-    assert_exact(f"${latex}$")
+    assert_exact(f"${latex}$", markup)
 
 
 @pytest.mark.parametrize("render", [render_answer, render_markdown])

@@ -71,7 +71,7 @@ def test_dense_markup_of_100_kb_takes_bounded_work_and_stays_markable(name: str)
     text = DENSE[name]
     calls, markup = calls_of(text)
     assert calls < MOST_CALLS
-    assert_exact(text)
+    assert_exact(text, markup)
     if "plain-note" in markup:
         assert Leaves(markup).text.endswith(text.replace("\r\n", "\n").replace("\0", ""))
 

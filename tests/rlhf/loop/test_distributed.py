@@ -157,13 +157,9 @@ def test_activations_computed_again_gather_weights_again(base: Path, tmp_path: P
     assert losses_of(runs[1]) == pytest.approx(losses_of(runs[0]), abs=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "adapter"),
-    [
-        ("reward", "lora"),
-        pytest.param("preference", "lora", marks=pytest.mark.long),
-        pytest.param("preference", "none", marks=pytest.mark.long),
-    ],
+    ("method", "adapter"), [("reward", "lora"), ("preference", "lora"), ("preference", "none")]
 )
 def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_one(
     method: Method, adapter: str, base: Path, tmp_path: Path
@@ -188,6 +184,7 @@ def test_a_base_cut_within_each_of_two_machines_draws_the_loss_curve_of_a_whole_
     assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-5)
 
 
+@pytest.mark.long
 def test_machines_with_different_numbers_of_processes_share_no_base(base: Path, tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", base, sharding="node")
     trainers = start(folder, 3, per_node=2)
@@ -196,12 +193,9 @@ def test_machines_with_different_numbers_of_processes_share_no_base(base: Path, 
     assert "3 processes are not divided by the 2 of this machine; start as many on each" in message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("method", "more"),
-    [
-        ("sft", {"sources": ["preferred"]}),
-        pytest.param("kto", {"sources": ["ranks"]}, marks=pytest.mark.long),
-    ],
+    ("method", "more"), [("sft", {"sources": ["preferred"]}), ("kto", {"sources": ["ranks"]})]
 )
 def test_two_processes_draw_the_loss_curve_of_one(
     base: Path, tmp_path: Path, method: Method, more: dict[str, object]

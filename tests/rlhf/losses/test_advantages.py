@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from training.rlhf import advantages
@@ -65,7 +65,6 @@ def test_gae_by_hand():
     assert returns[0].tolist() == pytest.approx([0.44325, 0.585, 1.0])
 
 
-@settings(deadline=None, max_examples=60)
 @given(episodes, pads, st.floats(0, 1), st.floats(0, 1))
 def test_gae_is_the_papers_double_sum_whatever_the_padding(episode, pad, gamma, lam):
     rewards, values = episode
@@ -181,7 +180,6 @@ def test_a_small_difference_is_no_tie():
     assert relative[0].tolist() == pytest.approx([-math.sqrt(0.5), math.sqrt(0.5)], rel=1e-5)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(st.floats(-5, 5), st.just(NAN)), min_size=2, max_size=6))
 def test_leave_one_out_compares_each_answer_with_the_mean_of_the_others(group):
     scored = [r for r in group if not math.isnan(r)]

@@ -147,7 +147,6 @@ def test_the_probabilities_of_all_weak_orders_sum_to_one_under_davidson_luce(cou
 
 
 @pytest.mark.parametrize("ties", TIES)
-@settings(deadline=None, max_examples=40)
 @given(scores=scores_of[3])
 def test_without_ties_every_treatment_is_plackett_luce(ties, scores):
     log_tie = tensor(-80, -80) if ties == "davidson" else None

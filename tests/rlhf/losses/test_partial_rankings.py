@@ -91,7 +91,6 @@ def test_a_partial_ranking_is_as_likely_as_all_full_rankings_that_agree_with_it(
 
 
 @pytest.mark.parametrize("ties", ["exact", "efron", "breslow"])
-@settings(deadline=None, max_examples=60)
 @given(case=partial_rankings())
 def test_the_strict_orders_of_the_rest_sum_to_the_partial_ranking(ties, case):
     scores, ranks = case
@@ -99,7 +98,6 @@ def test_the_strict_orders_of_the_rest_sum_to_the_partial_ranking(ties, case):
     assert math.exp(-one_ranking(scores, ranks, ties=ties)) == pytest.approx(total, rel=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
 @given(partial_rankings())
 def test_under_davidson_luce_the_weak_orders_of_the_rest_sum_to_the_partial_ranking(case):
     scores, ranks = case
@@ -126,7 +124,6 @@ def test_the_choices_of_the_best_two_sum_to_one(ties):
 
 
 @pytest.mark.parametrize("ties", TIES)
-@settings(deadline=None, max_examples=40)
 @given(case=partial_rankings(), data=st.data())
 def test_the_order_of_the_completions_does_not_matter(ties, case, data):
     scores, ranks = case
@@ -138,7 +135,6 @@ def test_the_order_of_the_completions_does_not_matter(ties, case, data):
 
 
 @pytest.mark.parametrize("ties", TIES)
-@settings(deadline=None, max_examples=40)
 @given(case=partial_rankings(), padding=st.floats(-50, 50))
 def test_padding_changes_nothing(ties, case, padding):
     scores, ranks = case
@@ -147,7 +143,6 @@ def test_padding_changes_nothing(ties, case, padding):
 
 
 @pytest.mark.parametrize("ties", TIES)
-@settings(deadline=None, max_examples=40)
 @given(case=partial_rankings(rest=1))
 def test_one_left_over_is_simply_the_last(ties, case):
     scores, ranks = case
@@ -156,7 +151,6 @@ def test_one_left_over_is_simply_the_last(ties, case):
     assert one_ranking(scores, ranks, ties=ties, log_tie=log_tie(ties)) == pytest.approx(last, abs=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
 @given(partial_rankings(ties=False))
 def test_without_ties_every_treatment_of_ties_gives_the_same(case):
     scores, ranks = case

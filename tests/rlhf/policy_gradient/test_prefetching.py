@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
@@ -44,7 +44,6 @@ SECONDS = 60.0
     draws=st.lists(st.sampled_from([0.0, 0.0, 0.002, 0.004]), min_size=11, max_size=11),
     learns=st.lists(st.sampled_from([0.0, 0.0, 0.002, 0.004]), min_size=11, max_size=11),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_batch_is_ever_drawn_by_a_policy_further_behind_than_the_bound(
     most: int, first: int, steps: int, draws: list[float], learns: list[float]
 ):

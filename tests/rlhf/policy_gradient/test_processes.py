@@ -84,9 +84,8 @@ def test_a_process_without_a_prompt_of_a_step_takes_part(base: Path, tmp_path: P
     assert_same_run(two, single)
 
 
-@pytest.mark.parametrize(
-    ("sharding", "processes"), [("full", 2), pytest.param("node", 4, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("sharding", "processes"), [("full", 2), ("node", 4)])
 def test_a_base_cut_over_processes_ends_where_a_whole_one_does(
     base: Path, tmp_path: Path, sharding: str, processes: int
 ):

@@ -259,7 +259,7 @@ def test_a_stopped_run_waits_for_no_answer(hangs: bool) -> None:
     begun = time.monotonic()
     [score] = reward([ASK], ["Yes."], [None])
     release.set()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
     assert (score.scored, score.reason) == (False, "the run was asked to stop")
 
 

@@ -144,7 +144,7 @@ def test_a_busy_loop_ends_by_processor_time_and_a_sleep_by_the_clock():
     assert run_program("while True: pass", limits=Limits(cpu_seconds=1, wall_seconds=60)).end == "failed"
     started = time.monotonic()
     assert run_program("import time; time.sleep(60)", limits=Limits(wall_seconds=0.5)).end == "time"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
 
 
 def test_endless_printing_ends():

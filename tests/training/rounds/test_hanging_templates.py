@@ -1,7 +1,7 @@
 """Chat templates that hang, grow or break: a child process with bounds renders them, no request does."""
 
 import json
-import time
+import os
 from pathlib import Path
 
 import pytest
@@ -61,19 +61,18 @@ def write_template(folder: Path, template: str) -> None:
 
 @pytest.mark.parametrize("template", TOO_MUCH.values(), ids=TOO_MUCH)
 def test_a_template_that_takes_too_much_is_refused_within_seconds_and_then_at_once(
-    draft: Round, base: Path, template: str
+    draft: Round, base: Path, monkeypatch: pytest.MonkeyPatch, template: str
 ):
     write_template(base, template)
-    began = time.monotonic()
     with pytest.raises(Refusal) as refused:
         open_round(round_=draft, opened_by=None)
-    assert time.monotonic() - began < chat_templates.WALL_SECONDS
     assert refused.value.field == "recipe"
-    began = time.monotonic()
-    with pytest.raises(Refusal):
+    assert "too much time or memory" in refused.value.message
+    # No child can be started now.
+    monkeypatch.setattr(chat_templates, "CHECK_COMMAND", ("/nowhere/at/all",))
+    with pytest.raises(Refusal, match="too much time or memory"):
         open_round(round_=draft, opened_by=None)
     assert len(dry_run(round_=draft).problems) == 1
-    assert time.monotonic() - began < 0.5
     draft.refresh_from_db()
     assert draft.state == RoundState.DRAFT
 
@@ -85,14 +84,16 @@ def test_a_base_whose_template_takes_too_much_is_refused_before_it_is_inspected(
 
 
 def test_a_process_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path):
-    mark = tmp_path / "mark"
-    began = time.monotonic()
-    command = ("sh", "-c", f"(sleep 3; touch {mark}) & sleep 60")
-    ended = run_process(command, environment={"PATH": "/usr/bin:/bin"}, beat=lambda: None, seconds=1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    command = ("sh", "-c", f"(echo started; exec sleep 600) > {pipe} & sleep 600")
+    ended = run_process(command, environment={"PATH": "/usr/bin:/bin"}, beat=lambda: None, seconds=2)
     assert ended.code == TIMED_OUT
-    assert time.monotonic() - began < 10
-    time.sleep(3)
-    assert not mark.exists()
+    # Only the grandchild has the other end: reading ends when it is gone.
+    os.set_blocking(reader, True)
+    with os.fdopen(reader) as output:
+        assert output.read() == "started\n"
 
 
 def test_one_child_checks_a_template_and_every_later_request_reads_its_result(

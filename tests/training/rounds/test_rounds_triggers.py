@@ -1,6 +1,5 @@
 """Automatic steps of a round: it starts when it is due, and stops when its hours are spent."""
 
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,9 +98,7 @@ def test_training_that_costs_more_than_its_hours_is_stopped_with_the_reason(
     Round.objects.update(recipe={"budget": {"hours": 0.001}})
     labelled.refresh_from_db()
     start_round(round_=labelled, started_by=carol)
-    began = time.monotonic()
     advance_round(labelled.pk)
-    assert time.monotonic() - began < 60
     labelled.refresh_from_db()
     assert labelled.state == RoundState.CANCELLED
     run = Run.objects.get()

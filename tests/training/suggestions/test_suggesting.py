@@ -9,7 +9,7 @@ import httpx
 import pytest
 from django.test import Client
 from django.urls import reverse
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.choices import JobState, SuggestionKind
@@ -96,7 +96,6 @@ def test_a_reply_that_is_no_object_is_unreadable(reply: str):
         read_suggestions(reply, question())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_spans_stand_on_their_quotes_in_any_script(data: st.DataObject):
     """Emoji of several code points, right-to-left letters, combining marks: offsets are code points."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.choices import Verdict
@@ -214,7 +214,6 @@ ODD = st.lists(
 ODD_TEXTS = ODD.filter(lambda text: bool(text.strip()))
 
 
-@settings(max_examples=60)
 @given(chat=st.lists(ODD_TEXTS, min_size=1, max_size=3), answers=st.lists(ODD_TEXTS, min_size=2, max_size=2))
 def test_no_text_is_ever_split_otherwise_than_it_was_written(chat: list[str], answers: list[str]):
     messages = [

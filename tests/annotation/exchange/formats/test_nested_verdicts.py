@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.choices import Verdict
@@ -69,7 +69,6 @@ def test_label_studios_choice_names_the_winner(chosen: str, best: int):
     assert (judgment.verdict, ranks_of(judgment).index(1)) == (Verdict.RANKED, best)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     names=st.sampled_from(
         [("answer_1", "answer_2"), ("response_0", "response_1"), ("output_a", "output_b"), ("text1", "text2")]
@@ -383,7 +382,6 @@ def test_the_table_says_how_many_answers_a_judgment_has_and_carries_metadata():
     assert WHOLE["2"] == ("ranked", {"=c": 2, "'d": 1, "e": 2}, {"domain": "tea, hot"})
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=st.permutations(table(*RECORDS)), kept=st.integers(1, 8), old=st.booleans())
 def test_a_table_in_another_order_or_cut_is_equal_or_refused(rows: Rows, kept: int, old: bool):
     rows = rows[:kept]

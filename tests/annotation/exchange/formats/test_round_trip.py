@@ -55,6 +55,8 @@ PIECES = [
     "+",
 ]
 texts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join).filter(lambda t: t.strip())
+EXAMPLES = max(1, settings().max_examples // 4)
+"""Of one to three comparisons each, drawn anew in every run."""
 NAMES = ["ann", "bob", "cleo"]
 PEOPLE = {name: str(uuid.uuid5(uuid.NAMESPACE_DNS, name)) for name in NAMES}
 
@@ -196,7 +198,7 @@ def spelled(rows: list[Any], format_name: str) -> Counter[str]:
         *("hh-rlhf", "chatbot-arena", "openai-preference", "llama-factory"),
     ],
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stored=items())
 def test_out_and_in_again_gives_the_same_rows(format_name: str, stored: list[ImportedItem]):
     with tempfile.TemporaryDirectory() as folder:
@@ -236,7 +238,7 @@ def test_marks_of_the_same_words_go_out_in_the_order_in_which_they_were_made(
     assert tuple(span["category"] for span in both["spans"]) == keys
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stored=items(), format_name=st.sampled_from(sorted(WRITERS)))
 def test_every_judgment_gives_rows_or_is_told_as_dropped(stored: list[ImportedItem], format_name: str):
     dropped = set()
