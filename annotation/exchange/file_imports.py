@@ -167,7 +167,7 @@ def scene_for(
         project=project,
         categories={key: category.pk for key, category in categories.items()},
         criteria={key: criterion.pk for key, criterion in criteria.items()},
-        questions=QuestionsInProject(project),
+        questions=QuestionsInProject.of(project),
     )
     return scene, {
         "categories": [category.pk for key, category in categories.items() if key not in known],
@@ -504,7 +504,7 @@ class _Run:
 
     def _look_through(self) -> NamesInFile:
         names, total = NamesInFile(), 0
-        questions = QuestionsInProject(self._record.project)
+        questions = QuestionsInProject.of(self._record.project)
         errors: list[str] = []
 
         def wrong(number: int, error: FieldError) -> None:
@@ -553,7 +553,7 @@ class _Run:
 
     def _fitting(self, items: Iterator[Numbered]) -> Iterator[Numbered]:
         """Leave out the items whose answers do not fit the project: they are listed already."""
-        questions = QuestionsInProject(self._record.project)
+        questions = QuestionsInProject.of(self._record.project)
         for number, item in items:
             try:
                 yield number, questions.fitted(item)

@@ -96,17 +96,23 @@ Numbered = tuple[int, ImportedItem]
 class QuestionsInProject:
     """The additional questions of a project in all their versions, for the answers of a file."""
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, versions: Iterable[QuestionVersion]) -> None:
+        """Take versions of questions, the earlier ones of each first."""
         self._newest: dict[str, Question] = {}
         self._versions: dict[tuple[str, int], Question] = {}
         self.version_ids: dict[tuple[str, int], int] = {}
         """Key and version → id of the version."""
-        rows = QuestionVersion.objects.filter(question__project=project).order_by("question", "number")
-        for version in rows.select_related("question__shown_when"):
+        for version in versions:
             question = question_in(version.question, version)
             self._newest[question.key] = question
             self._versions[question.key, question.version] = question
             self.version_ids[question.key, question.version] = version.pk
+
+    @classmethod
+    def of(cls, project: Project) -> "QuestionsInProject":
+        """Read those of a project."""
+        rows = QuestionVersion.objects.filter(question__project=project).order_by("question", "number")
+        return cls(rows.select_related("question__shown_when"))
 
     def fitted(self, item: ImportedItem) -> ImportedItem:
         """Return an item whose answers have the type and version of their questions.

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -287,15 +288,15 @@ def answered_of_59(wins):
 def test_a_planned_number_of_answers_decides_where_evidence_after_every_answer_would_not():
     # Hypergeometric by hand: 17 or more of 25 come with 1.4 % from 59 prompts of which 29 win, 16 with 4.5 %.
     answers, scores = answered_of_59(17)
-    settings = {"claim": "these_prompts"}
-    assert decide_with_model(answers, scores, **settings) == Decision.NOT_ENOUGH_EVIDENCE
-    assert decide_with_model(answers, scores, planned=25, **settings) == Decision.PROMOTE
-    assert decide_with_model(answers[:24], scores, planned=25, **settings) == Decision.NOT_ENOUGH_EVIDENCE
+    verdict = partial(decide_with_model, scores=scores, claim="these_prompts")
+    assert verdict(answers) == Decision.NOT_ENOUGH_EVIDENCE
+    assert verdict(answers, planned=25) == Decision.PROMOTE
+    assert verdict(answers[:24], planned=25) == Decision.NOT_ENOUGH_EVIDENCE
     # What comes later does not undo it.
     later = [*answers, *((place, LOSS) for place in range(25, 29))]
-    assert decide_with_model(later, scores, planned=25, **settings) == Decision.PROMOTE
+    assert verdict(later, planned=25) == Decision.PROMOTE
     fewer, _ = answered_of_59(16)
-    assert decide_with_model(fewer, scores, planned=25, **settings) == Decision.NOT_ENOUGH_EVIDENCE
+    assert verdict(fewer, planned=25) == Decision.NOT_ENOUGH_EVIDENCE
 
 
 def test_the_interval_of_a_planned_verdict_does_not_contradict_it():

@@ -11,7 +11,7 @@ import pytest
 from annotation.choices import Verdict
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.registry import READERS, WRITERS
-from annotation.exchange.item_imports import ImportScene, ItemImport, Occurrences
+from annotation.exchange.item_imports import ImportScene, ItemImport, Occurrences, QuestionsInProject
 from annotation.models import Judgment, Project
 from tests.annotation.exchange.formats.reading import SAMPLES, plan_rows, read_by
 from tests.annotation.exchange.formats.test_round_trip import export_to, spelled
@@ -149,7 +149,7 @@ def test_a_public_set_goes_out_and_comes_in_equal(name: str, format_name: str, t
 
 def keys_of(rows: Sequence[dict[str, Any]], **choices: Any) -> list[str]:
     """The keys of the judgments of a file in project 7."""
-    scene = ImportScene(project=Project(pk=7), categories={}, criteria={})
+    scene = ImportScene(project=Project(pk=7), categories={}, criteria={}, questions=QuestionsInProject([]))
     with Occurrences() as occurrences:
         new = ItemImport(scene=scene, format_name="any", occurrences=occurrences, file_import=1)
         items = read_by(list(rows), plan_rows(list(rows), **choices))
