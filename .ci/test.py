@@ -1,4 +1,4 @@
-"""Run the tests: on SQLite, and at the same time on PostgreSQL what says more there.
+"""Run the tests: on SQLite, then on PostgreSQL what reaches the database.
 
 `tests/shares.py` says which tests run on one of them alone, where both are there, and `tests/order.py` which
 come first.
@@ -12,21 +12,24 @@ Other arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-import tempfile
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
+TESTS_FAILED = 1
 NO_TESTS = 5
-ALONE, ONE_OF_TWO = 3, 2
-"""Processes of tests: some more than cores, as many tests wait for a server, a trainer or a browser."""
+FEW = 3
+WORKERS = {"SQLite": 3, "PostgreSQL": 2, "SQLite, no pages": 2}
+"""Processes of tests: one more than cores where many tests wait for a server or a trainer."""
+_passed_second: list[str] = []
+"""Tests of a browser that failed beside all the others and passed by themselves, of this run."""
+
 
 LEFT_OUT_WHEN_FAST = (
     # A browser.
@@ -86,13 +89,18 @@ def main() -> None:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
         quick = "not postgres and not slow and not long and not browser and not starter and not servers"
         chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
-        sys.exit(run_shares([Share("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"})]))
+        sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
     elsewhere = "not vllm and not quantised"
     is_long = "--faults" in sys.argv
     selected = f"{'long' if is_long else 'not long'} and {elsewhere}"
     examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "25"}
-    if why_not := _postgres_refuses():
-        code = run_shares([Share("SQLite", ["-m", f"not postgres and {selected}", *arguments], examples)])
+    why_not = _postgres_refuses()
+    share = [] if why_not else ["--share", "sqlite"]
+    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], examples)]
+    if not why_not:
+        on_postgres = ["-m", selected, "--share", "postgresql", *arguments]
+        codes.append(_pytest("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}))
+    else:
         print(
             f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
             "  Install a server (Debian: apt install postgresql; macOS: brew install postgresql) that lets "
@@ -101,83 +109,60 @@ def main() -> None:
         )
         if IN_CI:
             sys.exit("CI must run them: start PostgreSQL before the tests.")
-        sys.exit(code)
-    on_sqlite = ["-m", f"not postgres and {selected}", "--share", "sqlite", *arguments]
-    on_postgres = [
-        *("-m", selected, "--share", "postgresql"),
-        *("-o", "cache_dir=.pytest_cache/postgresql", *arguments),
-    ]
-    sys.exit(
-        run_shares(
-            [
-                Share("SQLite", on_sqlite, examples),
-                Share("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}),
-            ]
-        )
-    )
+    # Nothing fails by it yet. The second run goes once ten full runs in a row had no need of it.
+    print(report_second_runs(_passed_second), flush=True)
+    sys.exit(max(codes))
 
 
-@dataclass(frozen=True)
-class Share:
-    """A part of the tests: what it is called, how pytest selects it, and its environment."""
-
-    title: str
-    arguments: list[str]
-    variables: dict[str, str]
-
-
-def run_shares(shares: list[Share]) -> int:
-    """Run shares at the same time, so that no core is idle; return the worst exit code.
-
-    The output of the first is shown as it comes, that of each other one when those before it have ended.
-    """
-    workers = ONE_OF_TWO if len(shares) > 1 else ALONE
-    codes = []
-    with ExitStack() as stack:
-        outputs = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in shares[1:])]
-        _print_title(shares[0])
-        running = [
-            subprocess.Popen(
-                _command(share, workers),
-                cwd=ROOT,
-                env=_environment(share),
-                stdout=output,
-                stderr=None if output is None else subprocess.STDOUT,
-            )
-            for share, output in zip(shares, outputs, strict=True)
-        ]
-        for share, process, output in zip(shares, running, outputs, strict=True):
-            code = process.wait()
-            if output is not None:
-                _print_title(share)
-                output.seek(0)
-                print(output.read().decode(errors="replace"), flush=True)
-            # With `-k` a run may well have nothing to do; without it that is a mistake.
-            codes.append(0 if code == NO_TESTS and len(sys.argv) > 1 else code)
-    return max(codes)
+def report_second_runs(passed_second: list[str]) -> str:
+    """Return what the run says at its end of tests that passed only in a second run; empty for none."""
+    if not passed_second:
+        return ""
+    number = "1 test" if len(passed_second) == 1 else f"{len(passed_second)} tests"
+    names = "\n".join(f"  {name}" for name in passed_second)
+    return f"\n{number} passed only in a second run: find what they wait for in vain.\n{names}"
 
 
-def _print_title(share: Share) -> None:
-    print(f"\n── {share.title} " + "─" * (70 - len(share.title)), flush=True)
-
-
-def _environment(share: Share) -> dict[str, str]:
+def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
+    print(f"\n── {title} " + "─" * (70 - len(title)), flush=True)
     # One thread of torch for each of the processes: more than there are cores only waits.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **share.variables}
-    if "DATABASE_URL" not in share.variables:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
+    if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
     # Compiling torch, transformers and the tests again takes each process longer than all its imports.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return environment
-
-
-def _command(share: Share, workers: int) -> list[str]:
     parallel = (
         []
-        if "-n" in share.arguments
-        else ["-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder"]
+        if "-n" in arguments
+        else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
     )
-    return [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *share.arguments]
+    command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
+    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    if code == TESTS_FAILED and (again := _browser_tests_that_failed()):
+        print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
+        print("\n".join(f"  {name}" for name in again), flush=True)
+        alone = [sys.executable, "-m", "pytest", "-n", "0", *again]
+        code = subprocess.run(alone, cwd=ROOT, env=environment, check=False).returncode
+        still_failing = _last_failed() if code == TESTS_FAILED else again if code else []
+        _passed_second.extend(f"{title}: {name}" for name in again if name not in still_failing)
+    # With `-k` a run may well have nothing to do; without it that is a mistake.
+    return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
+
+
+def _last_failed() -> list[str]:
+    path = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+    return sorted(json.loads(path.read_text())) if path.is_file() else []
+
+
+def _browser_tests_that_failed() -> list[str]:
+    """The tests that failed just now, where all of them drive a browser and they are few; else none.
+
+    Two browsers, their servers and a trainer share two cores here: what a person never waits for may
+    take longer than a test does. Nothing but a browser is given a second chance.
+    """
+    failed = _last_failed()
+    browser = [name for name in failed if name.startswith("tests/browser/")]
+    return failed if failed == browser and len(failed) <= FEW else []
 
 
 def _postgres_refuses() -> str:
