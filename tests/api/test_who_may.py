@@ -257,7 +257,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "feedback_keys_revoke": says(204, MANAGERS),
     "feedback_erase": says(422, MANAGERS),
     "live_read": MANAGERS,
-    "live_set": MANAGERS,
+    "live_set": says(422, MANAGERS),
     "live_updates": MANAGERS,
     "suggestions_read": MANAGERS,
     "suggestions_set": says(422, MANAGERS),
