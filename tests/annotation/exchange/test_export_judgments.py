@@ -275,8 +275,8 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_judgments(
     for _ in range(6):
         factories.make_judgment(factories.make_comparison(project), alice)
     # Their ids, the judgments, and one each for candidates, ranks, spans, missing info, corrections,
-    # ratings and critiques (edits too, where there are any).
-    with django_assert_max_num_queries(14):
+    # ratings, critiques and answers (edits too, where there are any).
+    with django_assert_max_num_queries(15):
         assert len(list(records(judgments_current(project)))) == 6
 
 
