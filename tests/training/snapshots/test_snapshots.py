@@ -207,9 +207,9 @@ def test_a_snapshot_of_many_rows_takes_few_queries(
         factories.make_comparison(project, prompt=train_prompt(project, f"question {number}"))
     judge_all(project, alice)
     assert Judgment.objects.count() == 6
-    # Three to decide and count, one the groups, eight to read the rows, one the prompts; the rest write
+    # Three to decide and count, one the groups, nine to read the rows, one the prompts; the rest write
     # snapshot and links.
-    with django_assert_max_num_queries(24):
+    with django_assert_max_num_queries(25):
         snapshot = freeze_snapshot(project=project, rounds=[1])
     header = json.loads((snapshot.path / "snapshot.json").read_text())
     assert (header["rows"], header["project"], header["rounds"]) == (6, "tea", [1])
