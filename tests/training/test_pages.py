@@ -174,8 +174,8 @@ def test_pages_ask_the_database_as_often_for_many_rows_as_for_few(
     # round has its evaluation too, which takes three; the sidebar counts what waits in one.
     client = client_of(carol)
     budgets = {
-        # The panel that says whether the round helped takes three.
-        trained.get_absolute_url(): 20,
+        # The panel that says whether the round helped takes three, the line of live learning one.
+        trained.get_absolute_url(): 21,
         reverse("round-progress", args=["tea", 1]): 11,
         # Rounds to filter by and evaluations take one each.
         reverse("checkpoints"): 10,
