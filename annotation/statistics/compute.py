@@ -189,6 +189,7 @@ def _question_figures(project: Project, items: records.Items, selection: Selecti
                     key="question-sets", estimate=alpha_of_sets(sets), criterion=question.text, show="judged"
                 )
             )
+            continue
         numbers = [[[_number(question, value) for value in unit] for unit in item] for item in of_items]
         figures += [
             Figure(
@@ -197,7 +198,7 @@ def _question_figures(project: Project, items: records.Items, selection: Selecti
                 criterion=question.text,
                 show="judged",
             )
-            for level in _LEVELS.get(question.kind, ())
+            for level in _LEVELS[question.kind]
         ]
     return figures
 
@@ -208,7 +209,7 @@ def _number(question: Question, value: Any) -> float:
         return float(question.choice_keys.index(value))
     if question.kind == "date":
         return float(date.fromisoformat(value).toordinal())
-    return float(value) if question.kind != "choices" else 0.0
+    return float(value)
 
 
 def _span_figures(project: Project, items: records.Items, selection: Selection) -> tuple[Figure, ...]:

@@ -1,5 +1,6 @@
 """Additional questions of a project: add, edit with a preview, and ask again. For managers."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
@@ -112,17 +113,7 @@ def _preview(question: Question | None) -> list[Any]:
     """Return the question as it is asked of a comparison or of a response; none where it cannot be asked."""
     if question is None or (question.kind in ("choice", "choices") and not question.choices):
         return []
-    shown = Question(
-        key=question.key or "preview",
-        kind=question.kind,
-        text=question.text,
-        help_text=question.help_text,
-        is_required=question.is_required,
-        choices=question.choices,
-        unit=question.unit,
-        least=question.least,
-        most=question.most,
-    )
+    shown = replace(question, subject="comparison", shown_when=None, is_archived=False)
     return questions_on_screen([shown], {}, {})
 
 

@@ -1,4 +1,4 @@
-"""What the plugins of the tests name is there; that no test is left out, `tests/shares.py` checks itself."""
+"""Every test that the plugins name exists; `tests/shares.py` itself checks that no test is left out."""
 
 from pathlib import Path
 from types import SimpleNamespace

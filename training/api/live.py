@@ -93,13 +93,10 @@ def live_read(view: ProjectView) -> Values:
 @live.put(takes=LiveSerializer, returns=LiveSerializer)
 def live_set(view: ProjectView, values: Values) -> Values:
     """Switch live learning on or off, and change its settings. What is left out keeps its value."""
-    before = LiveLearning.objects.filter(project=view.project).first()
     if not storable(values.get("policy", {})):
         raise Refusal(
             "text_not_storable", _("The text holds a character that cannot be stored."), field="policy"
         )
-    if before is not None:
-        values = {"every": before.every, "ahead": before.ahead, **values}
     set_live(project=view.project, by=view.user, **values)
     return live_read(view)
 

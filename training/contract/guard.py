@@ -7,10 +7,11 @@ people compare some of them and writes `verdict-N.json`. Neither file changes on
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from annotation.record.base import Count, CountOrZero, Figure, decode, record
 from training.contract.files import canonical_json, read_json, write_atomically
@@ -36,6 +37,34 @@ class GuardSignal:
     value: Figure
     bound: Figure
     """The value that it had to reach."""
+
+
+class SignalHeight(NamedTuple):
+    """The height that a signal has come to. People are asked when it comes to a new one."""
+
+    name: SignalName
+    height: int
+    value: float
+    bound: float
+    """The value of that height."""
+
+    @property
+    def signal(self) -> GuardSignal:
+        """Return the signal as a question keeps it."""
+        return GuardSignal(name=self.name, value=self.value, bound=self.bound)
+
+
+def height_of_doublings(name: SignalName, value: float, first: float) -> SignalHeight:
+    """Return the height of what asks at `first` and again with each doubling."""
+    height = 1 + math.floor(math.log2(value / first)) if value >= first else 0
+    return SignalHeight(name, height, value, first * 2 ** max(height - 1, 0))
+
+
+def height_of_length(ratio: float, drift: float) -> SignalHeight:
+    """Return the height of a length over the first one, positive, that asks with each change by `drift`."""
+    grown = 1 + drift
+    height = math.floor(abs(math.log(ratio)) / math.log(grown))
+    return SignalHeight("length", height, ratio, grown**height if ratio > 1 else grown**-height)
 
 
 @record

@@ -31,7 +31,7 @@ def validate_live_policy(value: Mapping[str, Any]) -> None:
 
 
 class LiveLearning(BackgroundJob):
-    """Whether a project's policy learns while people label, and the work for it.
+    """The settings by which a project's policy learns while people label, and the work for it.
 
     The state is that of the work: finished means that nothing is to be done for now. Written by
     `services.live` alone.

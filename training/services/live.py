@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from random import Random
@@ -58,12 +57,11 @@ from training.contract import (
     GuardSettings,
     GuardSignal,
     SampledText,
-    SignalName,
     log_lines,
     read_question,
     write_question,
 )
-from training.contract.guard import PAIRS_AT_ONCE
+from training.contract.guard import PAIRS_AT_ONCE, SignalHeight, height_of_doublings, height_of_length
 from training.engine import Engine, EngineError
 from training.models import (
     LEAST_AHEAD,
@@ -75,9 +73,11 @@ from training.models import (
     LiveUpdate,
     Round,
     RoundStep,
+    Run,
     RunQuestion,
+    Snapshot,
 )
-from training.recipe.live import continuing, default_live_policy, live_policy
+from training.recipe.live import continuing, live_policy
 from training.selectors.live import (
     learnable,
     learning_round,
@@ -119,23 +119,24 @@ def set_live(
     project: Project,
     by: User,
     is_active: bool,
-    every: int = 10,
-    ahead: int = 10,
+    every: int | None = None,
+    ahead: int | None = None,
     policy: Mapping[str, Any] | None = None,
 ) -> LiveLearning:
-    """Switch live learning of a project on or off, with its settings. Audited.
+    """Switch live learning of a project on or off, with its settings; what is None stays as it is. Audited.
 
     What is switched off stops and saves at once; updates that are there stay, and the round's policy answers
-    the prompts that have no responses yet. policy: settings of an update; None keeps them. Refuses who does
-    not manage the project, and settings that a trainer would refuse.
+    the prompts that have no responses yet. policy: settings of an update. Refuses who does not manage the
+    project, and settings that a trainer would refuse.
     """
     access.refuse_unless_manager(by, project, "manager_changes_live_learning")
+    stored = LiveLearning.objects.filter(project=project).first() or LiveLearning(project=project)
+    every = stored.every if every is None else every
+    ahead = stored.ahead if ahead is None else ahead
     _refuse_outside("every", every, LEAST_JUDGMENTS, MOST_JUDGMENTS)
     _refuse_outside("ahead", ahead, LEAST_AHEAD, MOST_AHEAD)
-    stored = LiveLearning.objects.filter(project=project).first()
-    values = policy if policy is not None else stored.policy if stored else default_live_policy()
     try:
-        settings = live_policy(values)
+        settings = live_policy(stored.policy if policy is None else policy)
     except ContractError as error:
         raise Refusal("invalid_live_policy", str(error), field="policy") from error
     with transaction.atomic():
@@ -321,15 +322,12 @@ def _begin(live: LiveLearning, round_: Round) -> LiveUpdate | None:
 def _make(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) -> None:
     """Take an update from where it is to a policy that can be asked. Raises `Refusal` where it fails."""
     try:
-        if update.snapshot is None:
-            _freeze(update, live, heartbeat)
-        if update.run is None:
-            _create_run(update, live)
-        assert update.run is not None  # noqa: S101 - created above
-        with log_lines.bearing(run=update.run.pk):
-            drive_run(update.run, heartbeat=heartbeat)
+        snapshot = update.snapshot or _freeze(update, live, heartbeat)
+        run = update.run or _create_run(update, live, snapshot)
+        with log_lines.bearing(run=run.pk):
+            drive_run(run, heartbeat=heartbeat)
         heartbeat(message=f"update {update.number}: checking the checkpoint")
-        register_checkpoint(run=update.run)
+        register_checkpoint(run=run)
     except (Refusal, ContractError) as error:
         if isinstance(error, Unavailable):
             raise
@@ -341,7 +339,7 @@ def _make(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) -> N
     update.refresh_from_db()
 
 
-def _freeze(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) -> None:
+def _freeze(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) -> Snapshot:
     heartbeat(message=f"update {update.number}: writing judgments")
     snapshot = freeze_snapshot(
         project=live.project,
@@ -354,6 +352,7 @@ def _freeze(update: LiveUpdate, live: LiveLearning, heartbeat: LiveHeartbeat) ->
     with still_held(live):
         update.snapshot = snapshot
         update.save(update_fields=["snapshot"])
+    return snapshot
 
 
 def _judgments_of(update: LiveUpdate) -> list[int]:
@@ -362,24 +361,24 @@ def _judgments_of(update: LiveUpdate) -> list[int]:
     return list(new.values_list("pk", flat=True))
 
 
-def _create_run(update: LiveUpdate, live: LiveLearning) -> None:
+def _create_run(update: LiveUpdate, live: LiveLearning, snapshot: Snapshot) -> Run:
     """Write down the run, which continues the policy that answers now."""
-    assert update.snapshot is not None  # noqa: S101 - frozen before
     before = policy_now(update.round)
     parent = before if before.kind == CheckpointKind.POLICY else None
     settings = live_policy(live.policy)
     if parent is not None and parent.run is not None:
         settings = continuing(settings, parent.run.spec.get("settings", {}))
     with still_held(live):
-        update.run = create_run(
+        update.run = run = create_run(
             name=unused_name(f"{update.project.slug}-live-{update.number}"),
-            snapshot=update.snapshot,
+            snapshot=snapshot,
             settings_of_method=settings,
             base_model=before.base_model,
             parent=parent,
             seed=update.round.parsed_recipe.seed + update.number,
         )
         update.save(update_fields=["run"])
+    return run
 
 
 def _fail(update: LiveUpdate, live: LiveLearning, error: str) -> None:
@@ -501,15 +500,14 @@ def _close_superseded(live: LiveLearning, round_: Round, checkpoint: Checkpoint)
 
 
 def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> None:
-    """Where a signal comes to a new height, have people compare the policy with that of some updates ago.
+    """Have people compare the policy with that of some updates ago, if a signal comes to a new height.
 
     A signal decides nothing. Idempotent: a question that lies in the run's folder stays.
     """
-    assert update.run is not None  # noqa: S101 - it was served
-    then = _compared_with(update)
-    if then is None or read_question(update.run.path, 1) is not None:
+    run, checkpoint, then = update.run, update.checkpoint, _compared_with(update)
+    if run is None or checkpoint is None or then is None or read_question(run.path, 1) is not None:
         return
-    signals = tuple(_signals(update, heartbeat, engine))
+    signals = tuple(_signals(update, checkpoint, heartbeat, engine))
     if not signals:
         return
     number, before = then
@@ -517,10 +515,9 @@ def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeart
     drawn = Random(f"guard {update.project_id} {update.number}").sample(  # noqa: S311 - no secret
         prompts, min(len(prompts), PAIRS_OF_A_QUESTION)
     )
-    assert update.checkpoint is not None  # noqa: S101 - it was served
     pairs = answer_apart(
         round_=update.round,
-        checkpoints=(before, update.checkpoint),
+        checkpoints=(before, checkpoint),
         prompts=drawn,
         heartbeat=heartbeat,
         engine=engine,
@@ -528,7 +525,7 @@ def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeart
     if len(pairs) < PAIRS_AT_ONCE:
         return
     write_question(
-        update.run.path,
+        run.path,
         GuardQuestion(
             number=1,
             step=update.number,
@@ -541,7 +538,7 @@ def _raise_question(live: LiveLearning, update: LiveUpdate, heartbeat: LiveHeart
             ),
         ),
     )
-    attend_to_questions(Asker(live, update.run, update.round))
+    attend_to_questions(Asker(live, run, update.round))
 
 
 def _compared_with(update: LiveUpdate) -> tuple[int, Checkpoint] | None:
@@ -557,74 +554,59 @@ def _compared_with(update: LiveUpdate) -> tuple[int, Checkpoint] | None:
     return (0, update.round.policy) if since >= FEWEST_BETWEEN else None
 
 
-def _signals(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> Iterator[GuardSignal]:
+def _signals(
+    update: LiveUpdate, checkpoint: Checkpoint, heartbeat: LiveHeartbeat, engine: Engine
+) -> Iterator[GuardSignal]:
     """Yield the signals of an update's responses that are higher than all that asked before in the round."""
-    bounds = GuardSettings()
     asked = RunQuestion.objects.filter(run__live_update__round=update.round).values_list("signals", flat=True)
     before: dict[str, int] = {}
-    for signal in (signal for signals in asked for signal in signals):
-        height = _HEIGHTS[signal["name"]](float(signal["value"]), bounds)
-        before[signal["name"]] = max(before.get(signal["name"], 0), height)
-    values: dict[SignalName, float | None] = {
-        "length": _length_ratio(update),
-        "kl": _divergence(update, heartbeat, engine),
+    for signals in asked:
+        for earlier in _heights({signal["name"]: float(signal["value"]) for signal in signals}):
+            before[earlier.name] = max(before.get(earlier.name, 0), earlier.height)
+    values = {
+        "length": _length_ratio(update.round, checkpoint),
+        "kl": _divergence(update, checkpoint, heartbeat, engine),
     }
-    for name, value in values.items():
-        if value is None or (height := _HEIGHTS[name](value, bounds)) <= before.get(name, 0):
-            continue
-        yield GuardSignal(name=name, value=value, bound=_bound(name, height, value, bounds))
+    for height in _heights({name: value for name, value in values.items() if value is not None}):
+        if height.height > before.get(height.name, 0):
+            yield height.signal
 
 
-def _height_of_kl(value: float, bounds: GuardSettings) -> int:
-    return 0 if bounds.kl is None or value < bounds.kl else 1 + math.floor(math.log2(value / bounds.kl))
+def _heights(values: Mapping[str, float]) -> Iterator[SignalHeight]:
+    """Yield the heights of signals, with the bounds of a run's guard."""
+    bounds = GuardSettings()
+    if "length" in values and bounds.length_drift is not None:
+        yield height_of_length(values["length"], bounds.length_drift)
+    if "kl" in values and bounds.kl is not None:
+        yield height_of_doublings("kl", values["kl"], bounds.kl)
 
 
-def _height_of_length(value: float, bounds: GuardSettings) -> int:
-    drift = bounds.length_drift
-    return 0 if drift is None or value <= 0 else math.floor(abs(math.log(value)) / math.log(1 + drift))
-
-
-_HEIGHTS: Mapping[str, Callable[[float, GuardSettings], int]] = {
-    "kl": _height_of_kl,
-    "length": _height_of_length,
-}
-"""As in a run's guard: divergence asks again with each doubling, length with each change by its share."""
-
-
-def _bound(name: str, height: int, value: float, bounds: GuardSettings) -> float:
-    if name == "kl":
-        return float((bounds.kl or 0.0) * 2 ** (height - 1))
-    grown = 1 + (bounds.length_drift or 0.0)
-    return float(grown**height if value > 1 else grown**-height)
-
-
-def _length_ratio(update: LiveUpdate) -> float | None:
-    """Return the mean length of an update's responses over that of the round's policy; None if unknown."""
-    assert update.checkpoint is not None  # noqa: S101 - it was served
-    means = [
+def _length_ratio(round_: Round, checkpoint: Checkpoint) -> float | None:
+    """Return the mean length of a checkpoint's responses over that of the round's policy; None if unknown."""
+    now, first = (
         Completion.objects.filter(
-            prompt__project=update.project_id,
+            prompt__project=round_.project_id,
             prompt__split=Split.TRAIN,
-            comparisons__round_number=update.round.number,
+            comparisons__round_number=round_.number,
             source=source,
         ).aggregate(mean=Avg("token_count"))["mean"]
-        for source in (update.checkpoint.source_id, update.round.policy.source_id)
-    ]
-    now, first = means
+        for source in (checkpoint.source_id, round_.policy.source_id)
+    )
     return float(now) / float(first) if now and first else None
 
 
-def _divergence(update: LiveUpdate, heartbeat: LiveHeartbeat, engine: Engine) -> float | None:
+def _divergence(
+    update: LiveUpdate, checkpoint: Checkpoint, heartbeat: LiveHeartbeat, engine: Engine
+) -> float | None:
     """Return the mean KL divergence of some responses from the base, in nats; None where it is unknown."""
-    assert update.checkpoint is not None  # noqa: S101 - it was served
     answers = Completion.objects.filter(
-        source=update.checkpoint.source_id, comparisons__round_number=update.round.number
+        source=checkpoint.source_id, comparisons__round_number=update.round.number
     )
     values = []
     for answer in answers.select_related("prompt").distinct().order_by("pk")[:MEASURED_RESPONSES]:
         measure = partial(
             engine.token_kl,
-            model=update.checkpoint.name,
+            model=checkpoint.name,
             messages=chat_of(answer.prompt),
             completion=answer.text,
         )

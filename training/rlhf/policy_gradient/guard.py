@@ -42,7 +42,7 @@ from training.contract import (
     read_verdict,
     write_question,
 )
-from training.contract.guard import PAIRS_AT_ONCE
+from training.contract.guard import PAIRS_AT_ONCE, SignalHeight, height_of_doublings, height_of_length
 from training.rlhf.loop.state import KeptWeights, adapter_tensors, under
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import Prompt, seeds_of_step
@@ -135,12 +135,12 @@ class Guard:
         signals = list(self._signals())
         if step <= _SMOOTHED:
             # A run that begins far from its reference begins no better or worse for it.
-            self._heights = {name: height for name, height, _, _ in signals}
+            self._heights = {one.name: one.height for one in signals}
             return
-        higher = [one for one in signals if one[1] > self._heights.get(one[0], 0)]
+        higher = [one for one in signals if one.height > self._heights.get(one.name, 0)]
         if not higher or self.raised or step < max(self._last_step + self._spacing, self._spacing):
             return
-        self._heights |= {name: height for name, height, _, _ in signals if height > 0}
+        self._heights |= {one.name: one.height for one in signals if one.height > 0}
         self._last_step = step
         asks = self.pairs_left >= PAIRS_AT_ONCE
         self.questions += asks
@@ -148,26 +148,24 @@ class Guard:
             self.questions if asks else 0,
             step,
             self.then_of(step),
-            tuple(GuardSignal(name=name, value=value, bound=bound) for name, _, value, bound in higher),
+            tuple(one.signal for one in higher),
         )
 
-    def _signals(self) -> Iterator[tuple[SignalName, int, float, float]]:
-        """Yield name, height, value and bound of that height of each signal that is looked at."""
+    def _signals(self) -> Iterator[SignalHeight]:
+        """Yield the height of each signal that is looked at."""
         settings = self._settings
         if settings.kl is not None and (kl := self._smoothed("kl")) is not None:
-            yield _doublings("kl", kl, settings.kl)
+            yield height_of_doublings("kl", kl, settings.kl)
         length = self._ratio("length")
         if settings.length_drift is not None and length is not None:
-            grown = 1 + settings.length_drift
-            height = math.floor(abs(math.log(length)) / math.log(grown))
-            yield "length", height, length, grown**height if length > 1 else grown**-height
+            yield height_of_length(length, settings.length_drift)
         spread = self._ratio("heads")
         if settings.head_disagreement is not None and spread is not None:
-            yield _doublings("heads", spread, settings.head_disagreement)
+            yield height_of_doublings("heads", spread, settings.head_disagreement)
         rise = self._rise()
         if settings.reward_slope is not None and rise is not None:
             height = max(math.floor(rise / settings.reward_slope), 0)
-            yield "reward", height, rise, height * settings.reward_slope
+            yield SignalHeight("reward", height, rise, height * settings.reward_slope)
 
     def _smoothed(self, name: str) -> float | None:
         latest = list(self._latest.get(name, ()))[-_SMOOTHED:]
@@ -235,11 +233,6 @@ class Guard:
                 then_step,
                 tuple(GuardSignal(name=name, value=value, bound=bound) for name, value, bound in signals),
             )
-
-
-def _doublings(name: SignalName, value: float, bound: float) -> tuple[SignalName, int, float, float]:
-    height = 1 + math.floor(math.log2(value / bound)) if value >= bound else 0
-    return name, height, value, bound * 2 ** max(height - 1, 0)
 
 
 Sampling = Callable[[Sequence[Prompt], Sequence[int]], Sequence[Sample]]

@@ -44,7 +44,7 @@ _TO_TRAINER: Mapping[str, VerdictOutcome] = {
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks: a run whose questions the annotators of a round answer, and the job whose claim is held."""
+    """A run whose questions the annotators of a round answer, and the job whose claim is held."""
 
     job: Claimable
     run: Run

@@ -56,7 +56,7 @@ PIECES = [
 ]
 texts = st.lists(st.sampled_from(PIECES), min_size=1, max_size=5).map("".join).filter(lambda t: t.strip())
 EXAMPLES = max(1, settings().max_examples // 4)
-"""Of one to three comparisons each, drawn anew in every run."""
+"""Number of drawn files, of one to three comparisons each; others in every run."""
 NAMES = ["ann", "bob", "cleo"]
 PEOPLE = {name: str(uuid.uuid5(uuid.NAMESPACE_DNS, name)) for name in NAMES}
 
