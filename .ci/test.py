@@ -20,6 +20,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+"""What pytest keeps of failures, also of earlier runs on the other database."""
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
 TESTS_FAILED = 1
@@ -29,6 +31,8 @@ WORKERS = {"SQLite": 3, "PostgreSQL": 2, "SQLite, no pages": 2}
 """Processes of tests: one more than cores where many tests wait for a server or a trainer."""
 _passed_second: list[str] = []
 """Tests of a browser that failed beside all the others and passed by themselves, of this run."""
+_failed: list[str] = []
+"""Tests that failed for good, with their database."""
 
 
 LEFT_OUT_WHEN_FAST = (
@@ -111,6 +115,8 @@ def main() -> None:
             sys.exit("CI must run them: start PostgreSQL before the tests.")
     # Nothing fails by it yet. The second run goes once ten full runs in a row had no need of it.
     print(report_second_runs(_passed_second), flush=True)
+    # Last of all, for whoever sees only the end of what CI prints.
+    print("".join(f"\nFAILED on {line}" for line in _failed), flush=True)
     sys.exit(max(codes))
 
 
@@ -137,6 +143,7 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
         else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
     )
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
+    LAST_FAILED.unlink(missing_ok=True)
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):
         print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
@@ -145,13 +152,14 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
         code = subprocess.run(alone, cwd=ROOT, env=environment, check=False).returncode
         still_failing = _last_failed() if code == TESTS_FAILED else again if code else []
         _passed_second.extend(f"{title}: {name}" for name in again if name not in still_failing)
+    if code == TESTS_FAILED:
+        _failed.extend(f"{title}: {name}" for name in _last_failed())
     # With `-k` a run may well have nothing to do; without it that is a mistake.
     return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
 
 
 def _last_failed() -> list[str]:
-    path = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-    return sorted(json.loads(path.read_text())) if path.is_file() else []
+    return sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.is_file() else []
 
 
 def _browser_tests_that_failed() -> list[str]:

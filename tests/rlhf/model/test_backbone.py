@@ -113,13 +113,6 @@ def test_padding_on_either_side_changes_no_state(backbone: Backbone) -> None:
     assert torch.allclose(left[:, 3:], alone, atol=1e-5)
 
 
-def test_a_cache_goes_on_where_the_prompt_ended(backbone: Backbone) -> None:
-    whole = backbone.hidden_states(IDS, ONES).states
-    first = backbone.hidden_states(IDS[:, :3], ONES[:, :3], use_cache=True)
-    second = backbone.hidden_states(IDS[:, 3:], ONES, past_key_values=first.cache, use_cache=True)
-    assert torch.allclose(second.states, whole[:, 3:], atol=1e-5)
-
-
 def test_a_checkpoint_comes_back_with_its_head(tmp_path: Path, base: Path, backbone: Backbone) -> None:
     backbone.add_adapter("trained", LoraSettings(rank=4), seed=1)
     backbone.add_head("trained", SCORE, seed=1)

@@ -120,8 +120,6 @@ class Encoded(NamedTuple):
 
     states: Tensor
     """Last hidden states after the final norm, (batch, tokens, hidden)."""
-    cache: Any
-    """Keys and values for the next call; None unless asked for."""
 
 
 class Shared(NamedTuple):
@@ -228,27 +226,24 @@ class Backbone(AdaptedModel):
         attention_mask: Tensor,
         *,
         position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        use_cache: bool = False,
     ) -> Encoded:
         """Run the transformer with the active adapter, without the LM head.
 
-        input_ids: (batch, tokens). attention_mask: (batch, past + tokens), 1 for real tokens.
+        input_ids: (batch, tokens). attention_mask: (batch, tokens), 1 for real tokens.
         position_ids: (batch, tokens); left out, they count the mask's ones, so that padding on
         either side changes nothing.
         """
         if position_ids is None:
-            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         self._before_forward()
         with self._precision(self._active):
             output = self._computing(self._active).get_decoder()(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
-                past_key_values=past_key_values,
-                use_cache=use_cache,
+                use_cache=False,
             )
-        return Encoded(output.last_hidden_state, output.past_key_values if use_cache else None)
+        return Encoded(output.last_hidden_state)
 
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
