@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+LAST_FAILED = Path(".pytest_cache", "v", "cache", "lastfailed")
 """What pytest keeps of failures, also of earlier runs on the other database."""
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
@@ -143,7 +143,7 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
         else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
     )
     command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
-    LAST_FAILED.unlink(missing_ok=True)
+    (ROOT / LAST_FAILED).unlink(missing_ok=True)
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     if code == TESTS_FAILED and (again := _browser_tests_that_failed()):
         print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
@@ -159,7 +159,8 @@ def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
 
 
 def _last_failed() -> list[str]:
-    return sorted(json.loads(LAST_FAILED.read_text())) if LAST_FAILED.is_file() else []
+    path = ROOT / LAST_FAILED
+    return sorted(json.loads(path.read_text())) if path.is_file() else []
 
 
 def _browser_tests_that_failed() -> list[str]:
