@@ -521,11 +521,13 @@ def _checked_answer(
     if question is None:
         raise InvalidAnswer(
             "unknown_question",
-            _("Answer %(number)s is to “%(key)s”, which this project does not ask. It asks %(known)s."),
+            _("Answer %(number)s is to “%(key)s”, which this project does not ask. It asks %(known)s.")
+            if questions
+            else _("Answer %(number)s is to “%(key)s”, and this project asks no question of its own."),
             field="answers",
             number=number,
             key=part.question[:60],
-            known=", ".join(questions) or _("no question of its own"),
+            known=", ".join(questions),
         )
     if part.version not in (None, question.version):
         question = earlier.get((part.question, part.version or 0))
