@@ -34,7 +34,7 @@ from training.services.rounds.executor import rounds_with_work
 from webapp.demo import pages
 from webapp.demo import project as demo_project
 from webapp.demo.model_server import SKILLS
-from webapp.demo.project import is_left_over, remove_incomplete
+from webapp.demo.project import is_left_over
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import Skill, compose, prompt_rows, rewrite, topics, topics_by_question
 
@@ -73,37 +73,6 @@ def test_flaws_stand_where_the_response_says_them():
         assert response.quality == pytest.approx(2 - 2 - 0.8 - 0.8)
 
 
-@pytest.mark.django_db
-@pytest.mark.usefixtures("small")
-def test_the_demo_has_a_promoted_an_undecided_and_a_failed_round(admin: User):
-    call_command("demo", annotations=66, stdout=io.StringIO())
-    project = Project.objects.get(slug="demo")
-    states = dict(Round.objects.filter(project=project).values_list("number", "state"))
-    assert states[1] == RoundState.PROMOTED
-    assert states[3] == RoundState.FAILED
-    assert set(states) == {1, 2, 3}
-    assert Judgment.objects.filter(comparison__project=project).count() > 45
-    assert SpanFlag.objects.filter(completion__prompt__project=project).exists()
-    assert Run.objects.filter(state=RunState.FAILED).count() == 1
-    assert Evaluation.objects.filter(finished_at__isnull=False).count() == 2
-    # What the showcase adds.
-    assert ConversationTurn.objects.filter(conversation__project=project).count() == 3
-    assert Comparison.objects.filter(project=project, completions__step_count__gt=0).exists()
-    assert Suggestion.objects.filter(suggestion_set__comparison__project=project).exists()
-    assert SideBySide.objects.get(project=project).judgment is not None
-    assert Rubric.objects.get(project=project).published is not None
-    assert {"thumb", "rewrite"} <= set(Feedback.objects.values_list("kind", flat=True))
-    # Simulated weights are nobody's to serve.
-    assert not Checkpoint.objects.filter(project=project, files_deleted_at=None).exists()
-    assert Judgment.objects.latest("created_at").created_at < timezone.now()
-    browser = Client()
-    browser.force_login(admin)
-    for page in PAGES:
-        assert browser.get(f"/projects/demo/{page}").status_code == 200
-    with refused("demo_exists", CommandError, slug="demo"):
-        call_command("demo")
-
-
 def assert_nothing_left() -> None:
     """Assert that no table but those of accounts, the log and names of models holds a row of the demo."""
     assert not Checkpoint.objects.exclude(kind=CheckpointKind.STARTER).exists()
@@ -137,7 +106,7 @@ def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
 
 @pytest.mark.django_db
 @pytest.mark.usefixtures("small")
-def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
+def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_each_end(
     admin: User, sent: list[tuple[str, list[object]]], monkeypatch: pytest.MonkeyPatch
 ):
     browser, go_round = Client(), demo_project._go_round
@@ -155,9 +124,31 @@ def test_nobody_sees_a_demo_that_is_being_written_and_no_worker_touches_it(
         go_round(demo, number)
 
     monkeypatch.setattr(demo_project, "_go_round", looked_at)
-    demo_project.create_demo(annotations=66)
-    assert browser.get("/projects/demo/").status_code == 200
+    call_command("demo", annotations=66, stdout=io.StringIO())
     assert sent == []
+    project = Project.objects.get(slug="demo")
+    states = dict(Round.objects.filter(project=project).values_list("number", "state"))
+    assert states[1] == RoundState.PROMOTED
+    assert states[3] == RoundState.FAILED
+    assert set(states) == {1, 2, 3}
+    assert Judgment.objects.filter(comparison__project=project).count() > 45
+    assert SpanFlag.objects.filter(completion__prompt__project=project).exists()
+    assert Run.objects.filter(state=RunState.FAILED).count() == 1
+    assert Evaluation.objects.filter(finished_at__isnull=False).count() == 2
+    # What the showcase adds.
+    assert ConversationTurn.objects.filter(conversation__project=project).count() == 3
+    assert Comparison.objects.filter(project=project, completions__step_count__gt=0).exists()
+    assert Suggestion.objects.filter(suggestion_set__comparison__project=project).exists()
+    assert SideBySide.objects.get(project=project).judgment is not None
+    assert Rubric.objects.get(project=project).published is not None
+    assert {"thumb", "rewrite"} <= set(Feedback.objects.values_list("kind", flat=True))
+    # Simulated weights are nobody's to serve.
+    assert not Checkpoint.objects.filter(project=project, files_deleted_at=None).exists()
+    assert Judgment.objects.latest("created_at").created_at < timezone.now()
+    for page in PAGES:
+        assert browser.get(f"/projects/demo/{page}").status_code == 200
+    with refused("demo_exists", CommandError, slug="demo"):
+        call_command("demo")
 
 
 @pytest.mark.django_db
@@ -168,10 +159,18 @@ def test_the_next_try_removes_what_a_killed_demo_left(monkeypatch: pytest.Monkey
         killed.setattr(Showcase, "_add_feedback", _killed)
         with pytest.raises(KeyboardInterrupt):
             demo_project.create_demo(annotations=66)
-    left = Project.objects.get(is_incomplete=True)
-    remove_incomplete(left.slug)
-    assert_nothing_left()
-    assert demo_project.create_demo(annotations=66).pk != left.pk
+    assert Project.objects.filter(is_incomplete=True).exists()
+    begun: list[int] = []
+
+    def begin(annotations: int, *_: object) -> None:
+        assert_nothing_left()
+        begun.append(annotations)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_project, "_write", begin)
+    with pytest.raises(KeyboardInterrupt):
+        demo_project.create_demo(annotations=66)
+    assert begun == [66]
 
 
 def _killed(*args: object) -> None:

@@ -115,17 +115,10 @@ def test_flex_attention_is_given_the_same_mask_and_the_same_cap(
     torch.testing.assert_close(mixed, written_out(query, key, value, seen, scores), rtol=0, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long  # A minute each of the compiler's time.
 @pytest.mark.parametrize(
     "scores",
-    [
-        AttentionScores(window=40, cap=2.0),
-        # A minute each of the compiler's time.
-        *(
-            pytest.param(way, marks=pytest.mark.long)
-            for way in (PLAIN, AttentionScores(window=40), AttentionScores(cap=2.0))
-        ),
-    ],
+    [PLAIN, AttentionScores(window=40), AttentionScores(cap=2.0), AttentionScores(window=40, cap=2.0)],
 )
 def test_flex_attention_compiles_with_every_way_to_score(scores: AttentionScores) -> None:
     layout = Layout([Segment(0, 300), Segment(300, 150, 0), Segment(450, 150, 0)], CPU)

@@ -50,18 +50,14 @@ def policy_step(round_: Round) -> RoundStep:
     return round_.steps.get(kind=StepKind.TRAIN_POLICY)
 
 
-@pytest.mark.parametrize("launcher", ["local", "command"])
 def test_its_run_is_shown_as_finished_and_its_checkpoint_is_loaded(
     project: Project,
     alice: User,
     carol: User,
     client_of: Callable[[User], Client],
     rondo_home: Path,
-    scheduler: Scheduler,
-    launcher: str,
 ):
-    compute = {"launcher": launcher, "gpus": 0}
-    round_ = started(project, alice, carol, compute, steps=3, policy=SFT)
+    round_ = started(project, alice, carol, {"launcher": "local", "gpus": 0}, steps=3, policy=SFT)
     step = policy_step(round_)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
     run = round_.steps.get(kind=StepKind.TRAIN_POLICY).run
@@ -87,7 +83,7 @@ def test_it_stops_when_the_round_is_paused_and_is_started_again(
     scheduler: Scheduler,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    round_ = started(project, alice, carol, {"launcher": "command", "gpus": 0}, steps=100, policy=SFT)
+    round_ = started(project, alice, carol, {"launcher": "command", "gpus": 0}, steps=20, policy=SFT)
     step = policy_step(round_)
     with monkeypatch.context() as patch:
         pause_at_step(patch, round_, carol, step=2)
@@ -96,6 +92,8 @@ def test_it_stops_when_the_round_is_paused_and_is_started_again(
     assert step.run.state == RunState.STOPPED
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
+    step.refresh_from_db()
+    assert (step.run.state, step.run.step) == (RunState.FINISHED, 20)
 
 
 def test_what_it_does_not_train_goes_to_rondos_trainer(project: Project, alice: User, carol: User):
