@@ -237,10 +237,14 @@ def until_loaded(page: Page) -> None:
 
 
 ANIMATIONS_END = """async () => {
-    const ends = (animation) => Number.isFinite(animation.effect.getComputedTiming().endTime);
-    await Promise.allSettled(document.getAnimations().filter(ends).map((animation) => animation.finished));
+    const runs = (animation) => animation.playState === "running"
+        && Number.isFinite(animation.effect.getComputedTiming().endTime);
+    while (document.getAnimations().some(runs)) await new Promise((resolve) => setTimeout(resolve, 20));
 }"""
-"""Waits for every transition and animation of a page that comes to an end."""
+"""Waits for every transition and animation of a page that comes to an end.
+
+Asked again and again: Chromium does not always keep the promise `finished` of a transition that ended.
+"""
 
 
 @pytest.fixture(scope="session")
