@@ -35,6 +35,7 @@ from training.contract import (
     Quantization,
     RewardPart,
     RewardSettings,
+    RolloutSettings,
     SftSettings,
     Sharding,
     UpdateSettings,
@@ -574,6 +575,40 @@ def _dr_grpo() -> PolicySettings:
     )
 
 
+def _dapo() -> PolicySettings:
+    return PolicyGradientSettings(
+        rewards=PEOPLE,
+        context=True,
+        guard=GuardSettings(),
+        rollout=RolloutSettings(redraws=5, unfinished="score", overlong_buffer=25),
+        advantage=AdvantageSettings(kind="group_relative", scale=True),
+        kl=KlSettings(place="none"),
+        update=UpdateSettings(clip_high=0.28),
+    )
+
+
+def _gspo() -> PolicySettings:
+    return PolicyGradientSettings(
+        rewards=PEOPLE,
+        context=True,
+        guard=GuardSettings(),
+        advantage=AdvantageSettings(kind="group_relative", scale=True),
+        kl=KlSettings(place="none"),
+        update=UpdateSettings(ratio="sequence", aggregate="sequence", clip_low=3e-4, clip_high=4e-4),
+    )
+
+
+def _cispo() -> PolicySettings:
+    return PolicyGradientSettings(
+        rewards=PEOPLE,
+        context=True,
+        guard=GuardSettings(),
+        advantage=AdvantageSettings(kind="group_relative", scale=True),
+        kl=KlSettings(place="none"),
+        update=UpdateSettings(loss="cispo", clip_low=1.0, clip_high=4.0),
+    )
+
+
 def _rloo() -> PolicySettings:
     return PolicyGradientSettings(
         rewards=PEOPLE,
@@ -606,6 +641,9 @@ PRESETS: dict[str, tuple[str, Callable[[], PolicySettings]]] = {
     "ppo": ("PPO: clipped policy gradient with a value head", _ppo),
     "grpo": ("GRPO: policy gradient within groups of answers", _grpo),
     "dr_grpo": ("Dr. GRPO: GRPO without its biases", _dr_grpo),
+    "dapo": ("DAPO: GRPO that clips higher and samples dynamically", _dapo),
+    "gspo": ("GSPO: GRPO with one ratio for a response", _gspo),
+    "cispo": ("CISPO: GRPO whose cut ratios still teach", _cispo),
     "rloo": ("RLOO: leave-one-out baseline", _rloo),
     "reinforce": ("REINFORCE: running-mean baseline", _reinforce),
 }

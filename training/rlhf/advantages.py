@@ -121,6 +121,15 @@ def best_and_worst(rewards: Tensor) -> Tensor:
     return marks.masked_fill(tied.unsqueeze(-1), 0.0)
 
 
+def best_alone(rewards: Tensor) -> Tensor:
+    """Return 1 for the best answer to each prompt and 0 for the others: (batch, K).
+
+    As in `best_and_worst`. A policy gradient with these is supervised fine-tuning on the best of k samples:
+    RAFT, Dong et al. 2023, algorithm 1; rejection sampling, Touvron et al. 2023, section 3.2.3.
+    """
+    return best_and_worst(rewards).clamp(min=0)
+
+
 def tied_groups(rewards: Tensor) -> Tensor:
     """Return the prompts whose scored completions all tie: (batch, K) -> (batch,) booleans."""
     return _centred_groups(rewards)[2]

@@ -333,6 +333,49 @@ def dpo_plackett_luce(
     return plackett_luce(rewards, ranks, ties=ties, log_tie=log_tie, weight=weight, reduction=reduction)
 
 
+def simpo(
+    chosen: Tensor,
+    rejected: Tensor,
+    *,
+    beta: float,
+    margin: float = 0.0,
+    label_smoothing: float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """SimPO: −log σ(β (l⁺ − l⁻) − γ), one value per pair, without a reference model.
+
+    chosen l⁺, rejected l⁻: log-probabilities per token of the answers, their means, (pairs,). margin: γ, what
+    the better answer must lead by. `label_smoothing` as in `dpo`. Meng et al. 2024, equation 6.
+    """
+    if beta <= 0:
+        raise ValueError(f"beta {beta} must be positive")
+    lead = beta * (_at_least_float32(chosen) - _at_least_float32(rejected))
+    return bradley_terry(
+        lead,
+        torch.zeros_like(lead),
+        margin=margin,
+        label_smoothing=label_smoothing,
+        reduction=reduction,
+    )
+
+
+def odds_ratio(chosen: Tensor, rejected: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """ORPO's term on pairs: −log σ(log odds(l⁺) − log odds(l⁻)), odds p / (1 − p) of p = e^l, one per pair.
+
+    chosen l⁺, rejected l⁻: log-probabilities per token of the answers, their means, (pairs,), below 0. ORPO
+    adds λ times this to −l⁺, see `PreferenceSettings`. Hong et al. 2024, equations 4 to 7.
+    """
+    lead = log_odds(chosen) - log_odds(rejected)
+    return _reduce(-F.logsigmoid(lead), None, reduction)
+
+
+def log_odds(logp: Tensor) -> Tensor:
+    """Return log p − log(1 − p) of log-probabilities below 0, of any shape."""
+    logp = _at_least_float32(logp)
+    # log(1 − e^l) without cancellation near l = 0, and finite at l = 0, where an answer is certain.
+    return logp - (-torch.expm1(logp.clamp(max=-torch.finfo(logp.dtype).eps))).log()
+
+
 def kto(
     policy: Tensor,
     ref: Tensor,
@@ -368,6 +411,7 @@ def kto(
 
 Aggregate = Literal["token", "sequence", "constant"]
 Level = Literal["token", "sequence"]
+Surrogate = Literal["clipped", "cispo"]
 
 # e^20 is beyond any clip; without a bound a ratio of ∞ meets an advantage of 0 and gives NaN.
 _MOST_LOG_RATIO = 20.0
@@ -381,6 +425,8 @@ def policy_gradient(
     *,
     clip_low: float,
     clip_high: float,
+    surrogate: Surrogate = "clipped",
+    level: Level = "token",
     aggregate: Aggregate = "token",
     constant: float | None = None,
     weight: Tensor | None = None,
@@ -390,6 +436,13 @@ def policy_gradient(
     """Clipped policy gradient: −min(ρ A, clip(ρ, 1 − clip_low, 1 + clip_high) A) per token.
 
     ρ = exp(log π − log π_old), and only π takes a gradient. Returns the loss and `ratio_statistics`.
+
+    level="sequence": ρ is one number per answer, at each of its tokens: exp of the mean of log π − log π_old
+    over the answer. With aggregate "sequence" that is GSPO, Zheng et al. 2025, equations 5 to 7.
+
+    surrogate="cispo": −clip(ρ, 1 − clip_low, 1 + clip_high) A log π per token, with ρ as a weight that takes
+    no gradient: tokens whose ratio is cut still teach. CISPO, Chen et al. 2025 (MiniMax-M1), equations 4
+    and 5, which leave the lower end open: clip_low 1 or more.
 
     logp, old_logp: log-probabilities of the drawn tokens under the sampler's temperature and
     filters. advantages: (batch, time), or (batch,) or (batch, 1) with one per answer. weight: (batch, time),
@@ -410,16 +463,29 @@ def policy_gradient(
         raise ValueError(f"clip_low {clip_low} and clip_high {clip_high} must be at least 0")
     valid, logp, old_logp = _prepared(mask, logp, old_logp.detach())
     _, advantages = _prepared(mask, _per_token(advantages, valid).detach())
-    ratio = (logp - old_logp).clamp(-_MOST_LOG_RATIO, _MOST_LOG_RATIO).exp()
+    log_ratio = logp - old_logp
+    if level == "sequence":
+        log_ratio = log_ratio.sum(-1, keepdim=True) / valid.sum(-1, keepdim=True).clamp(min=1)
+        log_ratio = torch.where(valid, log_ratio, 0.0)
+    elif level != "token":
+        raise ValueError(f"level {level!r} is not known; it is 'token' or 'sequence'")
+    ratio = log_ratio.clamp(-_MOST_LOG_RATIO, _MOST_LOG_RATIO).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    free, bound = ratio * advantages, clipped * advantages
-    values = -torch.minimum(free, bound)
+    if surrogate == "clipped":
+        free, bound = ratio * advantages, clipped * advantages
+        values, is_cut = -torch.minimum(free, bound), bound < free
+    elif surrogate == "cispo":
+        values, is_cut = -clipped.detach() * advantages * logp, clipped != ratio
+    else:
+        raise ValueError(f"surrogate {surrogate!r} is not known; it is 'clipped' or 'cispo'")
     if weight is not None:
         values = values * _prepared(mask, _per_token(weight, valid).detach())[1]
     statistics = ratio_statistics(logp, old_logp, valid)
-    # Where the clip binds the gradient is zero.
-    statistics["clip_fraction"] = _mean(bound < free, valid).detach()
-    statistics["clip_fraction_low"] = _mean((bound < free) & (ratio < 1), valid).detach()
+    if level == "sequence":
+        of_answers = ratio_statistics(log_ratio, torch.zeros_like(log_ratio), valid)
+        statistics |= {name: of_answers[name] for name in ("ratio_mean", "ratio_min", "ratio_max")}
+    statistics["clip_fraction"] = _mean(is_cut, valid).detach()
+    statistics["clip_fraction_low"] = _mean(is_cut & (ratio < 1), valid).detach()
     if reduction == "none":
         return values, statistics
     if reduction != "mean":

@@ -37,6 +37,8 @@ SETTINGS: dict[str, Settings] = {
     "ipo": PreferenceSettings(lora=LORA, loss="ipo"),
     "plackett-luce": PreferenceSettings(lora=LORA, loss="plackett_luce"),
     "davidson-luce": PreferenceSettings(lora=LORA, loss="plackett_luce", ties="davidson", sft_weight=0.1),
+    "simpo": PreferenceSettings(lora=LORA, loss="simpo", beta=2.0, target_margin=0.5, sft_weight=0.1),
+    "orpo": PreferenceSettings(lora=LORA, loss="orpo"),
     "kto": KtoSettings(lora=LORA, sources=("ranks",)),
 }
 

@@ -26,6 +26,15 @@ BEST_OF_K: dict[str, Any] = {
     "kl": {"place": "loss", "kind": "k3", "beta": 0.1},
     "update": {"loss": "dpo"},
 }
+GSPO: dict[str, Any] = {
+    **{"advantage": {"kind": "group_relative"}, "kl": {"place": "none"}},
+    "update": {"ratio": "sequence", "aggregate": "sequence", "clip_low": 0.01, "clip_high": 0.02},
+}
+CISPO: dict[str, Any] = {
+    **{"advantage": {"kind": "group_relative"}, "kl": {"place": "none"}},
+    "update": {"loss": "cispo", "inner_epochs": 2, "clip_low": 1.0, "clip_high": 4.0},
+}
+RAFT: dict[str, Any] = {"advantage": {"kind": "best"}, "kl": {"place": "none"}}
 REINFORCE: dict[str, Any] = {
     "advantage": {"kind": "running_mean"},
     "kl": {"place": "none"},

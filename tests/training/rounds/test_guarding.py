@@ -398,7 +398,7 @@ def test_a_policy_that_is_trained_anew_asks_nothing_for_the_old_run(
 
 def test_new_policy_gradients_have_a_guard_and_stored_recipes_have_none():
     guarded = {name for name, (_, make) in PRESETS.items() if getattr(make(), "guard", None) is not None}
-    assert guarded == {"ppo", "grpo", "dr_grpo", "rloo", "reinforce"}
+    assert guarded == {"ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce"}
     assert {row.key for row in POLICY_ROWS if getattr(row.make(), "guard", None) is not None} == {"grpo"}
     stored = Recipe.from_json({"policy": {"method": "policy_gradient", "context": True}})
     assert stored.policy.guard is None

@@ -72,8 +72,12 @@ class PreferenceSettings(ReferenceSettings):
     method: ClassVar[Literal["preference"]] = "preference"
     default_rates: ClassVar = {"lora": 2e-4, "none": 2e-5}
 
-    loss: Literal["sigmoid", "ipo", "hinge", "robust", "plackett_luce"] = "sigmoid"
-    """Shape of the loss on the margin of a pair; plackett_luce takes the whole ranking (appendix A.3)."""
+    loss: Literal["sigmoid", "ipo", "hinge", "robust", "plackett_luce", "simpo", "orpo"] = "sigmoid"
+    """Shape of the loss on the margin of a pair; plackett_luce takes the whole ranking (appendix A.3). Two
+    need no reference: simpo compares log-probabilities per token (Meng et al. 2024; beta about 2), orpo adds
+    beta times the loss on their log odds to −log π per token of the better response (Hong et al. 2024)."""
+    target_margin: NotNegative = 0.0
+    """What the better response must lead by in simpo (γ; Meng et al. 2024 take about half of beta)."""
     ties: Ties = "exact"
     """Treatment of ties in plackett_luce; the pairwise losses leave ties out."""
     label_smoothing: Smoothing = 0.0
@@ -107,6 +111,37 @@ class PreferenceSettings(ReferenceSettings):
             "ties",
             f"{self.ties!r} serves loss 'plackett_luce' alone; leave it at 'exact'",
         )
+        require(
+            self.loss == "simpo" or not self.target_margin,
+            "target_margin",
+            "serves loss 'simpo' alone; set it to 0",
+        )
+        if not self.has_reference:
+            self._check_without_reference()
+
+    def _check_without_reference(self) -> None:
+        """Raise for settings that mean nothing where the policy alone compares responses, per token."""
+        require(
+            self.reference == "parent",
+            "reference",
+            f"loss {self.loss!r} has none; leave it at 'parent'",
+        )
+        require(
+            not self.length_normalised,
+            "length_normalised",
+            f"loss {self.loss!r} compares log-probabilities per token in any case; set it to false",
+        )
+        require(
+            self.loss == "simpo" or not (self.label_smoothing or self.sft_weight),
+            "loss",
+            "orpo imitates the better response in any case and knows no smoothing; set sft_weight and "
+            "label_smoothing to 0",
+        )
+
+    @property
+    def has_reference(self) -> bool:
+        """Return whether the loss compares the policy with a reference."""
+        return self.loss not in ("simpo", "orpo")
 
 
 @record
@@ -127,15 +162,8 @@ class KtoSettings(ReferenceSettings):
     """Weight of undesirable responses; null as above."""
 
 
-# Policies trained on their samples; REINFORCE, PPO, GRPO and RLOO are settings of one method.
-#
-# | | advantage | scale | whiten | loss | |---|---|---|---|---| | REINFORCE (Williams 1992) | running_mean |
-# | | inner_epochs 1 | | PPO (Schulman et al. 2017) | gae | | yes | clipped, several inner epochs | | GRPO
-# (Shao et al. 2024) | group_relative | yes | | clipped, aggregate sequence | | Dr. GRPO (Liu et al. 2025) |
-# group_relative | no | | clipped, aggregate constant | | best of k with DPO (Guo et al. 2024) |
-# best_and_worst | | | dpo | | RLOO (Ahmadian et al. 2024) | leave_one_out | | | inner_epochs 1, aggregate
-# constant | | fine-grained RLHF (Wu et al. 2023) | gae | | yes | as PPO, with rewards that speak of
-# segments |
+# Policies trained on their samples; REINFORCE, PPO, GRPO and RLOO are settings of one method. Which paper is
+# which settings is a table of the guide, reference/objectives.md.
 
 RuleKind = Literal[
     "exact_match",
@@ -151,9 +179,11 @@ RuleKind = Literal[
 ]
 """Kinds of rewards that are computed from texts alone, without a model."""
 RewardKind = Literal[RuleKind, "model", "served", "judge", "rubric", "function"]
-AdvantageKind = Literal["return", "running_mean", "group_relative", "leave_one_out", "best_and_worst", "gae"]
+AdvantageKind = Literal[
+    "return", "running_mean", "group_relative", "leave_one_out", "best_and_worst", "best", "gae"
+]
 
-_COMPARED = ("group_relative", "leave_one_out", "best_and_worst")
+_COMPARED = ("group_relative", "leave_one_out", "best_and_worst", "best")
 """Advantages for which the responses to a prompt are compared with each other."""
 
 
@@ -264,6 +294,9 @@ class RolloutSettings:
     """Sample from this many of the likeliest tokens; 0 sets no limit. Counts in the loss as top_p does."""
     max_tokens: Count = 128
     """Maximum tokens of a response; longer ones are truncated."""
+    redraws: Annotated[int, Field(ge=0, le=20)] = 0
+    """Times at most that other prompts are drawn in a step in place of those whose responses all have the
+    same reward, which teach nothing (dynamic sampling of DAPO, Yu et al. 2025)."""
     stop: tuple[str, ...] = ()
     """Texts that end a response."""
     unfinished: Literal["penalty", "missing_eos", "leave_out", "score"] = "penalty"
@@ -272,7 +305,11 @@ class RolloutSettings:
     equally. missing_eos: unfinished_value in place of its score. leave_out: no gradient at all.
     score: like any other."""
     unfinished_penalty: NotNegative = 1.0
-    """Subtracted from the weighted sum of rewards of a truncated response, with unfinished penalty."""
+    """Subtracted from the weighted sum of rewards of a truncated response, with unfinished penalty; with
+    overlong_buffer, of one of max_tokens."""
+    overlong_buffer: CountOrZero = 0
+    """Last tokens before max_tokens over which a response's reward falls in a straight line, by
+    unfinished_penalty in all (soft overlong punishment of DAPO, Yu et al. 2025); with unfinished score."""
     unfinished_value: Number = -1.0
     """The whole reward of a truncated response, with unfinished missing_eos."""
     cuda_graphs: Literal["off", "auto"] = "off"
@@ -283,6 +320,17 @@ class RolloutSettings:
     those to held-out prompts."""
 
     def __post_init__(self) -> None:
+        require(
+            not self.overlong_buffer or self.unfinished == "score",
+            "overlong_buffer",
+            f"unfinished {self.unfinished!r} says already what a truncated response is worth; set it to "
+            "'score', or overlong_buffer to 0",
+        )
+        require(
+            self.overlong_buffer <= self.max_tokens,
+            "overlong_buffer",
+            f"must be at most max_tokens ({self.max_tokens})",
+        )
         plain = self.temperature == 1 and self.top_p == 1 and self.top_k == 0
         require(
             plain or self.server is None or self.server.tells == "sampler",
@@ -299,7 +347,8 @@ class AdvantageSettings:
     kind: AdvantageKind = "group_relative"
     """Baseline of a response: none (return), the mean of earlier rewards (running_mean), the responses
     to the same prompt including itself (group_relative) or without it (leave_one_out), or a value
-    head (gae). best_and_worst: 1 for the best response to a prompt, −1 for the worst, 0 for the others."""
+    head (gae). best_and_worst: 1 for the best response to a prompt, −1 for the worst, 0 for the others;
+    best: 1 for the best alone, which is then imitated (RAFT, Dong et al. 2023)."""
     scale: bool = True
     """Divide a group's advantages by their standard deviation; for group_relative alone."""
     deviation_floor: NotNegative = 1e-4
@@ -356,10 +405,11 @@ class KlSettings:
 class UpdateSettings:
     """Updates of the policy from one batch of samples."""
 
-    loss: Literal["clipped", "dpo"] = "clipped"
-    """clipped: the policy gradient with its ratio cut. dpo: direct preference optimisation of the best
-    response to each prompt against the worst (Guo et al. 2024), with kl, beta as its β; with advantage kind
-    best_and_worst."""
+    loss: Literal["clipped", "cispo", "dpo"] = "clipped"
+    """clipped: the policy gradient with its ratio cut. cispo: the cut ratio is a weight of −log π, so that
+    tokens beyond the cut still teach (Chen et al. 2025); usual with clip_low 1 and clip_high 4. dpo: direct
+    preference optimisation of the best response to each prompt against the worst (Guo et al. 2024), with kl,
+    beta as its β; with advantage kind best_and_worst."""
     inner_epochs: Count = 1
     """Passes over the samples before new ones are drawn."""
     minibatches: Count = 1
@@ -368,6 +418,9 @@ class UpdateSettings:
     """The ratio of new to old probability is cut at 1 − this."""
     clip_high: NotNegative = 0.2
     """… and at 1 + this; larger leaves unlikely tokens room to grow (Yu et al. 2025)."""
+    ratio: Literal["token", "sequence"] = "token"
+    """Ratio of new to old probability: of every token, or one for a response, the geometric mean of its
+    tokens' (GSPO, Zheng et al. 2025; usual with aggregate sequence and cuts of about 0.0003 and 0.0004)."""
     aggregate: Literal["token", "sequence", "constant"] = "token"
     """Unit of equal weight: every token, every response, or every token divided by the maximum length
     (max_tokens)."""
@@ -377,6 +430,9 @@ class UpdateSettings:
     truncate: Positive | None = None
     """Weigh tokens by how likely the trainer finds them against the sampler, at most this much; for samplers
     that round otherwise or are behind. Null does not weigh."""
+    truncate_level: Literal["token", "sequence"] = "token"
+    """Unit of such a weight: every token has its own (Yao et al. 2025), or a response has one, that of all
+    its tokens together, which has no bias and more spread (Liu, Li et al. 2025)."""
     entropy: NotNegative = 0.0
     """Reward for the spread of the next-token distribution, per token."""
     value_weight: NotNegative = 0.5
@@ -491,7 +547,9 @@ class PolicyGradientSettings(MethodSettings):
         )
         for name in ("entropy", "truncate"):
             require(
-                not getattr(self.update, name), f"update, {name}", "serves loss 'clipped' alone; unset it"
+                not getattr(self.update, name),
+                f"update, {name}",
+                "serves loss 'clipped' and 'cispo' alone; unset it",
             )
 
     @property
@@ -516,6 +574,21 @@ class PolicyGradientSettings(MethodSettings):
         )
         if self.update.loss == "dpo":
             self._check_pairs()
+        require(
+            self.update.ratio == "token" or self.update.loss == "clipped",
+            "update, ratio",
+            f"'sequence' serves loss 'clipped', not {self.update.loss!r}; set it to 'token'",
+        )
+        require(
+            not self.rollout.redraws or self.advantage.kind in _COMPARED,
+            "rollout, redraws",
+            f"{self.advantage.kind} compares no answers to a prompt, so that none is useless; set it to 0",
+        )
+        require(
+            not self.rollout.redraws or self.rollout.server is None,
+            "rollout, redraws",
+            "a rollout server draws each step once; set it to 0, or rollout, server to null",
+        )
         require(
             not self.update.value_warmup_steps or self.advantage.kind == "gae",
             "update, value_warmup_steps",

@@ -18,7 +18,17 @@ from training.rlhf.loop.log_probabilities import (
 )
 from training.rlhf.loop.method import Outcome, Part, TrainingMethod, start_adapter
 from training.rlhf.loop.training_loop import examples_of_step, steps_per_epoch
-from training.rlhf.losses import MOST_COMPLETIONS, MOST_TIED, Ties, dpo, dpo_plackett_luce, likeliest_log_tie
+from training.rlhf.losses import (
+    MOST_COMPLETIONS,
+    MOST_TIED,
+    Ties,
+    dpo,
+    dpo_plackett_luce,
+    likeliest_log_tie,
+    log_odds,
+    odds_ratio,
+    simpo,
+)
 from training.rlhf.measures.pairs import pair_details, pair_figures, pair_observations
 from training.rlhf.methods.objectives.rankings import choices_of_rankings
 from training.rlhf.model.backbone import Backbone
@@ -42,6 +52,11 @@ class DirectPreference(TrainingMethod):
 
     Implied rewards are β·log π/π_ref, of the whole answer or, `length_normalised`, of its tokens' mean. The
     reference is that of the settings, see `Reference`.
+
+    Two losses have no reference and compare l, the mean of log π over an answer's tokens: `simpo`, whose
+    implied reward is β·l, and `orpo`, whose implied reward is the log odds of e^l; its loss on pairs has the
+    weight β beside −l of the answers ranked first. The reference is then asked in evaluations alone, for
+    `log_ratio`.
 
     With `correction_tokens` `changed` the log-probabilities of a correction and its original are summed over
     the tokens in which the two differ; the tokens before the first change cancel in any case.
@@ -101,7 +116,7 @@ class DirectPreference(TrainingMethod):
         if processes.world > 1:
             return
         planned = [examples]
-        if self._train:
+        if self._train and self._settings.has_reference:
             optimiser, train = self._settings.optimiser, self._train
             steps = range(steps_per_epoch(len(train), optimiser))
             epoch = [examples_of_step(train, step, seed=self._seed, settings=optimiser) for step in steps]
@@ -121,22 +136,29 @@ class DirectPreference(TrainingMethod):
         decides = bool(example.pairs)
         teaches = decides or (self._learns_ties and example.ties)
         weights = {"preference": example.weight if teaches else 0.0}
-        if self._settings.sft_weight:
+        if self._imitation:
             weights["sft"] = example.weight if decides else 0.0
         return weights
+
+    @property
+    def _imitation(self) -> float:
+        """Return the weight of −log π per token of the answers ranked first."""
+        return 1.0 if self._settings.loss == "orpo" else self._settings.sft_weight
 
     def outcome(self, batch: Batch, examples: list[Example], *, dropout: bool) -> Outcome:
         """Return the loss of each ranking, and the term of imitation."""
         settings = self._settings
         policy = answer_log_probabilities(self._backbone, self.adapter, batch, dropout=dropout)
-        reference = self._reference.log_probabilities(batch, examples)
-        base = self._base.log_probabilities(batch, examples)
         # A correction that only removes, or only adds, leaves one of its two answers without a token.
         tokens = batch.answer_tokens.clamp(min=1)
+        if not settings.has_reference:
+            return self._outcome_without_reference(batch, examples, policy, tokens)
+        reference = self._reference.log_probabilities(batch, examples)
+        base = self._base.log_probabilities(batch, examples)
         scale = tokens if settings.length_normalised else torch.ones_like(tokens)
         parts = {"preference": Part(1.0, self._preference(batch, policy / scale, reference / scale))}
-        if settings.sft_weight:
-            parts["sft"] = Part(settings.sft_weight, best_answers(batch, -policy / tokens))
+        if self._imitation:
+            parts["sft"] = Part(self._imitation, best_answers(batch, -policy / tokens))
         with torch.no_grad():
             rewards = settings.beta * (policy - reference) / scale
             observed = pair_observations(batch, examples, rewards)
@@ -145,6 +167,39 @@ class DirectPreference(TrainingMethod):
                 ties = settings.ties if settings.ties == "davidson" else "exact"
                 surprise = self._rankings(batch, policy / scale, reference / scale, ties)
                 observed["ranking_log_loss"] = surprise[batch.compared > 1]
+        return Outcome(parts, observed)
+
+    def _outcome_without_reference(
+        self, batch: Batch, examples: list[Example], policy: Tensor, tokens: Tensor
+    ) -> Outcome:
+        """Return the outcome of a loss on log-probabilities per token. policy, tokens: (R,)."""
+        settings = self._settings
+        level = policy / tokens
+        chosen, rejected = level[batch.winners], level[batch.losers]
+        if settings.loss == "simpo":
+            weight, rewards = 1.0, settings.beta * level.detach()
+            costs = simpo(
+                chosen,
+                rejected,
+                beta=settings.beta,
+                margin=settings.target_margin,
+                label_smoothing=settings.label_smoothing,
+                reduction="none",
+            )
+        else:
+            weight, rewards = settings.beta, log_odds(level.detach())
+            costs = odds_ratio(chosen, rejected, reduction="none")
+        parts = {"preference": Part(weight, batch.mean_over_pairs(costs))}
+        if self._imitation:
+            parts["sft"] = Part(self._imitation, best_answers(batch, -level))
+        observed = pair_observations(batch, examples, rewards)
+        if torch.is_grad_enabled():
+            observed["answer_tokens"] = batch.answer_tokens.to(policy.dtype)
+        else:
+            # Only an evaluation, which takes no gradient, is worth the reference's pass.
+            reference = self._reference.log_probabilities(batch, examples)
+            base = self._base.log_probabilities(batch, examples)
+            observed |= ratio_observations(batch, policy, reference, base)
         return Outcome(parts, observed)
 
     def _rankings(self, batch: Batch, policy: Tensor, reference: Tensor, ties: Ties) -> Tensor:

@@ -13,6 +13,7 @@ from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.advantages import (
     BaselineState,
     RunningMeanBaseline,
+    best_alone,
     best_and_worst,
     discounted_returns,
     gae,
@@ -30,6 +31,9 @@ from training.rlhf.kl import (
     sequence_sums,
 )
 from training.rlhf.losses import explained_variance
+
+_COMPARISONS = {"leave_one_out": leave_one_out, "best_and_worst": best_and_worst, "best": best_alone}
+"""Advantages of the answers to a prompt by the settings' name, but group_relative, which has settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +124,8 @@ class CreditAssignment:
     """Rewards, less the divergence from the reference, held against what was to be expected.
 
     An answer's reward is the sum over its tokens where answers are compared (group_relative, leave_one_out,
-    best_and_worst); all its tokens then have its advantage. Otherwise each token answers for the (discounted)
-    rewards from it on: as they are (return), against the mean of all actions of earlier batches
+    best_and_worst, best); all its tokens then have its advantage. Otherwise each token answers for the
+    (discounted) rewards from it on: as they are (return), against the mean of all actions of earlier batches
     (running_mean), or against a value head (gae). Where divergence is paid for in the reward, it is part of
     all this.
     """
@@ -192,7 +196,7 @@ class CreditAssignment:
             settings = self._advantage
             compared = group_relative(table, scale=settings.scale, floor=settings.deviation_floor)
         else:
-            compared = (best_and_worst if kind == "best_and_worst" else leave_one_out)(table)
+            compared = _COMPARISONS[kind](table)
         per_answer = compared[_places(episodes.group)].unsqueeze(-1)
         return torch.where(mask, per_answer.to(rewards.dtype), 0.0), None
 
@@ -217,6 +221,14 @@ class CreditAssignment:
         """Go on where `state_dict` was taken."""
         self._baseline.load_state_dict(state["baseline"])
         self._controller.load_state_dict(state["controller"])
+
+
+def earned_the_same(episodes: Episodes) -> list[bool]:
+    """Return of each prompt, in order, whether its answers all earned the same, divergence aside."""
+    rewards = torch.where(episodes.kept, episodes.rewards, 0.0).sum(-1)
+    scores = torch.where(episodes.scored.bool(), rewards, torch.nan)
+    tied: list[bool] = tied_groups(_by_group(scores, episodes.group)).tolist()
+    return tied
 
 
 def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:

@@ -7,6 +7,7 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
                            what `rollout, unfinished` makes of answers that were cut off
     reward/NAME            the same of one part, before normalising, clip and weight
     watched/NAME           the same of a reward that is not trained for
+    redrawn                prompts that were drawn in place of others; where `rollout, redraws` is set
     length, unfinished     mean tokens of an answer; share of answers that were cut off
     kl, kl_per_token       divergence of an answer, and of a token, from the reference: log π − log π_ref by
                            the trainer's own passes, so 0 before anything is learned
@@ -57,7 +58,7 @@ from training.rlhf.loop.training_loop import SKIPPED_IN_A_ROW, SteppingLoop, Ste
 from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes, earned_the_same
 from training.rlhf.policy_gradient.credit import figures as credit_figures
 from training.rlhf.policy_gradient.guard import SPREAD, Guard, GuardedRun, spacing_of
 from training.rlhf.policy_gradient.reward_hacking import (
@@ -372,6 +373,19 @@ _UPDATE_STREAM = 4
 """Keeps the order of minibatches apart from all else that is drawn from the run's seed."""
 
 
+_REDRAW_STREAM = 5
+"""Keeps the choice of prompts that are drawn in place of others apart from the rest."""
+
+
+class _Drawn(NamedTuple):
+    """The answers of a step, and what they earned."""
+
+    sampled: Sampled
+    combined: Combined
+    watched: Combined | None
+    episodes: Episodes
+
+
 class _Learned(NamedTuple):
     """Result of a step's update."""
 
@@ -504,17 +518,16 @@ class SamplingLoop(SteppingLoop):
         combined, watched = self._scored(sampled)
         self._refuse_scoreless(step, combined)
         clock.lap("seconds_reward")
-        episodes = make_episodes(
-            sampled,
-            combined.totals,
-            tokenizer=self._backbone.tokenizer,
-            device=self._backbone.device,
-            settings=self._own.rollout,
-        )
+        episodes = self._episodes(sampled, combined)
+        redrawn: dict[str, float] = {}
+        if self._own.rollout.redraws:
+            drawn = _Drawn(sampled, combined, watched, episodes)
+            (sampled, combined, watched, episodes), redrawn = self._redrawn(step, prompts, drawn, clock)
         learned = self._update(step, rate, sampled, episodes)
         clock.lap("seconds_learning")
         figures = {
             **sample_figures(sampled, combined.totals),
+            **redrawn,
             **staleness_figures(sampled, step),
             **part_figures(combined, watched),
             **head_spread(combined, sampled.group),
@@ -536,6 +549,48 @@ class SamplingLoop(SteppingLoop):
         self._samples.write(step + 1, sampled, combined, learned.episodes, learned.credit)
         summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return StepResult(figures, summary, learned.finite)
+
+    def _episodes(self, sampled: Sampled, combined: Combined) -> Episodes:
+        return make_episodes(
+            sampled,
+            combined.totals,
+            tokenizer=self._backbone.tokenizer,
+            device=self._backbone.device,
+            settings=self._own.rollout,
+        )
+
+    def _redrawn(
+        self, step: int, prompts: Sequence[Prompt], drawn: _Drawn, clock: Clock
+    ) -> tuple[_Drawn, dict[str, float]]:
+        """Return the step's answers with other prompts in place of those whose answers all earned the same,
+        as often as the settings say, and the number of prompts that were drawn for it.
+
+        Which prompts follows from seed, step and attempt alone, so that a resumed run draws the same.
+        """
+        taken, redrawn = {prompt.id for prompt in prompts}, 0
+        for attempt in range(self._own.rollout.redraws):
+            useless = earned_the_same(drawn.episodes)
+            left = [prompt for prompt in self._prompts.train if prompt.id not in taken]
+            if not any(useless) or not left:
+                break
+            order = np.random.default_rng([self._seed, _REDRAW_STREAM, step, attempt]).permutation(len(left))
+            others = [left[index] for index in order[: sum(useless)].tolist()]
+            taken |= {prompt.id for prompt in others}
+            redrawn += len(others)
+            seeds = seeds_of_step(others, step, seed=self._seed)
+            sampled = self._answered(others, self._sampler, n=self._own.rollout.samples, seeds=seeds)
+            clock.lap("seconds_rollout")
+            combined, watched = self._scored(sampled)
+            # With too few prompts left some that teach nothing stay, and the step keeps its size.
+            gone = set([number for number, is_useless in enumerate(useless) if is_useless][: len(others)])
+            rows = [row for row, number in enumerate(drawn.sampled.group) if number not in gone]
+            sampled = drawn.sampled.joined(rows, sampled)
+            combined = drawn.combined.joined(rows, combined)
+            if drawn.watched is not None and watched is not None:
+                watched = drawn.watched.joined(rows, watched)
+            drawn = _Drawn(sampled, combined, watched, self._episodes(sampled, combined))
+            clock.lap("seconds_reward")
+        return drawn, {"redrawn": float(redrawn)}
 
     def _drawn(self, step: int, prompts: Sequence[Prompt]) -> Sampled:
         """Return the answers that a step learns from."""

@@ -125,6 +125,14 @@ class Sampled:
         versions = [] if version is None else [version] * len(drawn)
         return cls([prompts[index] for index in group], group, drawn, versions)
 
+    def joined(self, rows: Sequence[int], others: Sampled) -> Sampled:
+        """Return these rows, and all of the others after them; whole prompts, numbered anew."""
+        prompts = [*(self.prompts[row] for row in rows), *others.prompts]
+        group = [*(self.group[row] for row in rows), *(len(self.group) + number for number in others.group)]
+        numbers = {number: place for place, number in enumerate(dict.fromkeys(group))}
+        samples = [*(self.samples[row] for row in rows), *others.samples]
+        return Sampled(prompts, [numbers[number] for number in group], samples)
+
     @property
     def answers(self) -> list[Answered]:
         """Prompt and drawn ids of each."""
@@ -185,6 +193,7 @@ def make_episodes(
         behaviour[row, :length] = torch.tensor([token.log_prob for token in sample.tokens])
         if score.scored:
             earned = token_rewards(sample, score, tokenizer)
+            earned[-1] -= overlong_punishment(length, settings)
             rewards[row, :length] = _of_unfinished(earned, settings) if cut_off(sample) else earned
     leave_out = settings.unfinished == "leave_out"
     scored = [
@@ -198,6 +207,12 @@ def make_episodes(
         group=torch.tensor(sampled.group, device=device),
         behaviour_logp=behaviour.to(device),
     )
+
+
+def overlong_punishment(tokens: int, settings: RolloutSettings) -> float:
+    """Return what a response of so many tokens loses for its length: Yu et al. 2025, equation 13."""
+    beyond = tokens - (settings.max_tokens - settings.overlong_buffer)
+    return settings.unfinished_penalty * beyond / settings.overlong_buffer if beyond > 0 else 0.0
 
 
 def cut_off(sample: Sample) -> bool:

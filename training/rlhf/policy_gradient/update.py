@@ -103,9 +103,10 @@ class Objective:
     """The loss, of which every pass computes its part.
 
     The loss of a token is −min(ρ A, clip(ρ) A) w + β KL − c H: the clipped policy gradient with its
-    importance weight w, the divergence where that has its place in the loss, and the entropy H. Tokens become
-    one loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's
-    loss, the mean over tokens, is added.
+    importance weight w, the divergence where that has its place in the loss, and the entropy H. ρ is the
+    token's ratio or its answer's; with `loss` cispo the first term is −clip(ρ) A log π w. Tokens become one
+    loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's loss,
+    the mean over tokens, is added.
 
     With `loss` dpo it is, of the best answer to each prompt against the worst, that of direct preference
     optimisation, −log σ(β h), averaged over the prompts of the minibatch; see `losses.dpo`.
@@ -183,6 +184,8 @@ class Objective:
             mask,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
+            surrogate="cispo" if settings.loss == "cispo" else "clipped",
+            level=settings.ratio,
             weight=self._weights(rows, old, mask, tally, tokens),
             reduction="none",
         )
@@ -255,9 +258,10 @@ class Objective:
         tally.add("sampler_gap", (old - drawn).abs().sum() / max(tokens, 1), tokens)
         if self._settings.truncate is None:
             return None
-        weights = importance_weights(old, drawn, mask, truncate=self._settings.truncate)
+        truncate, level = self._settings.truncate, self._settings.truncate_level
+        whole = importance_weights(old, drawn, mask, truncate=math.inf, level=level)
+        weights, cut = whole.clamp(max=truncate), whole > truncate
         tally.add("importance_weight", weights.sum() / max(tokens, 1), tokens)
-        cut = ((old - drawn).exp() > self._settings.truncate) & mask
         tally.add("importance_truncated", cut.sum() / max(tokens, 1), tokens)
         return weights
 
@@ -577,7 +581,7 @@ class Clock:
         self.laps: dict[str, float] = {}
 
     def lap(self, name: str) -> None:
-        """The time since the last lap."""
+        """Add the time since the last lap."""
         now = time.monotonic()
-        self.laps[name] = round(now - self._last, 3)
+        self.laps[name] = round(self.laps.get(name, 0.0) + now - self._last, 3)
         self._last = now

@@ -116,6 +116,15 @@ class Combined:
     parts: dict[str, list[Score]]
     """As each part gave them: before normalising, clipping and weighting."""
 
+    def joined(self, rows: Sequence[int], others: Combined) -> Combined:
+        """Return the rewards of these rows, and those of the others after them."""
+
+        def of(mine: list[Score], theirs: list[Score]) -> list[Score]:
+            return [*(mine[row] for row in rows), *theirs]
+
+        parts = {name: of(scores, others.parts[name]) for name, scores in self.parts.items()}
+        return Combined(of(self.totals, others.totals), parts)
+
 
 class Combination:
     """Σ_k w_k R_k over the parts, itself a reward.
