@@ -523,6 +523,27 @@ def test_a_reward_that_always_ties_teaches_nothing_and_says_so(base: Path, tmp_p
     assert "all answers to a prompt earned the same" in (run / "log.txt").read_text()
 
 
+def test_a_policy_is_distilled_on_its_own_samples_from_a_checkpoint_that_teaches(
+    base: Path, tmp_path: Path, whole_runs: Callable[[str], Path]
+) -> None:
+    """On-policy distillation (Agarwal et al. 2024), by the reverse divergence."""
+    teacher = whole_runs("grpo") / "checkpoint"
+    run = make_sampled_run(
+        tmp_path / "run",
+        base,
+        {
+            **{"advantage": {"kind": "return"}, "update": {"loss": "distil"}},
+            "kl": {"place": "loss", "kind": "full", "beta": 1.0},
+        },
+        settings={"rollout": {"samples": 4, "max_tokens": 8}, "reference": str(teacher)},
+        optimiser={"batch_size": 5, "epochs": 15, "learning_rate": 0.01},
+    )
+    assert train(run) == EXIT_FINISHED
+    divergence = [line["kl_loss"] for line in read_metrics(run)]
+    assert min(divergence) > 0
+    assert sum(divergence[-3:]) < 0.3 * sum(divergence[:3])
+
+
 def test_prompts_whose_answers_all_earned_the_same_are_drawn_again_as_others_and_a_resumed_run_draws_them_too(
     base: Path, tmp_path: Path
 ) -> None:

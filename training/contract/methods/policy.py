@@ -405,11 +405,12 @@ class KlSettings:
 class UpdateSettings:
     """Updates of the policy from one batch of samples."""
 
-    loss: Literal["clipped", "cispo", "dpo"] = "clipped"
+    loss: Literal["clipped", "cispo", "dpo", "distil"] = "clipped"
     """clipped: the policy gradient with its ratio cut. cispo: the cut ratio is a weight of −log π, so that
     tokens beyond the cut still teach (Chen et al. 2025); usual with clip_low 1 and clip_high 4. dpo: direct
     preference optimisation of the best response to each prompt against the worst (Guo et al. 2024), with kl,
-    beta as its β; with advantage kind best_and_worst."""
+    beta as its β; with advantage kind best_and_worst. distil: the divergence from the reference alone, a
+    teacher, on the policy's own samples (Agarwal et al. 2024); rewards are then only reported."""
     inner_epochs: Count = 1
     """Passes over the samples before new ones are drawn."""
     minibatches: Count = 1
@@ -552,6 +553,20 @@ class PolicyGradientSettings(MethodSettings):
                 "serves loss 'clipped' and 'cispo' alone; unset it",
             )
 
+    def _check_distillation(self) -> None:
+        """Raise for settings that mean nothing where a teacher's distribution is all that is learned from."""
+        require(
+            self.kl.place == "loss" and self.kl.kind == "full" and self.kl.beta > 0,
+            "kl",
+            "update, loss 'distil' is the divergence from the teacher over the whole vocabulary; set place "
+            "to 'loss', kind to 'full' and beta above 0",
+        )
+        require(
+            self.advantage.kind == "return",
+            "advantage, kind",
+            "update, loss 'distil' learns from no reward; set it to 'return'",
+        )
+
     @property
     def samples_on_server(self) -> bool:
         """Return whether a rollout server samples for the trainer."""
@@ -574,6 +589,8 @@ class PolicyGradientSettings(MethodSettings):
         )
         if self.update.loss == "dpo":
             self._check_pairs()
+        if self.update.loss == "distil":
+            self._check_distillation()
         require(
             self.update.ratio == "token" or self.update.loss == "clipped",
             "update, ratio",

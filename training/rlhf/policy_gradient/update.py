@@ -108,8 +108,9 @@ class Objective:
     loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's loss,
     the mean over tokens, is added.
 
-    With `loss` dpo it is, of the best answer to each prompt against the worst, that of direct preference
-    optimisation, −log σ(β h), averaged over the prompts of the minibatch; see `losses.dpo`.
+    With `loss` distil it is β KL alone. With `loss` dpo it is, of the best answer to each prompt against the
+    worst, that of direct preference optimisation, −log σ(β h), averaged over the prompts of the minibatch;
+    see `losses.dpo`.
 
     Divergence in the loss is that of the next token, wherever the policy has come to stand. Unlike divergence
     in the reward it does not hold a token to account for where it leads, so for answers of several tokens the
@@ -158,9 +159,16 @@ class Objective:
         self._first_seen: set[int] = set()
 
     @property
+    def distils(self) -> bool:
+        """Return whether the divergence is all that is learned from."""
+        return self._settings.loss == "distil"
+
+    @property
     def touches_all(self) -> bool:
         """Return whether answers without an advantage take a gradient too."""
-        return self._beta > 0 or self._settings.entropy > 0 or self._credit.returns is not None
+        return (
+            self.distils or self._beta > 0 or self._settings.entropy > 0 or self._credit.returns is not None
+        )
 
     def unseen(self, rows: list[int]) -> set[int]:
         """Those whose first pass is still to come, which will give their old log-probabilities."""
@@ -196,6 +204,11 @@ class Objective:
                 tally.add(name, figure, tokens)
         if settings.loss == "dpo":
             return {"policy_loss": self._pair_loss(rows, logp, mask, window, tally)}
+        if self.distils:
+            return {
+                "kl_loss": self._beta
+                * self._term(self._divergence(rows, logp, evaluated, mask), mask, window)
+            }
         terms = {"policy_loss": self._term(per_token, mask, window)}
         if self._beta:
             divergence = self._divergence(rows, logp, evaluated, mask)
@@ -477,7 +490,8 @@ class _Learner:
     ) -> bool:
         """Take the step of one minibatch; False where the policy has gone too far to take it."""
         rows = [row for row in rows if self._lengths[row]]
-        if not rows or not (self._teaches_values or any(self._teaches[row] for row in rows)):
+        teaches = self._teaches_values or self._objective.distils or any(self._teaches[row] for row in rows)
+        if not rows or not teaches:
             return True
         gradient, finite = self._gradient(rows, step, backward, check)
         if finite:
