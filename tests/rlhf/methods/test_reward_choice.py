@@ -32,7 +32,7 @@ from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods import reward
 from training.rlhf.methods.baselines import choose_head, fit_to_text
 from training.rlhf.methods.reward import encode, text_states
-from training.rlhf.model.backbone import TEXT, Backbone, Place
+from training.rlhf.model.backbone import BOUNDS, TEXT, Backbone, Place
 from training.rlhf.rewards.reward_model import LearnedReward
 from training.rlhf.tokens.encoding import Answered
 from training.rlhf.tokens.example import Example
@@ -201,6 +201,27 @@ def test_its_checkpoint_scores_texts_by_their_surface(chosen: Path, base: Path) 
     assert first.value is not None
     assert second.value is not None
     assert first.value > second.value
+
+
+def test_texts_beyond_those_that_were_judged_score_like_the_outermost_of_them(
+    chosen: Path, base: Path
+) -> None:
+    backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
+    backbone.load_adapter("it", chosen / "checkpoint")
+    settings = settings_from_json("reward", read_manifest(chosen / "checkpoint").spec["settings"])
+    assert isinstance(settings, RewardSettings)
+    low, high = backbone.extra("it", BOUNDS).tolist()
+    judged = [text for row in repetition_decides() if row.split == "train" for text in row.completions]
+    counts = sorted(len(completion.text.split()) for completion in judged)
+    assert counts[0] <= low[0] <= high[0] <= counts[-1]
+    # Both repeat themselves more and are longer than any text that was judged.
+    long = [" ".join(["river stone"] * times) + "." for times in (40, 80)]
+
+    first, second = LearnedReward(backbone, "it", settings)(
+        [[Message(role="user", content="question")]] * 2, long, [None, None]
+    )
+
+    assert first.value == pytest.approx(second.value, abs=1e-5)
 
 
 def test_states_at_the_text_hold_nothing_but_the_completions(chosen: Path, base: Path) -> None:

@@ -28,6 +28,7 @@ from training.rlhf.measures.calibration import Floats, cluster_bootstrap
 from training.rlhf.measures.features import (
     LENGTH,
     SURFACE_FEATURES,
+    TEXT_FEATURES,
     FeatureCache,
     Values,
     correlations,
@@ -37,12 +38,17 @@ from training.rlhf.measures.features import (
 )
 from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
 from training.rlhf.measures.pairs import accuracy_interval, length_slope, name_hash, resample
-from training.rlhf.model.backbone import OFFSET, SCORE, TEXT, Backbone, Place
+from training.rlhf.model.backbone import BOUNDS, OFFSET, SCORE, TEXT, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 
 _CLEARLY = 2.0
 """Standard errors by which another place's cost has to be lower."""
+
+
+_OUTERMOST = 0.05
+"""Share of the judged completions beyond each end of what a score reads of a text. In the first hour's study
+scores of other completions were as often right as without ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +112,25 @@ def fit_members(
     return members
 
 
-def install_head(backbone: Backbone, adapter: str, head: FrozenHead, members: Sequence[LinearScore]) -> None:
+def install_head(
+    backbone: Backbone, adapter: str, head: FrozenHead, members: Sequence[LinearScore], features: Values
+) -> None:
     """Let the score of an adapter be the head: its outputs are the members, read where the head reads.
 
-    An output's constant is the same for all: the mean over the members.
+    An output's constant is the same for all: the mean over the members. features: (rows, places, hidden), of
+    the judged completions. A score that reads the text reads its features up to their ends there, see
+    `_OUTERMOST`: a line fitted to them says nothing of a text without a word or with a thousand, which a
+    policy would otherwise be rewarded for.
     """
     weights = torch.tensor(np.stack([member.weight for member in members]), dtype=torch.float32)
     offset = torch.tensor([float(np.mean([member.offset for member in members]))])
     backbone.set_head(adapter, SCORE, weights)
     backbone.set_reads(adapter, head.place)
     backbone.add_extra(adapter, OFFSET, offset)
+    if head.place == TEXT:
+        judged = features[:, head.column, : len(TEXT_FEATURES)]
+        ends = np.quantile(judged, [_OUTERMOST, 1 - _OUTERMOST], axis=0)
+        backbone.add_extra(adapter, BOUNDS, torch.tensor(ends, dtype=torch.float32))
 
 
 # ── The choice among length, surface features and a head on frozen features ──

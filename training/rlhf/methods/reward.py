@@ -81,7 +81,7 @@ from training.rlhf.methods.people import (
     says_of_people,
 )
 from training.rlhf.model.adapters import last_adapted_block
-from training.rlhf.model.backbone import SCORE, TEXT, Backbone, Place
+from training.rlhf.model.backbone import BOUNDS, SCORE, TEXT, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch, pack, passes
@@ -205,7 +205,7 @@ class RewardModelling(TrainingMethod):
         members = [head.score]
         if (count := settings.ensemble) > 1:
             members = fit_members(head, table, train, whole=whole, count=count, seed=self._seed)
-        install_head(self._backbone, self.adapter, head, members)
+        install_head(self._backbone, self.adapter, head, members, table)
         log.info(
             "The score reads %s; ridge strength %g, cross-validated log-loss %.4f; features of %d "
             "judgments computed, of %d kept",
@@ -408,6 +408,9 @@ def encode(backbone: Backbone, adapter: str, batch: Batch, *, dropout: bool = Fa
     place = backbone.reads(adapter)
     if place == TEXT:
         read = text_states(backbone, batch)
+        if BOUNDS in backbone.extras(adapter):
+            low, high = backbone.extra(adapter, BOUNDS).detach()  # noqa: S610 - no query set of Django's
+            read[:, : len(low)] = read[:, : len(low)].clamp(low, high)
         return read.new_zeros(batch.tokens, read.shape[1]).index_copy(0, batch.last, read)
     row = (batch.input_ids, batch.position_ids, batch.layout)
     with backbone.using(adapter, dropout=dropout):

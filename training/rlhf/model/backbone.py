@@ -103,6 +103,8 @@ SCORE = "score"
 """Name of the scalar head of a reward model."""
 READS = f"{SCORE}.reads"
 """Place where that head reads, see `Place`; the last token of the last block without it."""
+BOUNDS = f"{SCORE}.bounds"
+"""Name of the bounds of what a score reads of a text, (2, features): the least and the greatest."""
 OFFSET = f"{SCORE}.offset"
 """A constant added to its outputs, (1,)."""
 
