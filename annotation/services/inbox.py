@@ -36,6 +36,9 @@ OF_MENTIONS = frozenset(
         NotificationKind.REPLY,
         NotificationKind.QUESTION,
         NotificationKind.REVIEW_DECIDED,
+        NotificationKind.RETURNED,
+        NotificationKind.RETURN_ANSWERED,
+        NotificationKind.OVERRULED,
     }
 )
 """Kinds that the choice "mentions" switches; the others belong to "failures"."""

@@ -23,7 +23,7 @@ from annotation.selectors.comparison import (
 )
 from annotation.selectors.traces import part_of_step, title_of
 from annotation.services.assignments.display_order import tokens_of
-from annotation.services.quality import may_review
+from annotation.services.reviews import may_review
 from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, own_assignment, project_page
 

@@ -28,6 +28,7 @@ from annotation.selectors.inbox import (
     threads_of,
     unread_count,
 )
+from annotation.selectors.reviews import decision_for
 from annotation.services.inbox import edit_comment, mark_read, mark_unread, post_comment, resolve_thread
 from annotation.views.access import Request, own_assignment, project_page
 
@@ -128,6 +129,7 @@ def ask(request: Request, project: Project, pk: int) -> HttpResponse:
         "thread": thread_of(assignment=assignment, reader=request.user),
         "form": CommentForm() if sent else form,
         "sent": sent,
+        "decision": None if request.htmx else decision_for(assignment),
     }
     # Replace only the small form, so that everything entered stays.
     template = "annotation/comments/ask.html" if request.htmx else "annotation/comments/ask_page.html"

@@ -37,7 +37,7 @@ from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from annotation.services.webhooks import create_webhook, send_test
 from tests import factories
 from training.models import (

@@ -5,7 +5,7 @@ from playwright.sync_api import expect
 
 from annotation.choices import ReviewReason
 from annotation.models import ItemFlag, Project, Review, User
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from tests import factories
 from tests.browser.conftest import Axe, Open
 

@@ -12,7 +12,7 @@ from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Comparison, Membership, Notification, Project, User
 from annotation.selectors.inbox import threads_of
 from annotation.services.inbox import edit_comment, mentioned_in, post_comment, resolve_thread
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from tests import factories
 from tests.refusals import refused
 

@@ -33,7 +33,7 @@ from annotation.selectors.reviews import ReviewPage
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.submission import doubts_of
-from annotation.services.quality import decide_review, disagree, open_review
+from annotation.services.reviews import decide_review, disagree, open_review
 from annotation.statistics.help import agreement_with
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span

@@ -14,7 +14,7 @@ from annotation.models import Assignment, Comparison, GoldAnswer, Project, User,
 from annotation.selectors.queues import EXCERPT, gold_candidates, known_items, withheld_texts
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from tests import factories
 from tests.annotation.judgments.answers import completions_of
 from tests.records import judgment_record

@@ -27,7 +27,7 @@ from annotation.models import (
 from annotation.selectors.comparison import completion_ids_by_name
 from annotation.selectors.reviews import ReviewPage, open_reviews_for
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from annotation.services.texts import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories

@@ -23,7 +23,7 @@ from annotation.models import (
 )
 from annotation.record import judgment as record
 from annotation.record.judgment import Edit
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from tests import factories
 from tests.refusals import refused
 from tests.training.snapshots.test_contract import row, write
