@@ -12,7 +12,7 @@ from annotation.views.access import Request
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabellingPlace:
-    """The turn that a labelling screen judges or the review that it decides, and the addresses of its page."""
+    """The turn that a labelling screen judges or the review that it decides, and addresses of its page."""
 
     turn: ConversationTurn | None = None
     review: ReviewPage | None = None
