@@ -87,6 +87,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "assignments_draft": says(422, ALICE_ALONE),
     "assignments_skip": says(422, ALICE_ALONE),
     "assignments_flag": says(422, ALICE_ALONE),
+    "assignments_object": says(422, ALICE_ALONE),
+    "assignments_returns": ALICE_ALONE,
     "assignments_continuation": ALICE_ALONE,
     "assignments_continue": says(422, ALICE_ALONE),
     "assignments_suggestions": ALICE_ALONE,
@@ -102,6 +104,9 @@ TABLE: dict[str, tuple[int, ...]] = {
     "reviews_list": REVIEWERS,
     "reviews_read": REVIEWERS,
     "reviews_decide": says(422, REVIEWERS),
+    "reviews_return": says(422, REVIEWERS),
+    # It is not decided: there is nothing to undo.
+    "reviews_undo": says(422, REVIEWERS),
     "statistics_read": MANAGERS,
     "statistics_items": MANAGERS,
     "withheld_list": MANAGERS,

@@ -152,7 +152,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
         **dict.fromkeys(
-            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise"), in_assignment
+            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise", "return-object"),
+            in_assignment,
         ),
         **dict.fromkeys(("final-pass", "final-pass-submit"), in_assignment),
         "suggestions": in_project,
@@ -191,7 +192,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "webhook-delivery": {**in_project, "pk": delivery.pk},
         **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
-        **dict.fromkeys(("review", "review-decide"), in_review),
+        **dict.fromkeys(("review", "review-decide", "review-return", "review-undo"), in_review),
         **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),
         "annotator": {**in_project, "pk": alice.pk},
         **{key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments")},
