@@ -53,8 +53,7 @@ class RefusedReturn:
 @never_cache
 @project_page(role=Role.REVIEWER)
 def reviews(request: Request, project: Project) -> HttpResponse:
-    """List the reviews that the user may decide, what waits for annotators, and the decided ones. For
-    reviewers."""
+    """List the reviews that the user may decide, the returned and the decided ones. For reviewers."""
     waiting = open_reviews_for(project, request.user)
     context = {
         "project": project,
@@ -72,8 +71,7 @@ def reviews(request: Request, project: Project) -> HttpResponse:
 @never_cache
 @project_page(role=Role.REVIEWER)
 def review(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Show a comparison with its votes on the labelling screen and, once decided, the decision. For
-    reviewers who did not vote."""
+    """Show the labelling screen with the votes, or the decision. For reviewers who did not vote."""
     return _show(request, project, _review(request, project, pk))
 
 
