@@ -109,6 +109,47 @@ def test_a_decision_is_in_the_row_and_the_vote_stays(
     assert "rita" not in (snapshot.path / "judgments.jsonl").read_text()
 
 
+def test_decided_spans_and_ratings_are_in_one_row_of_the_comparison_in_place_of_the_votes(
+    project: Project, alice: User, bob: User, carol: User
+):
+    project.overlap = 2
+    project.save()
+    Criterion.objects.create(project=project, key="helpful", label="Helpful", scale="five")
+    project.refresh_from_db()
+    comparison = factories.make_comparison(project, ["Ten hours.", "Two minutes."])
+    first, second = comparison.completions.order_by("pk")
+
+    def said(value: int, *quotes: str) -> dict[str, object]:
+        spans = tuple(
+            record.SpanPart(
+                completion=str(first.pk),
+                category="untruthful",
+                start=first.text.index(quote),
+                end=first.text.index(quote) + len(quote),
+                quote=quote,
+                text_hash=first.text_hash,
+            )
+            for quote in quotes
+        )
+        ratings = tuple(
+            record.RatingPart(completion=str(pk), criterion="helpful", scale="five", value=value)
+            for pk in (first.pk, second.pk)
+        )
+        return {"spans": spans, "ratings": ratings}
+
+    factories.make_judgment(comparison, alice, (2, 1), **said(1, "Ten"))
+    factories.make_judgment(comparison, bob, (2, 1), **said(5, "Ten hours", "."))
+    decided = record.JudgmentRecord(
+        verdict="ranked", ranks={str(first.pk): 2, str(second.pk): 1}, **said(3, "Ten hours")
+    )
+    review = open_review(comparison=comparison, reason=ReviewReason.REQUESTED)
+    decide_review(review=review, reviewer=carol, answer=decided)
+    rows = list(read_snapshot(freeze_snapshot(project=project, rounds=[1]).path))
+    assert [[span.quote for span in judged.spans] for judged in rows] == [["Ten hours"], []]
+    assert [[rating.value for rating in judged.ratings] for judged in rows] == [[3, 3], []]
+    assert [judged.read_for_spans for judged in rows] == [(str(first.pk), str(second.pk)), ()]
+
+
 def test_a_review_that_nobody_decided_yet_is_not_in_the_row(
     project: Project, comparison: Comparison, alice: User
 ):
