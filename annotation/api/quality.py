@@ -16,12 +16,21 @@ from annotation.api.answers import AnswerSerializer, answer_of
 from annotation.api.base import Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer, MessageSerializer, PassageSerializer
-from annotation.choices import DecisionKind, Purpose, ReturnState, Role, Shown, TokenScope, WithholdingState
+from annotation.choices import (
+    DecisionKind,
+    Purpose,
+    ReturnState,
+    Role,
+    Shown,
+    TokenScope,
+    Verdict,
+    WithholdingState,
+)
 from annotation.models import Comparison, Completion, GoldAnswer, Review, User, Withholding
 from annotation.selectors.comparison import completion_ids_by_name, name_of
 from annotation.selectors.comparisons import comparisons_behind
 from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for, page_of_review
-from annotation.services.quality import mark_as_gold, request_report
+from annotation.services.quality import edit_gold_item, mark_as_gold, request_report, retire_gold_item
 from annotation.services.reviews import (
     LONGEST_REASON,
     decide_review,
@@ -149,7 +158,7 @@ class ReleaseSerializer(serializers.Serializer[Any]):
     release = fields.flag("True gives it to annotators, false keeps it from them.")
 
 
-@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at")
+@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at retired_at")
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
@@ -161,12 +170,42 @@ class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     created_by = fields.text(source="created_by.username", default=None, allow_null=True)
 
 
+def _own_ranks() -> serializers.DictField:
+    """Return the field of a known ranking."""
+    return serializers.DictField(
+        child=fields.integer(least=1, most=1000),
+        required=False,
+        default=dict,
+        help_text="Completion id → rank, 1 best, for the verdict `ranked`.",
+    )
+
+
 class NewGoldSerializer(serializers.Serializer[Any]):
     """A judged comparison to make a gold item of."""
 
     comparison = fields.key()
     purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
     explanation = fields.text(default="", most=5000)
+    verdict = fields.choice(
+        [("", "as decided or agreed"), *Verdict.choices],
+        "The manager's own answer; left out, what reviewers decided or annotators agreed on.",
+        default="",
+    )
+    ranks = _own_ranks()
+
+
+class KnownAnswerSerializer(serializers.Serializer[Any]):
+    """The known answer of an item, to be edited."""
+
+    verdict = fields.choice(Verdict.choices)
+    ranks = _own_ranks()
+    explanation = fields.text(default="", most=5000)
+
+
+class RetireSerializer(serializers.Serializer[Any]):
+    """Whether an item is retired."""
+
+    retired = fields.flag("True hands it out no more, false hands it out again.", default=True)
 
 
 statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")
@@ -184,9 +223,10 @@ gold = Resource(
     f"{PROJECT}gold/",
     tag="quality",
     rows=lambda view: GoldAnswer.objects.filter(comparison__project=view.project).select_related(
-        "comparison", "created_by"
+        "comparison__project", "created_by"
     ),
 )
+gold_item = gold.item("<int:pk>/")
 
 withheld.add_list(
     "withheld_list",
@@ -242,8 +282,33 @@ def gold_make(view: ProjectView, values: Values) -> GoldAnswer:
         created_by=view.user,
         explanation=values["explanation"],
         purpose=Purpose(values["purpose"]),
+        verdict=values["verdict"],
+        ranks=_ranks_by_id(values["ranks"]),
     )
     return GoldAnswer.objects.get(comparison=made)
+
+
+@gold_item.put(takes=KnownAnswerSerializer, returns=GoldSerializer)
+def gold_edit(view: ProjectView, known: GoldAnswer, values: Values) -> GoldAnswer:
+    """Change a known answer and its explanation. Earlier annotations are compared with it, too."""
+    return edit_gold_item(
+        known=known,
+        edited_by=view.user,
+        verdict=values["verdict"],
+        ranks=_ranks_by_id(values["ranks"]),
+        explanation=values["explanation"],
+    )
+
+
+@gold_item.post("retire/", takes=RetireSerializer, returns=GoldSerializer)
+def gold_retire(view: ProjectView, known: GoldAnswer, values: Values) -> GoldAnswer:
+    """Hand an item out no more, or again. What was answered still counts."""
+    return retire_gold_item(known=known, retired_by=view.user, retired=values["retired"])
+
+
+def _ranks_by_id(ranks: Mapping[str, int]) -> dict[int, int]:
+    # Another key is the id of no completion, which the service refuses.
+    return {int(key) if key.isascii() and key.isdigit() and len(key) < 19 else 0: ranks[key] for key in ranks}
 
 
 def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:

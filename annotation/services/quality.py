@@ -5,6 +5,7 @@ from dataclasses import astuple
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef, Q
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from annotation.agreement.records import (
@@ -34,6 +35,7 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.selectors.allocation import allotted_to
 from annotation.selectors.judged import judged_in
+from annotation.services import audit
 from annotation.services.assignments import display_order
 from annotation.services.assignments.leases import only_self
 from annotation.services.jobs import send, send_after_commit
@@ -155,12 +157,14 @@ def mark_as_gold(
     created_by: User,
     explanation: str = "",
     purpose: Purpose = Purpose.GOLD,
+    verdict: str = "",
+    ranks: Mapping[int, int] | None = None,
 ) -> Comparison:
-    """Make a gold item of a comparison that was judged; the comparison and its votes stay as they are.
+    """Make a gold item of a comparison; the comparison and its votes stay as they are.
 
-    Its known answer is what reviewers decided, else what all annotators said alike. Refuses a
-    comparison that is still being judged, and one of which nobody knows the answer. Who judged it
-    does not get the gold item.
+    Its known answer is `verdict` with `ranks`; without them what reviewers decided, else what all annotators
+    said alike. Refuses a comparison that is still being judged, and one of which nobody knows the answer. Who
+    judged it does not get the gold item.
     """
     if (
         Comparison.objects.filter(pk=comparison.pk, open_slots__gt=0).exists()
@@ -170,7 +174,8 @@ def mark_as_gold(
             "comparison_in_annotation",
             _("This comparison is still being annotated. Wait until all annotations are submitted."),
         )
-    verdict, ranks = _agreed_answer(comparison)
+    if not verdict:
+        verdict, ranks = _agreed_answer(comparison)
     return create_gold_item(
         prompt=comparison.prompt,
         completions=[
@@ -178,12 +183,66 @@ def mark_as_gold(
             for candidate in comparison.candidates.select_related("completion").order_by("index")
         ],
         verdict=verdict,
-        ranks=ranks,
+        ranks=ranks or {},
         created_by=created_by,
         explanation=explanation,
         purpose=purpose,
         round_number=comparison.round_number,
     )
+
+
+def edit_gold_item(
+    *, known: GoldAnswer, edited_by: User, verdict: str, ranks: Mapping[int, int], explanation: str
+) -> GoldAnswer:
+    """Change the known answer of a gold or qualification item, and its explanation.
+
+    Answers that were given already are compared with the new one from now on. The audit log keeps the old
+    one. Refuses who does not manage the project, and a known answer that decides nothing.
+    """
+    comparison = known.comparison
+    access.refuse_unless_manager(edited_by, comparison.project, "manager_sets_known_answers")
+    ids = list(comparison.completions.values_list("pk", flat=True))
+    checked = {str(pk): rank for pk, rank in _checked_answer(verdict, ranks, ids).items()}
+    text = explanation.replace("\x00", "").strip()
+    with transaction.atomic():
+        locked = GoldAnswer.objects.select_for_update(no_key=True).get(pk=known.pk)
+        before = {"verdict": locked.verdict, "ranks": locked.ranks, "explanation": locked.explanation}
+        after = {"verdict": str(verdict), "ranks": checked, "explanation": text}
+        if before != after:
+            GoldAnswer.objects.filter(pk=known.pk).update(**after)
+            audit.record(
+                action="gold.edit",
+                subject=locked,
+                actor=edited_by,
+                project=comparison.project,
+                details={"comparison": comparison.pk, "before": before},
+            )
+    known.refresh_from_db()
+    return known
+
+
+def retire_gold_item(*, known: GoldAnswer, retired_by: User, retired: bool = True) -> GoldAnswer:
+    """Hand a gold or qualification item out no more, or again. What was answered still counts.
+
+    Of a qualification set a retired item is no part: it need not be passed. Refuses who does not manage the
+    project.
+    """
+    project = known.comparison.project
+    access.refuse_unless_manager(retired_by, project, "manager_sets_known_answers")
+    with transaction.atomic():
+        changed = GoldAnswer.objects.filter(pk=known.pk, retired_at__isnull=retired).update(
+            retired_at=timezone.now() if retired else None
+        )
+        if changed:
+            audit.record(
+                action="gold.retire" if retired else "gold.restore",
+                subject=known,
+                actor=retired_by,
+                project=project,
+                details={"comparison": known.comparison_id},
+            )
+    known.refresh_from_db()
+    return known
 
 
 def next_gold_item(*, project: Project, annotator: User, turn: int) -> Comparison | None:
@@ -197,7 +256,11 @@ def next_gold_item(*, project: Project, annotator: User, turn: int) -> Compariso
     )
     left = list(
         Comparison.objects.filter(
-            ~Exists(had), allotted_to(project, annotator), project=project, purpose=Purpose.GOLD
+            ~Exists(had),
+            allotted_to(project, annotator),
+            project=project,
+            purpose=Purpose.GOLD,
+            gold_answer__retired_at__isnull=True,
         )
         .order_by("id")
         .values_list("pk", flat=True)[:_DRAWN_FROM]

@@ -113,6 +113,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "withheld_decide": says(422, MANAGERS),
     "gold_list": MANAGERS,
     "gold_make": says(422, MANAGERS),
+    "gold_edit": says(422, MANAGERS),
+    "gold_retire": MANAGERS,
     "categories_order": says(422, MANAGERS),
     "categories_set": says(422, MANAGERS),
     # Alice has marked nothing with it.

@@ -195,7 +195,9 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         **dict.fromkeys(("review", "review-decide", "review-return", "review-undo"), in_review),
         **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),
         "annotator": {**in_project, "pk": alice.pk},
-        **{key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments")},
+        **{
+            key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments", "gold-answer")
+        },
         **{name: in_round for name in TABLE if name == "round" or name.startswith("round-")},
         "round-draft": in_project,
         "dashboard": in_project,

@@ -122,6 +122,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "reviews": ("GET", REVIEWERS),
     "review": ("GET", REVIEWERS),
     # With nothing in the form: shown again, with what is missing.
+    "gold-answer": ("GET", MANAGERS),
     "review-decide": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-return": ("POST", (302, 404, 403, 403, 422, 422)),
     # It is not decided: there is nothing to undo.
