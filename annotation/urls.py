@@ -161,5 +161,6 @@ urlpatterns: list[URLPattern] = [
     ),
     path("projects/<slug:slug>/gold/", queues.gold, name="gold"),
     path("projects/<slug:slug>/gold/make/", queues.make_gold, name="gold-make"),
+    path("projects/<slug:slug>/gold/file/", queues.gold_file, name="gold-file"),
     path("projects/<slug:slug>/gold/<int:pk>/", queues.gold_answer, name="gold-answer"),
 ]

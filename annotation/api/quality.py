@@ -16,6 +16,7 @@ from annotation.api.answers import AnswerSerializer, answer_of
 from annotation.api.base import Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer, MessageSerializer, PassageSerializer
+from annotation.api.transfers import UploadSerializer, UploadView
 from annotation.choices import (
     DecisionKind,
     Purpose,
@@ -26,6 +27,7 @@ from annotation.choices import (
     Verdict,
     WithholdingState,
 )
+from annotation.exchange.gold import GoldImport, import_gold
 from annotation.models import Comparison, Completion, GoldAnswer, Review, User, Withholding
 from annotation.selectors.comparison import completion_ids_by_name, name_of
 from annotation.selectors.comparisons import comparisons_behind
@@ -202,6 +204,19 @@ class KnownAnswerSerializer(serializers.Serializer[Any]):
     explanation = fields.text(default="", most=5000)
 
 
+class GoldFileSerializer(UploadSerializer):
+    """A file of known answers."""
+
+    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+
+
+class GoldImportSerializer(serializers.Serializer[Any]):
+    """The items that a file made."""
+
+    made = fields.integer()
+    known = fields.integer("Those that were there already.")
+
+
 class RetireSerializer(serializers.Serializer[Any]):
     """Whether an item is retired."""
 
@@ -227,6 +242,7 @@ gold = Resource(
     ),
 )
 gold_item = gold.item("<int:pk>/")
+gold_files = Resource(UploadView, f"{PROJECT}gold/file/", tag="quality")
 
 withheld.add_list(
     "withheld_list",
@@ -286,6 +302,18 @@ def gold_make(view: ProjectView, values: Values) -> GoldAnswer:
         ranks=_ranks_by_id(values["ranks"]),
     )
     return GoldAnswer.objects.get(comparison=made)
+
+
+# The same file twice adds nothing, so repeating the request is harmless.
+@gold_files.post(takes=GoldFileSerializer, returns=GoldImportSerializer, status=201, keeps_answers=False)
+def gold_import(view: ProjectView, values: Values) -> GoldImport:
+    """Make gold items of the annotations in a file; their comments are the explanations. All or none."""
+    return import_gold(
+        project=view.project,
+        upload=values["file"],
+        created_by=view.user,
+        purpose=Purpose(values["purpose"]),
+    )
 
 
 @gold_item.put(takes=KnownAnswerSerializer, returns=GoldSerializer)

@@ -1,6 +1,7 @@
 """Managers' decisions about quarantined completions and gold items."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from django import forms
 from django.contrib import messages
@@ -14,7 +15,8 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import Purpose, Role, Verdict
-from annotation.errors import Refusal
+from annotation.errors import ImportErrors, Refusal
+from annotation.exchange.gold import import_gold
 from annotation.models import Comparison, GoldAnswer, Project, Withholding
 from annotation.selectors.comparison import ComparisonPage
 from annotation.selectors.known_answers import known_ranks
@@ -55,6 +57,28 @@ class GoldForm(_KnownForm):
             "invalid": gettext_lazy("Choose a comparison."),
         }
     )
+
+
+class GoldFileForm(forms.Form):
+    """A file of known answers."""
+
+    file = forms.FileField(
+        label=gettext_lazy("File of annotations"),
+        help_text=gettext_lazy(
+            "One annotation for each comparison, in any import format; its comment is the explanation."
+        ),
+    )
+    purpose = forms.ChoiceField(
+        choices=[
+            (Purpose.GOLD, gettext_lazy("gold")),
+            (Purpose.QUALIFICATION, gettext_lazy("qualification")),
+        ],
+        label=gettext_lazy("What for"),
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # The page has another form with a purpose.
+        super().__init__(*args, **{"auto_id": "file-%s", **options})
 
 
 class KnownAnswerForm(_KnownForm):
@@ -210,6 +234,30 @@ def make_gold(request: Request, project: Project) -> HttpResponse:
     return redirect("gold", project.slug)
 
 
+@require_POST
+@project_page(role=Role.MANAGER)
+def gold_file(request: Request, project: Project) -> HttpResponse:
+    """Make gold items of the annotations in a file. For managers."""
+    form = GoldFileForm(request.POST, request.FILES)
+    if form.is_valid():
+        try:
+            outcome = import_gold(
+                project=project,
+                upload=form.cleaned_data["file"],
+                created_by=request.user,
+                purpose=Purpose(form.cleaned_data["purpose"]),
+            )
+        except ImportErrors as refusal:
+            form.add_error("file", [refusal.headline, *refusal.errors])
+        except Refusal as refusal:
+            form.add_error("file", refusal.message)
+        else:
+            done = _("%(made)s gold items made, %(known)s were there already.")
+            messages.success(request, done % {"made": outcome.made, "known": outcome.known})
+            return redirect("gold", project.slug)
+    return _show_gold(request, project, GoldForm(), file_form=form, status=422)
+
+
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
@@ -264,12 +312,20 @@ def _keep_known_answer(
     return True
 
 
-def _show_gold(request: Request, project: Project, form: GoldForm, *, status: int = 200) -> HttpResponse:
+def _show_gold(
+    request: Request,
+    project: Project,
+    form: GoldForm,
+    *,
+    file_form: GoldFileForm | None = None,
+    status: int = 200,
+) -> HttpResponse:
     context = {
         "project": project,
         "items": known_items(project),
         "candidates": gold_candidates(project)[:_LISTED],
         "form": form,
+        "file_form": file_form or GoldFileForm(),
         "chosen": str(form["comparison"].value() or ""),
     }
     return render(request, "annotation/queues/gold.html", context, status=status)

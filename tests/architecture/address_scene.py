@@ -190,7 +190,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
             for name in ("webhook", "webhook-rotate", "webhook-test", "webhook-delete")
         },
         "webhook-delivery": {**in_project, "pk": delivery.pk},
-        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
+        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make", "gold-file"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
         **dict.fromkeys(("review", "review-decide", "review-return", "review-undo"), in_review),
         **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),

@@ -123,6 +123,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "review": ("GET", REVIEWERS),
     # With nothing in the form: shown again, with what is missing.
     "gold-answer": ("GET", MANAGERS),
+    "gold-file": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-decide": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-return": ("POST", (302, 404, 403, 403, 422, 422)),
     # It is not decided: there is nothing to undo.
