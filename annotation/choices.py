@@ -347,6 +347,7 @@ class NotificationKind(models.TextChoices):
     MENTION = "mention", _("mention")
     REPLY = "reply", _("reply")
     QUESTION = "question", _("question")
+    COMMENT = "comment", _("comment")
     REVIEW_DECIDED = "review_decided", _("review")
     RETURNED = "returned", _("returned annotation")
     RETURN_ANSWERED = "return_answered", _("answer to a returned annotation")

@@ -79,7 +79,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='notification',
             name='kind',
-            field=models.CharField(choices=[('mention', 'mention'), ('reply', 'reply'), ('question', 'question'), ('review_decided', 'review'), ('returned', 'returned annotation'), ('return_answered', 'answer to a returned annotation'), ('overruled', 'overruled annotation'), ('round_failed', 'failed round'), ('job_failed', 'failed job'), ('decision_waiting', 'decision'), ('not_enough_evidence', 'not enough evidence')], max_length=30),
+            field=models.CharField(choices=[('mention', 'mention'), ('reply', 'reply'), ('question', 'question'), ('comment', 'comment'), ('review_decided', 'review'), ('returned', 'returned annotation'), ('return_answered', 'answer to a returned annotation'), ('overruled', 'overruled annotation'), ('round_failed', 'failed round'), ('job_failed', 'failed job'), ('decision_waiting', 'decision'), ('not_enough_evidence', 'not enough evidence')], max_length=30),
         ),
         migrations.AlterField(
             model_name='review',
@@ -88,7 +88,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='notification',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['mention', 'reply', 'question', 'review_decided', 'returned', 'return_answered', 'overruled', 'round_failed', 'job_failed', 'decision_waiting', 'not_enough_evidence'])), name='notification_kind_known'),
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['mention', 'reply', 'question', 'comment', 'review_decided', 'returned', 'return_answered', 'overruled', 'round_failed', 'job_failed', 'decision_waiting', 'not_enough_evidence'])), name='notification_kind_known'),
         ),
         migrations.AddConstraint(
             model_name='review',

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import NotificationKind, Purpose, Role
+from annotation.choices import AssignmentState, NotificationKind, Purpose, Role
 from annotation.models import (
     Assignment,
     Comment,
@@ -26,6 +26,7 @@ ICONS = {
     NotificationKind.MENTION: "message-square",
     NotificationKind.REPLY: "message-square",
     NotificationKind.QUESTION: "circle-help",
+    NotificationKind.COMMENT: "message-square",
     NotificationKind.REVIEW_DECIDED: "list-checks",
     NotificationKind.RETURNED: "undo-2",
     NotificationKind.RETURN_ANSWERED: "list-checks",
@@ -57,6 +58,7 @@ def sentence(notification: Notification) -> str:
         NotificationKind.MENTION: _("%(subject)s mentioned you"),
         NotificationKind.REPLY: _("%(subject)s replied"),
         NotificationKind.QUESTION: _("%(subject)s asked a question"),
+        NotificationKind.COMMENT: _("%(subject)s wrote to you about a comparison"),
         NotificationKind.REVIEW_DECIDED: _("A comparison that you flagged was reviewed"),
         NotificationKind.RETURNED: _("A reviewer returned an annotation to you"),
         NotificationKind.RETURN_ANSWERED: _("An annotation that you returned was answered"),
@@ -108,6 +110,11 @@ class Thread:
 
     assignment: Assignment
     comments: Sequence[ShownComment]
+
+    @property
+    def has_question(self) -> bool:
+        """Return True where the annotator wrote something."""
+        return any(not shown.is_answer for shown in self.comments)
 
     @property
     def is_open(self) -> bool:
@@ -168,6 +175,23 @@ def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
     for comment in comments.select_related("author", "assignment__annotator").order_by("pk"):
         by_assignment.setdefault(comment.assignment, []).append(comment)
     return [_shown(assignment, rows, reader) for assignment, rows in by_assignment.items()]
+
+
+def without_thread(*, comparison: Comparison, reader: User) -> list[Assignment]:
+    """Return the assignments of a comparison in which `reader` may begin a thread, by annotator."""
+    may_begin = access.may(reader, comparison.project, Role.MANAGER) or (
+        access.may(reader, comparison.project, Role.REVIEWER) and not _is_blind(reader, comparison.pk)
+    )
+    if comparison.purpose == Purpose.ARENA or not may_begin:
+        return []
+    rows = Assignment.objects.filter(
+        ~Exists(Comment.objects.filter(assignment=OuterRef("pk"))),
+        comparison=comparison,
+        state__in=[AssignmentState.LEASED, AssignmentState.SUBMITTED],
+        annotator__is_machine=False,
+        annotator__is_active=True,
+    )
+    return list(rows.exclude(annotator=reader).select_related("annotator").order_by("annotator__username"))
 
 
 def _is_blind(user: User, comparison_id: int) -> bool:

@@ -35,6 +35,7 @@ OF_MENTIONS = frozenset(
         NotificationKind.MENTION,
         NotificationKind.REPLY,
         NotificationKind.QUESTION,
+        NotificationKind.COMMENT,
         NotificationKind.REVIEW_DECIDED,
         NotificationKind.RETURNED,
         NotificationKind.RETURN_ANSWERED,
@@ -240,7 +241,8 @@ def _notify(comment: Comment) -> None:
         before = User.objects.filter(comments__assignment=assignment).distinct()
         part = {assignment.annotator_id, *before.values_list("pk", flat=True)}
         others = [user for user in audience if user.pk in part - {author.pk, *mentioned_ids}]
-        _tell(comment, NotificationKind.REPLY, others)
+        begins = not Comment.objects.filter(assignment=assignment).exclude(pk=comment.pk).exists()
+        _tell(comment, NotificationKind.COMMENT if begins else NotificationKind.REPLY, others)
 
 
 def _tell(comment: Comment, kind: NotificationKind, users: list[User]) -> None:

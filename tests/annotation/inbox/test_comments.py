@@ -10,7 +10,7 @@ from django.urls import reverse
 from annotation.choices import AssignmentState, NotificationKind, Purpose, ReviewReason, Role
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Comparison, Membership, Notification, Project, User
-from annotation.selectors.inbox import threads_of
+from annotation.selectors.inbox import threads_of, without_thread
 from annotation.services.inbox import edit_comment, mentioned_in, post_comment, resolve_thread
 from annotation.services.reviews import open_review
 from tests import factories
@@ -249,3 +249,35 @@ def test_a_manager_answers_and_resolves_on_the_page(
     assert edited.status_code == 302
     mine.refresh_from_db()
     assert (mine.text, mine.edited_at is not None) == ("No.", True)
+
+
+def test_a_manager_begins_a_thread_with_an_annotator_and_mentions_others(
+    comparison: Comparison,
+    of_alice: Assignment,
+    of_bob: Assignment,
+    alice: User,
+    bob: User,
+    carol: User,
+    rita: User,
+    client_of: ClientOf,
+):
+    address = reverse("comments", args=[comparison.project.slug, comparison.pk])
+    page = client_of(carol).get(address).content.decode()
+    assert all(f">{name}</option>" in page for name in ("alice", "bob"))
+    sent = {"assignment": of_alice.pk, "text": "Why A? @rita, what do you think?"}
+    assert client_of(carol).post(address, sent).status_code == 302
+    assert [kind for kind, _text in notifications_of(alice)] == [NotificationKind.COMMENT]
+    assert [kind for kind, _text in notifications_of(rita)] == [NotificationKind.MENTION]
+    assert notifications_of(bob) == []
+    page = client_of(carol).get(address).content.decode()
+    assert ">alice</option>" not in page
+    assert "resolved" not in page
+    post_comment(assignment=of_alice, author=alice, text="A names its source.")
+    post_comment(assignment=of_alice, author=carol, text="Thank you.")
+    assert notifications_of(alice)[-1] == (NotificationKind.REPLY, "Thank you.")
+
+
+def test_a_reviewer_who_is_blind_begins_no_thread(comparison: Comparison, of_alice: Assignment, rita: User):
+    assert without_thread(comparison=comparison, reader=rita) == [of_alice]
+    open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
+    assert without_thread(comparison=comparison, reader=rita) == []
