@@ -252,7 +252,7 @@ def gold_file(request: Request, project: Project) -> HttpResponse:
         except Refusal as refusal:
             form.add_error("file", refusal.message)
         else:
-            done = _("%(made)s gold items made, %(known)s were there already.")
+            done = _("New gold items: %(made)s. There already: %(known)s.")
             messages.success(request, done % {"made": outcome.made, "known": outcome.known})
             return redirect("gold", project.slug)
     return _show_gold(request, project, GoldForm(), file_form=form, status=422)

@@ -335,7 +335,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     ),
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
     "how-to/check-quality": (
-        *("statistics-items", "annotators", "annotator", "reviews", "review", "gold", "gold-make"),
+        *("statistics-items", "annotators", "annotator", "reviews", "review", "gold", "gold-make", "gold-answer"),
         *("withheld", "drift", "drift-items"),
     ),
     "explanation/statistics": ("statistics",),
