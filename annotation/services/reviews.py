@@ -295,7 +295,7 @@ def _checked_decision(
     else:
         checked = check_answer(comparison=comparison, answer=replace(answer, comment="", active_seconds=None))
     is_order = checked.verdict == Verdict.RANKED and len(checked.ranks) > 1
-    if is_order and not decides_a_pair(checked.ranks, len(ids)):
+    if is_order and not decides_a_pair({int(pk): rank for pk, rank in checked.ranks.items()}, len(ids)):
         return replace(checked, verdict=Verdict.EQUAL)
     return checked
 

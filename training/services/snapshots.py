@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -177,7 +178,8 @@ _DECIDED_PARTS = ("spans", "missing", "ratings", "corrections", "critiques", "an
 def _decided_parts(review: Review, vote: JudgmentRecord, *, again: bool) -> JudgmentRecord:
     """Return a vote with the parts that a reviewer decided, or without them where they were met before."""
     parts = decided_record(review)
-    return replace(vote, **{name: () if again else getattr(parts, name) for name in _DECIDED_PARTS})
+    kept: dict[str, Any] = {name: () if again else getattr(parts, name) for name in _DECIDED_PARTS}
+    return replace(vote, **kept)
 
 
 def _shown(judgment: Judgment, completions: Sequence[Completion]) -> tuple[str, ...]:
