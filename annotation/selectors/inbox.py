@@ -143,12 +143,28 @@ def may_answer(user: User, assignment: Assignment) -> bool:
     return not _is_blind(user, assignment.comparison_id)
 
 
-def answering(assignment: Assignment) -> list[User]:
-    """Return the members who may answer in the thread of an assignment."""
-    project = assignment.comparison.project_id
+def may_join_team(user: User, comparison: Comparison) -> bool:
+    """Return True for who sees the team's thread: managers, and reviewers who are not blind."""
+    if comparison.purpose == Purpose.ARENA:
+        return False
+    if access.may(user, comparison.project, Role.MANAGER):
+        return True
+    return access.may(user, comparison.project, Role.REVIEWER) and not _is_blind(user, comparison.pk)
+
+
+def team_thread(*, comparison: Comparison, reader: User) -> list[ShownComment]:
+    """Return the comments of the team on a comparison, oldest first; none for who does not see them."""
+    if not may_join_team(reader, comparison):
+        return []
+    rows = Comment.objects.filter(comparison=comparison).select_related("author").order_by("pk")
+    return [_comment(comment, reader, is_answer=False) for comment in rows]
+
+
+def answering(comparison: Comparison) -> list[User]:
+    """Return the members who may answer in the threads of a comparison: its team."""
+    project = comparison.project_id
     members = Membership.objects.filter(project=project, user__is_active=True).select_related("user")
     rows = list(members.exclude(role=Role.ANNOTATOR).order_by("user__username"))
-    comparison = assignment.comparison_id
     undecided = Review.objects.filter(comparison=comparison, decided_at__isnull=True).exists()
     judging = set(Assignment.objects.filter(comparison=comparison).values_list("annotator_id", flat=True))
     return [row.user for row in rows if row.role == Role.MANAGER or not (undecided or row.user_id in judging)]
@@ -179,10 +195,7 @@ def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
 
 def without_thread(*, comparison: Comparison, reader: User) -> list[Assignment]:
     """Return the assignments of a comparison in which `reader` may begin a thread, by annotator."""
-    may_begin = access.may(reader, comparison.project, Role.MANAGER) or (
-        access.may(reader, comparison.project, Role.REVIEWER) and not _is_blind(reader, comparison.pk)
-    )
-    if comparison.purpose == Purpose.ARENA or not may_begin:
+    if not may_join_team(reader, comparison):
         return []
     rows = Assignment.objects.filter(
         ~Exists(Comment.objects.filter(assignment=OuterRef("pk"))),
@@ -205,12 +218,16 @@ def _shown(assignment: Assignment, comments: Sequence[Comment], reader: User) ->
     return Thread(
         assignment=assignment,
         comments=[
-            ShownComment(
-                comment=comment,
-                markup=render_markdown(comment.text, heading_level=4),
-                is_own=comment.author_id == reader.pk,
-                is_answer=comment.author_id != assignment.annotator_id,
-            )
+            _comment(comment, reader, is_answer=comment.author_id != assignment.annotator_id)
             for comment in comments
         ],
+    )
+
+
+def _comment(comment: Comment, reader: User, *, is_answer: bool) -> ShownComment:
+    return ShownComment(
+        comment=comment,
+        markup=render_markdown(comment.text, heading_level=4),
+        is_own=comment.author_id == reader.pk,
+        is_answer=is_answer,
     )

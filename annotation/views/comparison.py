@@ -48,6 +48,8 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
         raise Http404
     comparisons = Comparison.objects.select_related("prompt", "gold_answer", "project")
     comparison = get_object_or_404(comparisons, pk=pk, project=project)
+    # What one may do in this project is known already.
+    comparison.project = project
     is_manager = access.may(request.user, project, Role.MANAGER)
     review = (
         Review.objects.filter(comparison=comparison).select_related("reviewer", "comparison__project").first()

@@ -335,8 +335,8 @@ _PAGES: dict[str, tuple[str, ...]] = {
     ),
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
     "how-to/check-quality": (
-        *("statistics-items", "annotators", "annotator", "reviews", "review", "gold", "gold-make", "gold-answer"),
-        *("withheld", "drift", "drift-items"),
+        *("statistics-items", "annotators", "annotator", "reviews", "review", "gold", "gold-make"),
+        *("gold-answer", "withheld", "drift", "drift-items"),
     ),
     "explanation/statistics": ("statistics",),
     "how-to/use-ai-annotators": ("judges", "judge", "suggestions"),
