@@ -114,6 +114,10 @@ class Purpose(models.TextChoices):
     ARENA = "arena", _("arena: voted on outside the queue")
 
 
+KNOWN_PURPOSES = [Purpose.GOLD.value, Purpose.QUALIFICATION.value]
+"""Purposes of comparisons that have a known answer."""
+
+
 class AcquisitionStrategy(models.TextChoices):
     """Order of the open comparisons of a round and priority."""
 

@@ -18,6 +18,7 @@ from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer, MessageSerializer, PassageSerializer
 from annotation.api.transfers import UploadSerializer, UploadView
 from annotation.choices import (
+    KNOWN_PURPOSES,
     DecisionKind,
     Purpose,
     ReturnState,
@@ -186,7 +187,7 @@ class NewGoldSerializer(serializers.Serializer[Any]):
     """A judged comparison to make a gold item of."""
 
     comparison = fields.key()
-    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+    purpose = fields.choice(KNOWN_PURPOSES, default=Purpose.GOLD.value)
     explanation = fields.text(default="", most=5000)
     verdict = fields.choice(
         [("", "as decided or agreed"), *Verdict.choices],
@@ -207,7 +208,7 @@ class KnownAnswerSerializer(serializers.Serializer[Any]):
 class GoldFileSerializer(UploadSerializer):
     """A file of known answers."""
 
-    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+    purpose = fields.choice(KNOWN_PURPOSES, default=Purpose.GOLD.value)
 
 
 class GoldImportSerializer(serializers.Serializer[Any]):

@@ -13,6 +13,7 @@ from pytest_django import Settings
 from annotation.api.base import claim_key, forget_answers
 from annotation.models import Comparison, CompletionSource, KeptAnswer, Project, Prompt, User
 from annotation.services.texts import create_comparison
+from annotation.text.identity import text_hash
 from tests import factories
 from tests.api.scene import Asker, Scene
 from training.models import DriftMeasurement
@@ -423,10 +424,10 @@ def test_a_vote_is_returned_answered_decided_whole_and_the_decision_undone(scene
         "span_flags": [span],
         "comment": "The first is made up.",
     }
-    decided = as_rita.post(f"{address}decision/", decision)
-    assert decided.status_code == 422
     criterion = scene.criterion.key
     ratings = [{"answer": each["answer"], "criterion": criterion, "value": 4} for each in (first, second)]
+    half = as_rita.post(f"{address}decision/", {**decision, "ratings": ratings[:1]})
+    assert half.status_code == 422
     decided = as_rita.post(f"{address}decision/", {**decision, "ratings": ratings})
     assert decided.status_code == 200
     assert text[:3] in [remark["quote"] for remark in decided.json()["remarks"]]
@@ -439,11 +440,11 @@ def test_a_known_answer_is_given_edited_and_retired(scene: Scene, carol: User):
     as_carol = Asker(carol)
     address = f"/projects/tea/gold/{scene.gold.pk}/"
     ids = list(scene.gold.ranks)
-    edited = as_carol.put(
-        address, {"verdict": "ranked", "ranks": {ids[0]: 2, ids[1]: 1}, "explanation": "B."}
+    edited = as_carol(
+        "PUT", address, {"verdict": "ranked", "ranks": {ids[0]: 2, ids[1]: 1}, "explanation": "B."}
     )
     assert edited.json()["ranks"] == {ids[0]: 2, ids[1]: 1}
-    assert as_carol.put(address, {"verdict": "ranked", "ranks": {"x": 1}}).status_code == 422
+    assert as_carol("PUT", address, {"verdict": "ranked", "ranks": {"x": 1}}).status_code == 422
     assert as_carol.post(f"{address}retire/", {}).json()["retired_at"] is not None
     assert as_carol.post(f"{address}retire/", {"retired": False}).json()["retired_at"] is None
     own = {"comparison": scene.comparison.pk, "verdict": "both_bad"}

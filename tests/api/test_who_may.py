@@ -113,7 +113,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "withheld_decide": says(422, MANAGERS),
     "gold_list": MANAGERS,
     "gold_make": says(422, MANAGERS),
-    "gold_import": says(422, MANAGERS),
+    "gold_import": says(415, MANAGERS),
     "gold_edit": says(422, MANAGERS),
     "gold_retire": MANAGERS,
     "categories_order": says(422, MANAGERS),
