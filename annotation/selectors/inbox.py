@@ -189,7 +189,8 @@ def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
         comments = comments.filter(assignment__annotator=reader)
     by_assignment: dict[Assignment, list[Comment]] = {}
     for comment in comments.select_related("author", "assignment__annotator").order_by("pk"):
-        by_assignment.setdefault(comment.assignment, []).append(comment)
+        if comment.assignment is not None:
+            by_assignment.setdefault(comment.assignment, []).append(comment)
     return [_shown(assignment, rows, reader) for assignment, rows in by_assignment.items()]
 
 

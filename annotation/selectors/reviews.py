@@ -5,7 +5,7 @@ decision neither who voted nor which model wrote what is in anything that leaves
 """
 
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -188,8 +188,10 @@ def decision_for(assignment: Assignment) -> DecisionForAnnotator | None:
 
 PartKey = tuple[Any, ...]
 """A part of a record with all that it says. Its first entry is the kind."""
-_OVERRULING = frozenset({"preference", "span", "missing", "rating", "step", "answer"})
-"""Kinds in which a decision says that an annotation is wrong, where it decides them."""
+_MARKED = frozenset({"preference", "span", "missing"})
+"""Kinds in which a decision overrules an annotation by anything that only one of them has."""
+_ANSWERED = frozenset({"rating", "step", "answer"})
+"""Kinds in which it does by another value; the value comes last."""
 
 
 def part_keys(record: JudgmentRecord) -> Iterator[PartKey]:
@@ -263,11 +265,21 @@ def shared_record(records: Sequence[JudgmentRecord]) -> JudgmentRecord | None:
 def is_overruled(vote: JudgmentRecord, decided: JudgmentRecord, *, whole: bool) -> bool:
     """Return True where a decision says something else than a vote.
 
-    whole: the decision is about all parts, else about the preference alone.
+    whole: the decision is about all parts, else about the preference alone. A rating, a step or a question
+    that only one of the two has is no contradiction: the project may not have asked it of both.
     """
-    kinds = _OVERRULING if whole else {"preference"}
-    theirs, ours = ({key for key in part_keys(record) if key[0] in kinds} for record in (vote, decided))
-    return theirs != ours
+    theirs, ours = list(part_keys(vote)), list(part_keys(decided))
+
+    def of(kinds: Collection[str], keys: Sequence[PartKey]) -> set[PartKey]:
+        return {key for key in keys if key[0] in kinds}
+
+    compared = _MARKED if whole else {"preference"}
+    if of(compared, theirs) != of(compared, ours):
+        return True
+    if not whole:
+        return False
+    said = {key[:-1]: key[-1] for key in of(_ANSWERED, theirs)}
+    return any(said.get(key[:-1], key[-1]) != key[-1] for key in of(_ANSWERED, ours))
 
 
 def as_json(record: JudgmentRecord) -> dict[str, Any]:

@@ -425,3 +425,25 @@ def test_what_falls_below_an_agreement_is_reviewed_once_all_have_judged(
     assert len(reasons(project)) == 1
     queue = client_of(rita).get(reverse("reviews", args=[project.slug])).content.decode()
     assert str(ReviewReason.LOW_AGREEMENT.label) in queue
+
+
+def test_where_no_preference_is_asked_the_ratings_alone_are_decided(
+    project: Project, alice: User, rita: User, client_of: ClientOf
+):
+    Project.objects.filter(pk=project.pk).update(ask_verdict=False, ask_strength=False)
+    Criterion.objects.create(project=project, key="helpful", label="Helpful", scale="five")
+    project.refresh_from_db()
+    comparison = factories.make_comparison(project)
+    ids = [str(completion.pk) for completion in completions_of(comparison)]
+    ratings = tuple(RatingPart(completion=pk, criterion="helpful", scale="five", value=2) for pk in ids)
+    factories.make_judgment(comparison, alice, (), verdict=Verdict.NOT_ASKED, ratings=ratings)
+    review = open_review(comparison=comparison, reason=ReviewReason.REQUESTED)
+    names = [shown.name for shown in ReviewPage(review).completions]
+    sent = {f"rating-{name}-helpful": "5" for name in names}
+    address = reverse("review-decide", args=[project.slug, review.pk])
+    answer = client_of(rita).post(address, {**sent, "idempotency_key": str(uuid.uuid4())})
+    assert answer.status_code == 302
+    decided = decided_record(Review.objects.get())
+    assert (decided.verdict, [part.value for part in decided.ratings]) == (Verdict.NOT_ASKED, [5, 5])
+    assert Notification.objects.get(user=alice).kind == NotificationKind.OVERRULED
+    assert client_of(rita).get(reverse("review", args=[project.slug, review.pk])).status_code == 200
