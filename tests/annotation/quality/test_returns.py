@@ -220,6 +220,28 @@ def test_of_reviewers_who_return_at_once_one_does(project: Project, judgment: Ju
     assert {outcome.code for outcome in outcomes if isinstance(outcome, Refusal)} == {"returned_already"}
 
 
+@pytest.mark.postgres
+@pytest.mark.django_db(transaction=True)
+def test_a_correction_an_objection_and_a_decision_at_once_leave_one_answer(
+    project: Project, alice: User, rita: User
+):
+    for _ in range(6):
+        judgment = factories.make_judgment(factories.make_comparison(project), alice, (1, 2), strength=4)
+        review = open_review(comparison=judgment.comparison, reason=ReviewReason.REQUESTED)
+        returned = returned_by(rita, review, judgment)
+        outcomes = at_once(
+            partial(correct, judgment),
+            partial(decide_review, review=review, reviewer=rita, verdict=Verdict.EQUAL, ranks={}),
+            partial(object_to_return, assignment=judgment.assignment, annotator=alice, text="No."),
+        )
+        assert isinstance(outcomes[0], Judgment)
+        assert isinstance(outcomes[1], Review)
+        assert getattr(outcomes[2], "code", "") in ("", "nothing_returned")
+        returned.refresh_from_db()
+        assert returned.state != ReturnState.OPEN
+        assert (returned.revision is not None) == (returned.state == ReturnState.CORRECTED)
+
+
 def test_a_decision_withdraws_what_nobody_answered(
     alice: User, rita: User, judgment: Judgment, review: Review
 ):
