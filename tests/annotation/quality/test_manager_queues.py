@@ -3,10 +3,10 @@
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.http import HttpResponse
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -275,7 +275,7 @@ How hot?,Boiling.,80 degrees.,2,
 def test_a_file_of_annotations_makes_gold_items_once_and_one_bad_row_makes_none(
     project: Project, carol: User, client_of: ClientOf
 ):
-    def send(text: str) -> HttpResponse:
+    def send(text: str) -> Any:
         upload = SimpleUploadedFile("gold.csv", text.encode())
         address = reverse("gold-file", args=[project.slug])
         return client_of(carol).post(address, {"file": upload, "purpose": "gold"})

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 
@@ -26,7 +27,7 @@ from annotation.models import (
     SpanFlag,
     User,
 )
-from annotation.record.judgment import JudgmentRecord, RatingPart, SpanPart
+from annotation.record.judgment import RatingPart, SpanPart
 from annotation.selectors.access import current_judgment
 from annotation.selectors.reviews import (
     ReviewPage,
@@ -381,15 +382,11 @@ def test_spans_and_ratings_are_decided_with_the_preference_and_no_vote_changes(
     (record,) = (record for record in page.records if len(record.spans) == 2)
     decide_review(review=review, reviewer=rita, answer=record, comment="Alice is right.")
     decided = decided_record(review)
-    assert decided == JudgmentRecord(**{**fields(record), "comment": "", "active_seconds": None})
+    assert decided == replace(record, comment="", active_seconds=None)
     assert (Judgment.objects.count(), SpanFlag.objects.count(), Rating.objects.count()) == before
     assert [row.user for row in Notification.objects.filter(kind=NotificationKind.OVERRULED)] == [bob]
     shown = client_of(rita).get(reverse("review", args=[doubled.slug, review.pk])).content.decode()
     assert shown.count("<q>two</q>") == 2
-
-
-def fields(record: JudgmentRecord) -> dict[str, object]:
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}
 
 
 def test_a_refused_decision_keeps_what_was_entered(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_decided_spans_and_ratings_are_in_one_row_of_the_comparison_in_place_of_
     comparison = factories.make_comparison(project, ["Ten hours.", "Two minutes."])
     first, second = comparison.completions.order_by("pk")
 
-    def said(value: int, *quotes: str) -> dict[str, object]:
+    def said(value: int, *quotes: str) -> dict[str, Any]:
         spans = tuple(
             record.SpanPart(
                 completion=str(first.pk),
