@@ -114,6 +114,10 @@ class Purpose(models.TextChoices):
     ARENA = "arena", _("arena: voted on outside the queue")
 
 
+KNOWN_PURPOSES = [Purpose.GOLD.value, Purpose.QUALIFICATION.value]
+"""Purposes of comparisons that have a known answer."""
+
+
 class AcquisitionStrategy(models.TextChoices):
     """Order of the open comparisons of a round and priority."""
 
@@ -236,7 +240,26 @@ class ReviewReason(models.TextChoices):
     DISAGREEMENT = "disagreement", _("annotators disagree")
     FLAGGED = "flagged", _("it was flagged")
     REQUESTED = "requested", _("asked for by a manager")
+    LOW_AGREEMENT = "low_agreement", _("agreement is low")
+    NEWCOMER = "newcomer", _("among the first of a new annotator")
+    PERIODIC = "periodic", _("every n-th annotation is reviewed")
     RANDOM = "random", _("drawn at random")
+
+
+class ReturnState(models.TextChoices):
+    """Life of a returned annotation: open → corrected, objected or withdrawn."""
+
+    OPEN = "open", _("waiting for the annotator")
+    CORRECTED = "corrected", _("corrected")
+    OBJECTED = "objected", _("objected")
+    WITHDRAWN = "withdrawn", _("withdrawn by a decision")
+
+
+class DecisionKind(models.TextChoices):
+    """Entries in the record of a review."""
+
+    DECIDED = "decided", _("decided")
+    UNDONE = "undone", _("undone")
 
 
 class AssignmentState(models.TextChoices):
@@ -328,7 +351,11 @@ class NotificationKind(models.TextChoices):
     MENTION = "mention", _("mention")
     REPLY = "reply", _("reply")
     QUESTION = "question", _("question")
+    COMMENT = "comment", _("comment")
     REVIEW_DECIDED = "review_decided", _("review")
+    RETURNED = "returned", _("returned annotation")
+    RETURN_ANSWERED = "return_answered", _("answer to a returned annotation")
+    OVERRULED = "overruled", _("overruled annotation")
     ROUND_FAILED = "round_failed", _("failed round")
     JOB_FAILED = "job_failed", _("failed job")
     DECISION_WAITING = "decision_waiting", _("decision")

@@ -67,6 +67,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/label/<int:pk>/ask/", inbox.ask, name="ask"),
     path("projects/<slug:slug>/label/<int:pk>/renew/", pages.renew, name="renew"),
     path("projects/<slug:slug>/label/<int:pk>/revise/", pages.revise, name="revise"),
+    path("projects/<slug:slug>/label/<int:pk>/object/", reviews.object_to, name="return-object"),
     path("projects/<slug:slug>/label/<int:pk>/final/", pages.final_pass, name="final-pass"),
     path(
         "projects/<slug:slug>/label/<int:pk>/final/submit/",
@@ -91,6 +92,8 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/reviews/", reviews.reviews, name="reviews"),
     path("projects/<slug:slug>/reviews/<int:pk>/", reviews.review, name="review"),
     path("projects/<slug:slug>/reviews/<int:pk>/decide/", reviews.decide, name="review-decide"),
+    path("projects/<slug:slug>/reviews/<int:pk>/return/", reviews.return_vote, name="review-return"),
+    path("projects/<slug:slug>/reviews/<int:pk>/undo/", reviews.undo, name="review-undo"),
     path("projects/<slug:slug>/statistics/", statistics.statistics, name="statistics"),
     path("projects/<slug:slug>/statistics/items/", statistics.items, name="statistics-items"),
     path("projects/<slug:slug>/items/<int:pk>/", comparison.comparison, name="statistics-item"),
@@ -158,4 +161,6 @@ urlpatterns: list[URLPattern] = [
     ),
     path("projects/<slug:slug>/gold/", queues.gold, name="gold"),
     path("projects/<slug:slug>/gold/make/", queues.make_gold, name="gold-make"),
+    path("projects/<slug:slug>/gold/file/", queues.gold_file, name="gold-file"),
+    path("projects/<slug:slug>/gold/<int:pk>/", queues.gold_answer, name="gold-answer"),
 ]

@@ -44,6 +44,8 @@ from annotation.models import (
     Rating,
     RepeatedQuestion,
     Review,
+    ReviewDecision,
+    ReviewReturn,
     SpanFlag,
     Suggestion,
     SuggestionSet,
@@ -207,6 +209,22 @@ class ReviewAdmin(WrittenOnceAdmin):
     list_filter = ["reason", "verdict", "comparison__project"]
     list_select_related = ["comparison", "reviewer"]
     search_fields = ["=comparison__id", "comment", "reviewer__username"]
+
+
+@admin.register(ReviewDecision)
+class ReviewDecisionAdmin(WrittenOnceAdmin):
+    list_display = ["review", "kind", "verdict", "reviewer", "created_at"]
+    list_filter = ["kind", "verdict", "review__comparison__project"]
+    list_select_related = ["review__comparison", "reviewer"]
+    search_fields = ["=review__comparison__id", "comment", "reviewer__username"]
+
+
+@admin.register(ReviewReturn)
+class ReviewReturnAdmin(WrittenOnceAdmin):
+    list_display = ["assignment", "state", "returned_by", "returned_at", "closed_at"]
+    list_filter = ["state", "review__comparison__project"]
+    list_select_related = ["assignment__comparison", "assignment__annotator", "returned_by"]
+    search_fields = ["=assignment__comparison__id", "comment", "objection"]
 
 
 # Conversations in the admin: to be found and read.

@@ -47,7 +47,7 @@ from annotation.errors import (
 from annotation.models import KeptAnswer, Membership, Project, User
 from annotation.selectors import access
 from annotation.services.judgments.drafts import DraftConflict
-from annotation.services.quality import AlreadyDecided
+from annotation.services.reviews import AlreadyDecided
 
 # Idempotency keys: a repeated request is executed once; its response is stored for a day.
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.conf import settings
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework import serializers
@@ -15,8 +15,22 @@ from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import Role, TokenScope
 from annotation.models import Assignment, Comment, Comparison, Notification
 from annotation.models.inbox import LONGEST_COMMENT
-from annotation.selectors.inbox import mail_choice_of, may_answer, notifications_of, sentence, threads_of
-from annotation.services.inbox import choose_mail, edit_comment, mark_read, post_comment, resolve_thread
+from annotation.selectors.inbox import (
+    mail_choice_of,
+    may_answer,
+    may_join_team,
+    notifications_of,
+    sentence,
+    threads_of,
+)
+from annotation.services.inbox import (
+    choose_mail,
+    edit_comment,
+    mark_read,
+    post_comment,
+    post_team_comment,
+    resolve_thread,
+)
 
 _BIGGEST = 2**63 - 1
 
@@ -72,7 +86,7 @@ class NewMailChoiceSerializer(serializers.Serializer[Any]):
 
 @fields.of(Comment, "id assignment author text created_at edited_at resolved_at")
 class CommentSerializer(serializers.ModelSerializer[Comment]):
-    """A comment. `assignment` names its thread."""
+    """A comment. `assignment` names its thread; null: that of the team."""
 
     author = fields.text(source="author.username")
 
@@ -84,9 +98,13 @@ class NewCommentSerializer(serializers.Serializer[Any]):
 
 
 class ReplySerializer(NewCommentSerializer):
-    """A comment in the thread of an assignment."""
+    """A comment in the thread of an assignment, or of the team."""
 
-    assignment = fields.key()
+    assignment = fields.key(
+        "Whose thread it is; null: that of the team, which annotators do not see.",
+        allow_null=True,
+        default=None,
+    )
 
 
 class ResolveSerializer(serializers.Serializer[Any]):
@@ -118,10 +136,11 @@ comment = Resource(
     role=Role.ANNOTATOR,
     scope=TokenScope.LABEL,
     find=lambda view, pk: get_object_or_404(
-        Comment.objects.select_related("assignment__comparison__project", "author"),
+        Comment.objects.select_related(
+            "assignment__comparison__project", "comparison__project", "author"
+        ).filter(Q(assignment__comparison__project=view.project) | Q(comparison__project=view.project)),
         pk=pk,
         author=view.user,
-        assignment__comparison__project=view.project,
     ),
 )
 
@@ -174,12 +193,17 @@ def assignments_ask(view: LabellingView, assignment: Assignment, values: Values)
 def comments_list(view: ProjectView, comparison: Comparison) -> QuerySet[Comment]:
     """List the comments on a comparison that the user may see, oldest first."""
     ids = [thread.assignment.pk for thread in threads_of(comparison=comparison, reader=view.user)]
-    return Comment.objects.filter(assignment__in=ids).select_related("author")
+    seen = Q(assignment__in=ids)
+    if may_join_team(view.user, comparison):
+        seen |= Q(comparison=comparison)
+    return Comment.objects.filter(seen).select_related("author")
 
 
 @threads.post(takes=ReplySerializer, returns=CommentSerializer, status=201)
 def comments_reply(view: ProjectView, comparison: Comparison, values: Values) -> Comment:
-    """Answer in a thread, which resolves its open questions."""
+    """Write in a thread. In that of an annotator it resolves the open questions."""
+    if values["assignment"] is None:
+        return post_team_comment(comparison=comparison, author=view.user, text=values["text"])
     assignment = _thread(view, comparison, values["assignment"])
     return post_comment(assignment=assignment, author=view.user, text=values["text"])
 

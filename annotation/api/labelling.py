@@ -23,7 +23,7 @@ from annotation.api.answers import (
     answer_of,
     judgments_with_parts,
 )
-from annotation.api.base import Filters, ProjectView
+from annotation.api.base import Filters, OldestFirst, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import MessageSerializer, PassageSerializer
 from annotation.choices import (
@@ -46,6 +46,7 @@ from annotation.models import (
     HelpReveal,
     Judgment,
     Project,
+    ReviewReturn,
     RubricVersion,
     Suggestion,
     TraceStep,
@@ -61,6 +62,7 @@ from annotation.services.assignments.leases import release_assignment, renew_lea
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import LONGEST_PREFIX, continue_response, is_offered, save_draft
 from annotation.services.judgments.submission import flag_item, submit_judgment
+from annotation.services.reviews import LONGEST_REASON, object_to_return
 from annotation.services.suggestions import DecisionInput, finish_help, ranks_of
 
 IDEMPOTENCY_KEY = OpenApiParameter(
@@ -209,6 +211,17 @@ class LabellingView(ProjectView):
         )
 
 
+@fields.of(ReviewReturn, "id assignment comment state objection returned_at closed_at")
+class ReturnedSerializer(serializers.ModelSerializer[ReviewReturn]):
+    """A return of one's own annotation, and the answer."""
+
+
+class ObjectionSerializer(serializers.Serializer[Any]):
+    """Why an annotation is right as it is."""
+
+    objection = fields.text(most=LONGEST_REASON)
+
+
 assignments = Resource(
     LabellingView, f"{PROJECT}assignments/", tag="labelling", rows=LabellingView.assignments
 )
@@ -282,6 +295,18 @@ def assignments_skip(view: LabellingView, assignment: Assignment, values: Values
 def assignments_flag(view: LabellingView, assignment: Assignment, values: Values) -> None:
     """Report a comparison to reviewers and keep it. A repeated report counts once."""
     flag_item(assignment=assignment, annotator=view.user, **values)
+
+
+@assignment.post("object/", takes=ObjectionSerializer)
+def assignments_object(view: LabellingView, assignment: Assignment, values: Values) -> None:
+    """Object to the return of an annotation, which stays as it is. A new judgment corrects it instead."""
+    object_to_return(assignment=assignment, annotator=view.user, text=values["objection"])
+
+
+@assignment.get_list(ReturnedSerializer, "returns/", pages=OldestFirst)
+def assignments_returns(view: LabellingView, assignment: Assignment) -> QuerySet[ReviewReturn]:
+    """List the returns of an annotation with the answers, oldest first. Reviewers are not named."""
+    return ReviewReturn.objects.filter(assignment=assignment)
 
 
 @assignment.post("renew/", keeps_answers=False)

@@ -85,6 +85,7 @@ _SETTINGS = (
     *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
     *("review_disagreements", "review_random_share"),
+    *("review_every", "review_first", "review_below_agreement"),
 )
 
 

@@ -12,17 +12,35 @@ from rest_framework.response import Response
 
 from annotation.agreement.records import Selection
 from annotation.api import fields
-from annotation.api.answers import VerdictSerializer
+from annotation.api.answers import AnswerSerializer, answer_of
 from annotation.api.base import Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.api.texts import ComparisonSerializer, MessageSerializer, PassageSerializer
-from annotation.choices import Purpose, Role, Shown, TokenScope, WithholdingState
-from annotation.errors import InvalidAnswer
+from annotation.api.transfers import UploadSerializer, UploadView
+from annotation.choices import (
+    KNOWN_PURPOSES,
+    DecisionKind,
+    Purpose,
+    ReturnState,
+    Role,
+    Shown,
+    TokenScope,
+    Verdict,
+    WithholdingState,
+)
+from annotation.exchange.gold import GoldImport, import_gold
 from annotation.models import Comparison, Completion, GoldAnswer, Review, User, Withholding
 from annotation.selectors.comparison import completion_ids_by_name, name_of
 from annotation.selectors.comparisons import comparisons_behind
-from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
-from annotation.services.quality import decide_review, mark_as_gold, may_review, request_report
+from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for, page_of_review
+from annotation.services.quality import edit_gold_item, mark_as_gold, request_report, retire_gold_item
+from annotation.services.reviews import (
+    LONGEST_REASON,
+    decide_review,
+    may_review,
+    return_annotation,
+    undo_decision,
+)
 from annotation.services.texts import decide_withholding
 from annotation.statistics.cached import items_of, report_without_waiting
 from annotation.statistics.report import Report
@@ -143,7 +161,7 @@ class ReleaseSerializer(serializers.Serializer[Any]):
     release = fields.flag("True gives it to annotators, false keeps it from them.")
 
 
-@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at")
+@fields.of(GoldAnswer, "id comparison purpose verdict ranks explanation created_by created_at retired_at")
 class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     """A gold or qualification item."""
 
@@ -155,12 +173,55 @@ class GoldSerializer(serializers.ModelSerializer[GoldAnswer]):
     created_by = fields.text(source="created_by.username", default=None, allow_null=True)
 
 
+def _own_ranks() -> serializers.DictField:
+    """Return the field of a known ranking."""
+    return serializers.DictField(
+        child=fields.integer(least=1, most=1000),
+        required=False,
+        default=dict,
+        help_text="Completion id → rank, 1 best, for the verdict `ranked`.",
+    )
+
+
 class NewGoldSerializer(serializers.Serializer[Any]):
     """A judged comparison to make a gold item of."""
 
     comparison = fields.key()
-    purpose = fields.choice([Purpose.GOLD.value, Purpose.QUALIFICATION.value], default=Purpose.GOLD.value)
+    purpose = fields.choice(KNOWN_PURPOSES, default=Purpose.GOLD.value)
     explanation = fields.text(default="", most=5000)
+    verdict = fields.choice(
+        [("", "as decided or agreed"), *Verdict.choices],
+        "The manager's own answer; left out, what reviewers decided or annotators agreed on.",
+        default="",
+    )
+    ranks = _own_ranks()
+
+
+class KnownAnswerSerializer(serializers.Serializer[Any]):
+    """The known answer of an item, to be edited."""
+
+    verdict = fields.choice(Verdict.choices)
+    ranks = _own_ranks()
+    explanation = fields.text(default="", most=5000)
+
+
+class GoldFileSerializer(UploadSerializer):
+    """A file of known answers."""
+
+    purpose = fields.choice(KNOWN_PURPOSES, default=Purpose.GOLD.value)
+
+
+class GoldImportSerializer(serializers.Serializer[Any]):
+    """The items that a file made."""
+
+    made = fields.integer()
+    known = fields.integer("Those that were there already.")
+
+
+class RetireSerializer(serializers.Serializer[Any]):
+    """Whether an item is retired."""
+
+    retired = fields.flag("True hands it out no more, false hands it out again.", default=True)
 
 
 statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")
@@ -178,9 +239,11 @@ gold = Resource(
     f"{PROJECT}gold/",
     tag="quality",
     rows=lambda view: GoldAnswer.objects.filter(comparison__project=view.project).select_related(
-        "comparison", "created_by"
+        "comparison__project", "created_by"
     ),
 )
+gold_item = gold.item("<int:pk>/")
+gold_files = Resource(UploadView, f"{PROJECT}gold/file/", tag="quality")
 
 withheld.add_list(
     "withheld_list",
@@ -236,8 +299,45 @@ def gold_make(view: ProjectView, values: Values) -> GoldAnswer:
         created_by=view.user,
         explanation=values["explanation"],
         purpose=Purpose(values["purpose"]),
+        verdict=values["verdict"],
+        ranks=_ranks_by_id(values["ranks"]),
     )
     return GoldAnswer.objects.get(comparison=made)
+
+
+# The same file twice adds nothing, so repeating the request is harmless.
+@gold_files.post(takes=GoldFileSerializer, returns=GoldImportSerializer, status=201, keeps_answers=False)
+def gold_import(view: ProjectView, values: Values) -> GoldImport:
+    """Make gold items of the annotations in a file; their comments are the explanations. All or none."""
+    return import_gold(
+        project=view.project,
+        upload=values["file"],
+        created_by=view.user,
+        purpose=Purpose(values["purpose"]),
+    )
+
+
+@gold_item.put(takes=KnownAnswerSerializer, returns=GoldSerializer)
+def gold_edit(view: ProjectView, known: GoldAnswer, values: Values) -> GoldAnswer:
+    """Change a known answer and its explanation. Earlier annotations are compared with it, too."""
+    return edit_gold_item(
+        known=known,
+        edited_by=view.user,
+        verdict=values["verdict"],
+        ranks=_ranks_by_id(values["ranks"]),
+        explanation=values["explanation"],
+    )
+
+
+@gold_item.post("retire/", takes=RetireSerializer, returns=GoldSerializer)
+def gold_retire(view: ProjectView, known: GoldAnswer, values: Values) -> GoldAnswer:
+    """Hand an item out no more, or again. What was answered still counts."""
+    return retire_gold_item(known=known, retired_by=view.user, retired=values["retired"])
+
+
+def _ranks_by_id(ranks: Mapping[str, int]) -> dict[int, int]:
+    # Another key is the id of no completion, which the service refuses.
+    return {int(key) if key.isascii() and key.isdigit() and len(key) < 19 else 0: ranks[key] for key in ranks}
 
 
 def selection_of(view: ProjectView, query: Mapping[str, Any]) -> Selection:
@@ -288,18 +388,41 @@ class RemarkSerializer(serializers.Serializer[Any]):
     kind = fields.text()
     text = fields.text()
     quote = fields.text()
+    differs = fields.flag("Not every vote says it.")
+
+
+class ReturnSerializer(serializers.Serializer[Any]):
+    """A return of a vote to its annotator, and the answer."""
+
+    comment = fields.text()
+    state = fields.choice(ReturnState.choices)
+    objection = fields.text("Why the annotation stays as it is; empty where it was corrected.")
+    returned_at = fields.time()
 
 
 class VoteSerializer(serializers.Serializer[Any]):
     """The judgment of one annotator."""
 
+    name = fields.text("Opaque; names this version of the annotation, to return it.")
     number = fields.integer()
     verdict = fields.text()
+    differs = fields.flag("Another vote prefers otherwise.", source="version.differs")
     annotator = fields.text("Empty until the review is decided.")
     remarks = RemarkSerializer(many=True)
+    returns = ReturnSerializer(many=True)
 
 
-@fields.more("messages context answers votes verdict ranks comment")
+class PastDecisionSerializer(serializers.Serializer[Any]):
+    """An earlier entry in the record of a review: a decision, or that one was undone."""
+
+    kind = fields.choice(DecisionKind.choices)
+    reviewer = fields.text(source="reviewer.username")
+    verdict = fields.text("Empty where a decision was undone.")
+    comment = fields.text()
+    created_at = fields.time()
+
+
+@fields.more("messages context answers votes verdict ranks remarks comment earlier_decisions")
 class WholeReviewSerializer(ReviewSerializer):
     """A review with its answers and votes."""
 
@@ -309,7 +432,9 @@ class WholeReviewSerializer(ReviewSerializer):
     votes = fields.computed()
     verdict = fields.text("What was decided; empty while it is open.")
     ranks = fields.computed("Answer → rank of the decision.")
+    remarks = fields.computed("Everything else that was decided, in words.")
     comment = fields.text()
+    earlier_decisions = fields.computed("What was decided before and undone, the oldest first.")
 
     def get_answers(self, review: Review) -> list[dict[str, str]]:
         ids = completion_ids_by_name(review)
@@ -324,11 +449,38 @@ class WholeReviewSerializer(ReviewSerializer):
     def get_ranks(self, review: Review) -> dict[str, int]:
         return {name_of(review, int(pk)): rank for pk, rank in review.ranks.items()}
 
+    def get_remarks(self, review: Review) -> list[dict[str, Any]]:
+        """Return the parts of the decision besides the preference."""
+        if review.decided_at is None:
+            return []
+        return [dict(RemarkSerializer(remark).data) for remark in ReviewPage(review).decided.remarks]
 
-class DecisionSerializer(VerdictSerializer):
-    """The decision of a review."""
+    def get_earlier_decisions(self, review: Review) -> list[dict[str, Any]]:
+        """Return the record of the review without the decision that stands."""
+        entries = ReviewPage(review).earlier_decisions
+        return [dict(PastDecisionSerializer(entry).data) for entry, _words in entries]
 
-    comment = fields.text(default="", most=20_000)
+
+class DecisionSerializer(AnswerSerializer):
+    """The decision of a review: a preference alone, or with it everything that the labelling screen asks.
+
+    `answer` names a response by its name in this review.
+    """
+
+    comment = fields.text("The reason, for the annotators.", default="", most=LONGEST_REASON)
+
+
+class NewReturnSerializer(serializers.Serializer[Any]):
+    """An annotation to return to its annotator."""
+
+    vote = fields.text("The name of the vote in this review.", most=40)
+    comment = fields.text("What the annotator should look at.", most=LONGEST_REASON)
+
+
+class UndoSerializer(serializers.Serializer[Any]):
+    """Why a decision is undone."""
+
+    comment = fields.text(default="", most=LONGEST_REASON)
 
 
 class ReviewFilters(Filters):
@@ -372,19 +524,26 @@ def reviews_list(view: ProjectView, query: Values) -> QuerySet[Review]:
 @review.post("decision/", takes=DecisionSerializer, returns=WholeReviewSerializer)
 def reviews_decide(view: ProjectView, review: Review, values: Values) -> Review:
     """Decide a review, once. The votes stay unchanged. 409 if someone else decided it first."""
-    ids = completion_ids_by_name(review)
-    if unknown := set(values["ranks"]) - set(ids):
-        names = ", ".join(sorted(unknown))[:200]
-        raise InvalidAnswer(
-            "unknown_response",
-            _("There is no response %(name)r in this review."),
-            field="ranks",
-            name=names,
-        )
+    answer = answer_of(values, page_of_review(review, view.user))
+    is_whole = answer.has_details or answer.strength is not None
     return decide_review(
         review=review,
         reviewer=view.user,
-        verdict=values["verdict"],
-        ranks={ids[name]: rank for name, rank in values["ranks"].items()},
+        verdict=answer.verdict,
+        ranks={int(pk): rank for pk, rank in answer.ranks.items()},
+        answer=answer if is_whole else None,
         comment=values["comment"],
     )
+
+
+@review.post("return/", takes=NewReturnSerializer, returns=WholeReviewSerializer, keeps_answers=True)
+def reviews_return(view: ProjectView, review: Review, values: Values) -> Review:
+    """Return an annotation to its annotator, who corrects it or objects. 409 if the review is decided."""
+    return_annotation(review=review, reviewer=view.user, **values)
+    return review
+
+
+@review.post("undo/", takes=UndoSerializer, returns=WholeReviewSerializer)
+def reviews_undo(view: ProjectView, review: Review, values: Values) -> Review:
+    """Undo a decision, which stays in the record. For who decided it, and for managers."""
+    return undo_decision(review=review, user=view.user, reason=values["comment"])

@@ -224,7 +224,13 @@ class Entered:
     @classmethod
     def from_judgment(cls, judgment: Judgment) -> "Entered":
         """Return the contents of a submitted judgment, for a revision."""
-        assignment, record = judgment.assignment, records_of([judgment.pk])[judgment.pk]
+        return cls.from_record(records_of([judgment.pk])[judgment.pk], judgment.assignment)
+
+    @classmethod
+    def from_record(cls, record: JudgmentRecord, assignment: Assignment) -> "Entered":
+        """Return the contents of a record on the page of an assignment. "Not asked" chooses nothing where the
+        project asks for a preference."""
+        is_chosen = record.verdict != Verdict.NOT_ASKED or not assignment.comparison.project.ask_verdict
 
         def token(completion: str) -> str:
             return candidate_token(assignment, int(completion))
@@ -235,7 +241,7 @@ class Entered:
             for question in configuration_of(assignment.comparison.project).asked_questions
         }
         return cls(
-            choice=_choice_of(judgment, ranks),
+            choice=_choice_of(record, ranks, assignment) if is_chosen else "",
             ranks=ranks if record.verdict == Verdict.RANKED else {},
             partial="yes" if 0 < len(ranks) < len(assignment.display_order) else "",
             span_flags=json.dumps([_span(part, token(part.completion)) for part in record.spans]),
@@ -328,11 +334,11 @@ def _shown(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _choice_of(judgment: Judgment, ranks: Mapping[str, str]) -> str:
-    if judgment.verdict != Verdict.RANKED or len(judgment.assignment.display_order) != 2:
-        return judgment.verdict
+def _choice_of(record: JudgmentRecord, ranks: Mapping[str, str], assignment: Assignment) -> str:
+    if record.verdict != Verdict.RANKED or len(assignment.display_order) != 2:
+        return record.verdict
     winner = min(ranks, key=lambda token: int(ranks[token]))
-    return f"win:{winner}:{judgment.strength}" if judgment.strength else f"win:{winner}"
+    return f"win:{winner}:{record.strength}" if record.strength else f"win:{winner}"
 
 
 _STALE = gettext_lazy("This page no longer fits what is stored. Reload it; what you entered is listed below.")

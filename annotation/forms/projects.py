@@ -74,6 +74,18 @@ QUALITY: Labels = {
         _("Random review share"),
         _("Judged comparisons that reviewers check anyway. From 0 to 1."),
     ),
+    "review_every": (
+        _("Review every n-th annotation"),
+        _("Of each annotator. Empty for none."),
+    ),
+    "review_first": (
+        _("Review the first annotations"),
+        _("So many of each annotator. Empty for none."),
+    ),
+    "review_below_agreement": (
+        _("Review below an agreement of"),
+        _("Once all annotators of a comparison have judged. From 0 to 1; empty for none."),
+    ),
 }
 GROUPS: tuple[tuple[str | Promise, Labels], ...] = (
     (_("Project"), ABOUT),

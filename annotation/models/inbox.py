@@ -11,14 +11,25 @@ LONGEST_COMMENT = 5_000
 
 
 class Comment(models.Model):
-    """A message of the thread between an annotator and the managers on one comparison.
+    """A message of a thread: between an annotator and the managers, or of the team on one comparison.
 
-    The thread belongs to an assignment, not to the comparison: no annotator sees what others wrote, and a
-    comparison that is asked again (a retest) does not show its first thread. Written by
-    `annotation.services.inbox` alone.
+    The thread of an annotator belongs to an assignment, not to the comparison: no annotator sees what others
+    wrote, and a comparison that is asked again (a retest) does not show its first thread. That of the team,
+    which managers and reviewers see alone, belongs to the comparison. Written by `annotation.services.inbox`
+    alone.
     """
 
-    assignment = models.ForeignKey("annotation.Assignment", on_delete=models.PROTECT, related_name="comments")
+    assignment = models.ForeignKey(
+        "annotation.Assignment", on_delete=models.PROTECT, null=True, blank=True, related_name="comments"
+    )
+    comparison = models.ForeignKey(
+        "annotation.Comparison",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="team_comments",
+        help_text="Of a comment of the team.",
+    )
     author = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="comments")
     text = models.TextField(help_text="Markdown.")
     created_at = models.DateTimeField(default=timezone.now)
@@ -29,7 +40,14 @@ class Comment(models.Model):
 
     class Meta:
         ordering = ["id"]
-        constraints = [models.CheckConstraint(condition=~Q(text=""), name="comment_has_text")]
+        constraints = [
+            models.CheckConstraint(condition=~Q(text=""), name="comment_has_text"),
+            models.CheckConstraint(
+                condition=Q(assignment__isnull=True, comparison__isnull=False)
+                | Q(assignment__isnull=False, comparison__isnull=True),
+                name="comment_in_one_thread",
+            ),
+        ]
         indexes = [
             models.Index(fields=["assignment"], condition=Q(resolved_at__isnull=True), name="comment_open"),
         ]

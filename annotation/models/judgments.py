@@ -6,10 +6,13 @@ from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Exists, F, OuterRef, Q
+from django.utils import timezone
 
 from annotation.choices import (
+    DecisionKind,
     FinishReason,
     HelpArm,
+    ReturnState,
     ReviewReason,
     SuggestionDecision,
     SuggestionKind,
@@ -414,9 +417,9 @@ class Demonstration(WrittenOnce):
 class Review(models.Model):
     """One comparison that goes to reviewers, and what they decided.
 
-    Opened when annotators disagree, when someone flagged the comparison,
-    when a manager asks for it, or by chance; once per
-    comparison. A decision is made once; it stands beside the judgments and changes none of them.
+    Opened by the project's rules, when someone flagged the comparison or when a manager asks for it; once
+    per comparison. The decision stands beside the judgments and changes none of them. It can be undone;
+    `ReviewDecision` keeps every decision that was made.
     """
 
     comparison = models.OneToOneField(
@@ -434,6 +437,12 @@ class Review(models.Model):
         help_text="Completion id, as text → rank: 1 is best, equal numbers are tied.",
     )
     comment = models.TextField(blank=True)
+    record = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="The whole decision as a judgment's record: spans, ratings, answers and the like. Empty "
+        "where only a preference was decided.",
+    )
     decided_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -454,6 +463,132 @@ class Review(models.Model):
 
     def __str__(self) -> str:
         return f"Review of {self.comparison}"
+
+
+class ReviewDecision(WrittenOnce):
+    """One entry in the record of a review: a decision, or that the decision before it was undone."""
+
+    review = models.ForeignKey(Review, on_delete=models.PROTECT, related_name="decisions")
+    kind = models.CharField(max_length=10, choices=DecisionKind)
+    reviewer = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="review_decisions"
+    )
+    verdict = models.CharField(max_length=20, choices=Verdict, blank=True, default="")
+    ranks = models.JSONField(default=dict, blank=True, help_text="As of a review.")
+    comment = models.TextField(blank=True, help_text="The reason.")
+    record = models.JSONField(null=True, blank=True, help_text="As of a review.")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["review", "id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(kind=DecisionKind.DECIDED, verdict__in=Verdict.values)
+                | Q(kind=DecisionKind.UNDONE, verdict=""),
+                name="review_decision_has_verdict",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.review}: {self.get_kind_display()}"
+
+
+class ReviewReturn(models.Model):
+    """An annotation that a reviewer returned to its annotator with a comment, and the answer to it.
+
+    The annotator corrects, which writes a revision, or objects in words. A decision of the review
+    withdraws what nobody has answered. Names of both sides stay hidden while the review is open.
+    """
+
+    review = models.ForeignKey(Review, on_delete=models.PROTECT, related_name="returns")
+    assignment = models.ForeignKey(
+        "annotation.Assignment", on_delete=models.PROTECT, related_name="returns", db_index=False
+    )
+    judgment = models.ForeignKey(
+        Judgment, on_delete=models.PROTECT, related_name="returns", help_text="The version that was returned."
+    )
+    annotator = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="returns_received", db_index=False
+    )
+    returned_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="returns_made"
+    )
+    comment = models.TextField(help_text="What the annotator should look at again.")
+    returned_at = models.DateTimeField(default=timezone.now)
+    state = models.CharField(max_length=10, choices=ReturnState, default=ReturnState.OPEN)
+    revision = models.OneToOneField(
+        Judgment,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="correction_of_return",
+        help_text="The corrected version.",
+    )
+    objection = models.TextField(blank=True, help_text="Why the annotation stays as it is.")
+    answered_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="returns_answered",
+    )
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["assignment"], condition=Q(state=ReturnState.OPEN), name="return_open_once"
+            ),
+            models.CheckConstraint(condition=~Q(comment=""), name="return_has_comment"),
+            models.CheckConstraint(condition=~Q(returned_by=F("annotator")), name="return_to_someone_else"),
+            models.CheckConstraint(
+                condition=Q(answered_by__isnull=True) | Q(answered_by=F("annotator")),
+                name="return_answered_by_annotator",
+            ),
+            models.CheckConstraint(
+                condition=Q(
+                    state=ReturnState.OPEN,
+                    closed_at__isnull=True,
+                    answered_by__isnull=True,
+                    revision__isnull=True,
+                    objection="",
+                )
+                | Q(
+                    state=ReturnState.WITHDRAWN,
+                    closed_at__isnull=False,
+                    answered_by__isnull=True,
+                    revision__isnull=True,
+                    objection="",
+                )
+                | Q(
+                    state=ReturnState.CORRECTED,
+                    closed_at__isnull=False,
+                    answered_by__isnull=False,
+                    revision__isnull=False,
+                    objection="",
+                )
+                | (
+                    Q(
+                        state=ReturnState.OBJECTED,
+                        closed_at__isnull=False,
+                        answered_by__isnull=False,
+                        revision__isnull=True,
+                    )
+                    & ~Q(objection="")
+                ),
+                name="return_answered_whole_or_not_at_all",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["annotator", "id"], condition=Q(state=ReturnState.OPEN), name="return_open_of_person"
+            ),
+            models.Index(fields=["assignment", "id"], name="return_of_assignment"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.assignment}: {self.get_state_display()}"
 
 
 # Suggestions for annotators: computed ahead, shown after the first pass, decided one by one.

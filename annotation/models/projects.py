@@ -112,6 +112,24 @@ class Project(models.Model):
     review_random_share = models.FloatField(
         default=0.0, validators=_SHARE, help_text="Share of judged comparisons that reviewers see anyway."
     )
+    review_every = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Send every n-th annotation of each annotator to reviewers; empty for none.",
+    )
+    review_first = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Send the first n annotations of each annotator to reviewers; empty for none.",
+    )
+    review_below_agreement = models.FloatField(
+        null=True,
+        blank=True,
+        validators=_SHARE,
+        help_text="Send comparisons with a lower agreement than this share to reviewers; empty for none.",
+    )
     ask_verdict = models.BooleanField(
         default=True, help_text="Ask which answer is better: of two, or the order of more."
     )
@@ -170,6 +188,12 @@ class Project(models.Model):
         db_default=False,
         editable=False,
         help_text="Whether comparisons were ever reserved for members: where none are, nobody pays for it.",
+    )
+    has_returns = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether an annotation was ever returned: where none was, no screen asks for returns.",
     )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"

@@ -319,6 +319,9 @@ class GoldAnswer(models.Model):
     explanation = models.TextField(blank=True, help_text="Why, in Markdown; shown where feedback is on.")
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    retired_at = models.DateTimeField(
+        null=True, blank=True, help_text="Since when nobody gets it any more; empty while it is in use."
+    )
 
     class Meta:
         constraints = [

@@ -79,8 +79,11 @@ def neighbours_by_age(comparison: Comparison) -> Neighbours:
 
 
 def name_of(review: Review, completion_id: int) -> str:
-    """The name of a completion on one review's page: it tells nothing and holds nowhere else."""
-    mac = salted_hmac("annotation.review.candidate", f"{review.pk}:{completion_id}", algorithm="sha256")
+    """The name of a completion on one review's page: it tells nothing and holds nowhere else.
+
+    The same as on a labelling screen: see `selectors.reviews.page_of_review`.
+    """
+    mac = salted_hmac("annotation.candidate", f"{-review.pk}:{completion_id}", algorithm="sha256")
     return mac.hexdigest()[:20]
 
 

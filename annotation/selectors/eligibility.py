@@ -43,7 +43,9 @@ def qualification_of(project: Project, annotator: User) -> Qualification:
     membership = access.membership_of(annotator, project)
     if membership is None or not _is_subject(annotator, project, membership):
         return Qualification(state=QualificationState.NOT_ASKED)
-    items = Comparison.objects.filter(project=project, purpose=Purpose.QUALIFICATION)
+    items = Comparison.objects.filter(
+        project=project, purpose=Purpose.QUALIFICATION, gold_answer__retired_at__isnull=True
+    )
     total = items.count()
     done = Assignment.objects.filter(
         comparison__in=items,

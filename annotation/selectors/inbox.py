@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import NotificationKind, Purpose, Role
+from annotation.choices import AssignmentState, NotificationKind, Purpose, Role
 from annotation.models import (
     Assignment,
     Comment,
@@ -26,7 +26,11 @@ ICONS = {
     NotificationKind.MENTION: "message-square",
     NotificationKind.REPLY: "message-square",
     NotificationKind.QUESTION: "circle-help",
+    NotificationKind.COMMENT: "message-square",
     NotificationKind.REVIEW_DECIDED: "list-checks",
+    NotificationKind.RETURNED: "undo-2",
+    NotificationKind.RETURN_ANSWERED: "list-checks",
+    NotificationKind.OVERRULED: "scale",
     NotificationKind.ROUND_FAILED: "triangle-alert",
     NotificationKind.JOB_FAILED: "triangle-alert",
     NotificationKind.DECISION_WAITING: "scale",
@@ -54,7 +58,11 @@ def sentence(notification: Notification) -> str:
         NotificationKind.MENTION: _("%(subject)s mentioned you"),
         NotificationKind.REPLY: _("%(subject)s replied"),
         NotificationKind.QUESTION: _("%(subject)s asked a question"),
+        NotificationKind.COMMENT: _("%(subject)s wrote to you about a comparison"),
         NotificationKind.REVIEW_DECIDED: _("A comparison that you flagged was reviewed"),
+        NotificationKind.RETURNED: _("A reviewer returned an annotation to you"),
+        NotificationKind.RETURN_ANSWERED: _("An annotation that you returned was answered"),
+        NotificationKind.OVERRULED: _("A reviewer decided otherwise than you"),
         NotificationKind.ROUND_FAILED: _("%(subject)s failed"),
         NotificationKind.JOB_FAILED: _("Failed: %(subject)s"),
         NotificationKind.DECISION_WAITING: _("%(subject)s waits for your decision"),
@@ -104,6 +112,11 @@ class Thread:
     comments: Sequence[ShownComment]
 
     @property
+    def has_question(self) -> bool:
+        """Return True where the annotator wrote something."""
+        return any(not shown.is_answer for shown in self.comments)
+
+    @property
     def is_open(self) -> bool:
         """Return True while a question waits for an answer."""
         return any(shown.comment.resolved_at is None and not shown.is_answer for shown in self.comments)
@@ -130,12 +143,28 @@ def may_answer(user: User, assignment: Assignment) -> bool:
     return not _is_blind(user, assignment.comparison_id)
 
 
-def answering(assignment: Assignment) -> list[User]:
-    """Return the members who may answer in the thread of an assignment."""
-    project = assignment.comparison.project_id
+def may_join_team(user: User, comparison: Comparison) -> bool:
+    """Return True for who sees the team's thread: managers, and reviewers who are not blind."""
+    if comparison.purpose == Purpose.ARENA:
+        return False
+    if access.may(user, comparison.project, Role.MANAGER):
+        return True
+    return access.may(user, comparison.project, Role.REVIEWER) and not _is_blind(user, comparison.pk)
+
+
+def team_thread(*, comparison: Comparison, reader: User) -> list[ShownComment]:
+    """Return the comments of the team on a comparison, oldest first; none for who does not see them."""
+    if not may_join_team(reader, comparison):
+        return []
+    rows = Comment.objects.filter(comparison=comparison).select_related("author").order_by("pk")
+    return [_comment(comment, reader, is_answer=False) for comment in rows]
+
+
+def answering(comparison: Comparison) -> list[User]:
+    """Return the members who may answer in the threads of a comparison: its team."""
+    project = comparison.project_id
     members = Membership.objects.filter(project=project, user__is_active=True).select_related("user")
     rows = list(members.exclude(role=Role.ANNOTATOR).order_by("user__username"))
-    comparison = assignment.comparison_id
     undecided = Review.objects.filter(comparison=comparison, decided_at__isnull=True).exists()
     judging = set(Assignment.objects.filter(comparison=comparison).values_list("annotator_id", flat=True))
     return [row.user for row in rows if row.role == Role.MANAGER or not (undecided or row.user_id in judging)]
@@ -160,8 +189,23 @@ def threads_of(*, comparison: Comparison, reader: User) -> list[Thread]:
         comments = comments.filter(assignment__annotator=reader)
     by_assignment: dict[Assignment, list[Comment]] = {}
     for comment in comments.select_related("author", "assignment__annotator").order_by("pk"):
-        by_assignment.setdefault(comment.assignment, []).append(comment)
+        if comment.assignment is not None:
+            by_assignment.setdefault(comment.assignment, []).append(comment)
     return [_shown(assignment, rows, reader) for assignment, rows in by_assignment.items()]
+
+
+def without_thread(*, comparison: Comparison, reader: User) -> list[Assignment]:
+    """Return the assignments of a comparison in which `reader` may begin a thread, by annotator."""
+    if not may_join_team(reader, comparison):
+        return []
+    rows = Assignment.objects.filter(
+        ~Exists(Comment.objects.filter(assignment=OuterRef("pk"))),
+        comparison=comparison,
+        state__in=[AssignmentState.LEASED, AssignmentState.SUBMITTED],
+        annotator__is_machine=False,
+        annotator__is_active=True,
+    )
+    return list(rows.exclude(annotator=reader).select_related("annotator").order_by("annotator__username"))
 
 
 def _is_blind(user: User, comparison_id: int) -> bool:
@@ -175,12 +219,16 @@ def _shown(assignment: Assignment, comments: Sequence[Comment], reader: User) ->
     return Thread(
         assignment=assignment,
         comments=[
-            ShownComment(
-                comment=comment,
-                markup=render_markdown(comment.text, heading_level=4),
-                is_own=comment.author_id == reader.pk,
-                is_answer=comment.author_id != assignment.annotator_id,
-            )
+            _comment(comment, reader, is_answer=comment.author_id != assignment.annotator_id)
             for comment in comments
         ],
+    )
+
+
+def _comment(comment: Comment, reader: User, *, is_answer: bool) -> ShownComment:
+    return ShownComment(
+        comment=comment,
+        markup=render_markdown(comment.text, heading_level=4),
+        is_own=comment.author_id == reader.pk,
+        is_answer=is_answer,
     )

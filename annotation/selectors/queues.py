@@ -35,6 +35,7 @@ class KnownItem:
     answer: str
     """The known answer, in the numbers that the comparison's page gives its responses."""
     explanation: str
+    is_retired: bool
     answered: int
     right: int
     disputed_by: list[str]
@@ -107,6 +108,7 @@ def known_items(project: Project) -> list[KnownItem]:
                 answer.comparison, answer.verdict, {int(pk): rank for pk, rank in answer.ranks.items()}
             ),
             explanation=answer.explanation,
+            is_retired=answer.retired_at is not None,
             answered=len(outcomes[answer.comparison_id]),
             right=sum(outcomes[answer.comparison_id]),
             disputed_by=disputes.groups_against(answer.comparison_id),

@@ -20,9 +20,16 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import MailState, NotificationKind, Role, TaskName
 from annotation.errors import NotAllowed, Refusal
-from annotation.models import Assignment, Comment, Invitation, MailChoice, Notification, User
+from annotation.models import Assignment, Comment, Comparison, Invitation, MailChoice, Notification, User
 from annotation.models.inbox import LONGEST_COMMENT
-from annotation.selectors.inbox import answering, may_answer, may_see_thread, notifications_of, sentence
+from annotation.selectors.inbox import (
+    answering,
+    may_answer,
+    may_join_team,
+    may_see_thread,
+    notifications_of,
+    sentence,
+)
 from annotation.services.jobs import send, send_after_commit
 from annotation.services.projects.invitations import digest_of
 
@@ -35,7 +42,11 @@ OF_MENTIONS = frozenset(
         NotificationKind.MENTION,
         NotificationKind.REPLY,
         NotificationKind.QUESTION,
+        NotificationKind.COMMENT,
         NotificationKind.REVIEW_DECIDED,
+        NotificationKind.RETURNED,
+        NotificationKind.RETURN_ANSWERED,
+        NotificationKind.OVERRULED,
     }
 )
 """Kinds that the choice "mentions" switches; the others belong to "failures"."""
@@ -166,9 +177,28 @@ def post_comment(*, assignment: Assignment, author: User, text: str) -> Comment:
     return comment
 
 
+def post_team_comment(*, comparison: Comparison, author: User, text: str) -> Comment:
+    """Write a comment into the team's thread on a comparison: managers and reviewers who are not blind.
+
+    Who is mentioned is notified, and who wrote in the thread before. Refuses everyone else (`NotAllowed`),
+    and an empty or too long text.
+    """
+    if not may_join_team(author, comparison):
+        raise NotAllowed("not_concerned_with_comparison", _("You have nothing to do with this comparison."))
+    written = _checked(text)
+    with transaction.atomic():
+        comment = Comment.objects.create(comparison=comparison, author=author, text=written)
+        _notify_team(comment, comparison)
+    return comment
+
+
 def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
     """Change the text of one's own comment; those newly mentioned are notified."""
-    if comment.author_id != author.pk or not may_see_thread(author, comment.assignment):
+    if comment.assignment is not None:
+        may_edit = may_see_thread(author, comment.assignment)
+    else:
+        may_edit = comment.comparison is not None and may_join_team(author, comment.comparison)
+    if comment.author_id != author.pk or not may_edit:
         raise NotAllowed("author_edits_comment", _("Only its author edits a comment."))
     written = _checked(text)
     if written == comment.text:
@@ -176,7 +206,10 @@ def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
     with transaction.atomic():
         comment.text, comment.edited_at = written, timezone.now()
         comment.save(update_fields=["text", "edited_at"])
-        _notify(comment)
+        if comment.assignment is not None:
+            _notify(comment)
+        elif comment.comparison is not None:
+            _notify_team(comment, comment.comparison)
     return comment
 
 
@@ -224,9 +257,11 @@ def _notify(comment: Comment) -> None:
     Only people who may see the thread are notified. A comment has one key, so nobody is notified twice.
     """
     assignment, author = comment.assignment, comment.author
+    if assignment is None:
+        return
     project = assignment.comparison.project
     names = set(mentioned_in(comment.text))
-    audience = [*answering(assignment), assignment.annotator]
+    audience = [*answering(assignment.comparison), assignment.annotator]
     mentioned = [user for user in audience if user.username.lower() in names and user.pk != author.pk]
     _tell(comment, NotificationKind.MENTION, mentioned)
     mentioned_ids = {user.pk for user in mentioned}
@@ -237,12 +272,35 @@ def _notify(comment: Comment) -> None:
         before = User.objects.filter(comments__assignment=assignment).distinct()
         part = {assignment.annotator_id, *before.values_list("pk", flat=True)}
         others = [user for user in audience if user.pk in part - {author.pk, *mentioned_ids}]
-        _tell(comment, NotificationKind.REPLY, others)
+        begins = not Comment.objects.filter(assignment=assignment).exclude(pk=comment.pk).exists()
+        _tell(comment, NotificationKind.COMMENT if begins else NotificationKind.REPLY, others)
+
+
+def _notify_team(comment: Comment, comparison: Comparison) -> None:
+    """Tell the mentioned members of the team, then those who wrote in its thread before."""
+    names = set(mentioned_in(comment.text))
+    team = [user for user in answering(comparison) if user.pk != comment.author_id]
+    before = set(Comment.objects.filter(comparison=comparison).values_list("author_id", flat=True))
+    project = comparison.project
+    for kind, users in (
+        (NotificationKind.MENTION, [user for user in team if user.username.lower() in names]),
+        (NotificationKind.REPLY, [user for user in team if user.pk in before]),
+    ):
+        event = Event(
+            kind=kind,
+            key=f"comment:{comment.pk}",
+            subject=str(comment.author),
+            excerpt=comment.text,
+            address=f"{reverse('comments', args=[project.slug, comparison.pk])}#team",
+        )
+        notify(project_id=project.pk, users=users, event=event)
 
 
 def _tell(comment: Comment, kind: NotificationKind, users: list[User]) -> None:
     """Write notifications; each person gets the address of the thread as they may open it."""
     assignment = comment.assignment
+    if assignment is None:
+        return
     project = assignment.comparison.project
     annotators = [user for user in users if user.pk == assignment.annotator_id]
     for group, address in (

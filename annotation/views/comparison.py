@@ -23,7 +23,7 @@ from annotation.selectors.comparison import (
 )
 from annotation.selectors.traces import part_of_step, title_of
 from annotation.services.assignments.display_order import tokens_of
-from annotation.services.quality import may_review
+from annotation.services.reviews import may_review
 from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, own_assignment, project_page
 
@@ -48,6 +48,8 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
         raise Http404
     comparisons = Comparison.objects.select_related("prompt", "gold_answer", "project")
     comparison = get_object_or_404(comparisons, pk=pk, project=project)
+    # What one may do in this project is known already.
+    comparison.project = project
     is_manager = access.may(request.user, project, Role.MANAGER)
     review = (
         Review.objects.filter(comparison=comparison).select_related("reviewer", "comparison__project").first()

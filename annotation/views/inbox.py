@@ -3,8 +3,9 @@
 from django import forms
 from django.conf import settings
 from django.contrib import messages
+from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db.models import BigIntegerField
+from django.db.models import BigIntegerField, Q
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
@@ -15,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from annotation.choices import Purpose, Role
-from annotation.errors import Refusal
+from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Comparison, Project
 from annotation.models.inbox import LONGEST_COMMENT
 from annotation.selectors.inbox import (
@@ -28,7 +29,15 @@ from annotation.selectors.inbox import (
     threads_of,
     unread_count,
 )
-from annotation.services.inbox import edit_comment, mark_read, mark_unread, post_comment, resolve_thread
+from annotation.selectors.reviews import decision_for
+from annotation.services.inbox import (
+    edit_comment,
+    mark_read,
+    mark_unread,
+    post_comment,
+    post_team_comment,
+    resolve_thread,
+)
 from annotation.views.access import Request, own_assignment, project_page
 
 # Forms of comments and of the choice of e-mails.
@@ -128,6 +137,7 @@ def ask(request: Request, project: Project, pk: int) -> HttpResponse:
         "thread": thread_of(assignment=assignment, reader=request.user),
         "form": CommentForm() if sent else form,
         "sent": sent,
+        "decision": None if request.htmx else decision_for(assignment),
     }
     # Replace only the small form, so that everything entered stays.
     template = "annotation/comments/ask.html" if request.htmx else "annotation/comments/ask_page.html"
@@ -145,8 +155,12 @@ def comments(request: Request, project: Project, pk: int) -> HttpResponse:
         project=project,
     )
     comparison.project = project
-    form, answered = CommentForm(), None
-    if request.method == "POST":
+    form, answered, is_team = CommentForm(), None, "team" in request.POST
+    if request.method == "POST" and is_team:
+        form = CommentForm(request.POST)
+        if _post_to_team(request, comparison, form):
+            return redirect(f"{request.path}#team")
+    elif request.method == "POST":
         answered = _assignment_answered(request, comparison)
         if "resolve" in request.POST:
             resolve_thread(assignment=answered, user=request.user)
@@ -160,6 +174,7 @@ def comments(request: Request, project: Project, pk: int) -> HttpResponse:
         "threads": threads_of(comparison=comparison, reader=request.user),
         "form": form,
         "answered": answered,
+        "is_team": is_team,
     }
     return render(request, "annotation/comments/page.html", context, status=422 if form.is_bound else 200)
 
@@ -170,10 +185,11 @@ def comments(request: Request, project: Project, pk: int) -> HttpResponse:
 def comment_edit(request: Request, project: Project, pk: int) -> HttpResponse:
     """Edit one's own comment. For the annotator or manager who wrote it."""
     comment = get_object_or_404(
-        Comment.objects.select_related("assignment__comparison__project", "author"),
+        Comment.objects.select_related(
+            "assignment__comparison__project", "comparison__project", "author"
+        ).filter(Q(assignment__comparison__project=project) | Q(comparison__project=project)),
         pk=_bounded(pk),
         author=request.user,
-        assignment__comparison__project=project,
     )
     form = CommentForm(request.POST or None, initial={"text": comment.text})
     if request.method == "POST" and form.is_valid():
@@ -183,12 +199,12 @@ def comment_edit(request: Request, project: Project, pk: int) -> HttpResponse:
             form.add_error(refusal.field, refusal.message)
         else:
             messages.success(request, _("Saved."))
-            return redirect(_address(comment.assignment, request))
+            return redirect(_address_of(comment, request))
     context = {
         "project": project,
         "comment": comment,
         "form": form,
-        "back": _address(comment.assignment, request),
+        "back": _address_of(comment, request),
     }
     return render(request, "annotation/comments/edit.html", context, status=422 if form.is_bound else 200)
 
@@ -202,6 +218,28 @@ def _post(request: Request, assignment: Assignment, form: CommentForm) -> bool:
         form.add_error(refusal.field, refusal.message)
         return False
     return True
+
+
+def _post_to_team(request: Request, comparison: Comparison, form: CommentForm) -> bool:
+    if not form.is_valid():
+        return False
+    try:
+        post_team_comment(comparison=comparison, author=request.user, text=form.cleaned_data["text"])
+    except NotAllowed as refusal:
+        raise PermissionDenied(refusal.message) from refusal
+    except Refusal as refusal:
+        form.add_error(refusal.field, refusal.message)
+        return False
+    return True
+
+
+def _address_of(comment: Comment, request: Request) -> str:
+    """Return the address of a comment's thread, as its author opens it."""
+    if comment.assignment is not None:
+        return _address(comment.assignment, request)
+    comparison = comment.comparison
+    assert comparison is not None  # noqa: S101 - a comment stands in one thread
+    return f"{reverse('comments', args=[comparison.project.slug, comparison.pk])}#team"
 
 
 def _assignment_answered(request: Request, comparison: Comparison) -> Assignment:

@@ -1,157 +1,67 @@
-"""Reviews, blind until the decision: no names of annotators or models."""
+"""Reviews on the labelling screen, blind until the decision: no names of annotators or models."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from django import forms
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import PermissionDenied
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from annotation.choices import Role, Verdict
+from annotation.choices import Role
 from annotation.errors import NotAllowed, Refusal
+from annotation.forms.judgment import Entered, JudgmentForm
 from annotation.models import Project, Review
-from annotation.selectors.comparison import completion_ids_by_name
-from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for
-from annotation.services.quality import AlreadyDecided, decide_review, may_review
-from annotation.views.access import Request, project_page
+from annotation.selectors import access
+from annotation.selectors.reviews import (
+    ReviewPage,
+    decided_reviews_of,
+    open_reviews_for,
+    page_of_review,
+    returned_reviews_for,
+    shared_record,
+)
+from annotation.services.reviews import (
+    AlreadyDecided,
+    decide_review,
+    may_review,
+    object_to_return,
+    return_annotation,
+    undo_decision,
+)
+from annotation.views.access import Request, own_assignment, project_page
+from annotation.views.labelling.places import LabellingPlace
+from annotation.views.labelling.screen import Screen
 
-# Form of a review: a verdict on all completions, by their names on the page.
-
-_SHOWN_AT = {"verdict": "choice", "ranks": "choice", "comment": "comment"}
+_LISTED = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReviewChoice:
-    """One verdict that a reviewer can choose."""
+class RefusedReturn:
+    """A return that was refused: of which vote, its text, and why."""
 
-    value: str
-    label: str
-    is_chosen: bool
-
-
-class ReviewForm(forms.Form):
-    """Reads a review's page; `verdict` and `ranks` are what the service takes."""
-
-    # Cleaned in this order: a ranking is read with what `partial` says of the rest.
-    partial = forms.BooleanField(required=False)
-    choice = forms.CharField(required=False)
-    comment = forms.CharField(required=False, max_length=20_000)
-
-    def __init__(self, data: Mapping[str, str] | None, *, review: Review) -> None:
-        super().__init__(data)
-        self._ids = completion_ids_by_name(review)
-        self._letters = dict(zip(self._ids, "ABCDEFGHIJKLMNOPQRSTUVWXYZ", strict=False))
-
-    @property
-    def choices(self) -> list[ReviewChoice]:
-        """Return the choices, in the order of the page."""
-        chosen = self.data.get("choice", "")
-        return [
-            ReviewChoice(value=value, label=label, is_chosen=value == chosen)
-            for value, label in self._values_and_labels()
-        ]
-
-    @property
-    def ranks_entered(self) -> list[tuple[str, str, list[tuple[str, bool]]]]:
-        """For each answer of a ranking: field, letter, and the ranks with whether each is chosen."""
-        if len(self._ids) < 3:
-            return []
-        numbers = [str(number) for number in range(1, len(self._ids) + 1)]
-        return [
-            (f"rank-{name}", self._letters[name], [(n, self.data.get(f"rank-{name}") == n) for n in numbers])
-            for name in self._ids
-        ]
-
-    @property
-    def verdict(self) -> str:
-        """Only after `is_valid()`."""
-        return str(self.cleaned_data["choice"][0])
-
-    @property
-    def ranks(self) -> dict[int, int]:
-        """Completion id → rank. Only after `is_valid()`."""
-        ranks: dict[int, int] = self.cleaned_data["choice"][1]
-        return ranks
-
-    def add_refusal(self, refusal: Refusal) -> None:
-        """Show what the service refused, at the part of the page that it is about."""
-        self.add_error(_SHOWN_AT.get(refusal.field or ""), refusal.message)
-
-    def clean_comment(self) -> str:
-        """Browsers send line ends as CRLF."""
-        return str(self.cleaned_data["comment"]).replace("\r\n", "\n")
-
-    def clean_choice(self) -> tuple[str, dict[int, int]]:
-        """The verdict with its ranks by completion id."""
-        choice: str = self.cleaned_data["choice"]
-        ranks = {name: rank for name in self._ids if (rank := self.data.get(f"rank-{name}", ""))}
-        allowed = {value for value, _label in self._values_and_labels()}
-        if choice and choice not in allowed:
-            raise ValidationError(_("This page no longer fits what is stored. Reload it and decide again."))
-        if choice.startswith("win:"):
-            winner = choice.removeprefix("win:")
-            return Verdict.RANKED, {pk: 1 if name == winner else 2 for name, pk in self._ids.items()}
-        if choice not in ("", Verdict.RANKED):
-            if ranks:
-                raise ValidationError(
-                    _("You ranked responses and chose a no-preference option. Remove one of the two.")
-                )
-            return choice, {}
-        return Verdict.RANKED, self._ranking(choice, ranks)
-
-    def _ranking(self, choice: str, ranks: Mapping[str, str]) -> dict[int, int]:
-        if len(self._ids) == 1 and choice:
-            return dict.fromkeys(self._ids.values(), 1)
-        if not ranks:
-            raise ValidationError(_("Choose a preference, or “cannot judge”."))
-        unranked = [self._letters[name] for name in self._ids if name not in ranks]
-        if unranked and not (self.cleaned_data.get("partial") and len(self._ids) > 2):
-            asked = (
-                _("Rank %(letters)s too.")
-                if len(unranked) == 1
-                else _("Rank %(letters)s, or leave them unordered.")
-            )
-            raise ValidationError(asked % {"letters": ", ".join(unranked)})
-        if not all(rank.isascii() and rank.isdigit() for rank in ranks.values()):
-            raise ValidationError(_("Ranks are whole numbers from 1, the best."))
-        return {self._ids[name]: int(rank) for name, rank in ranks.items()}
-
-    def _values_and_labels(self) -> list[tuple[str, str]]:
-        cannot = (str(Verdict.CANNOT_JUDGE), _("Cannot judge"))
-        if len(self._ids) == 1:
-            return [(str(Verdict.RANKED), _("Reviewed")), cannot]
-        wins = [
-            (f"win:{name}", _("%(letter)s is better") % {"letter": letter})
-            for name, letter in self._letters.items()
-            if len(self._ids) == 2
-        ]
-        if wins:
-            ties = (_("Equal"), _("Both good"), _("Both bad"))
-        else:
-            wins = [(str(Verdict.RANKED), _("As ranked above"))]
-            ties = (_("All equal"), _("All good"), _("All bad"))
-        kinds = (Verdict.EQUAL, Verdict.BOTH_GOOD, Verdict.BOTH_BAD)
-        return [*wins, *((str(kind), label) for kind, label in zip(kinds, ties, strict=True)), cannot]
-
-
-_LISTED = 100
+    vote: str
+    comment: str
+    message: str
 
 
 @require_safe
 @never_cache
 @project_page(role=Role.REVIEWER)
 def reviews(request: Request, project: Project) -> HttpResponse:
-    """List the reviews that the user may decide, and the decided ones. For reviewers."""
+    """List the reviews that the user may decide, the returned and the decided ones. For reviewers."""
     waiting = open_reviews_for(project, request.user)
     context = {
         "project": project,
-        "waiting": waiting.select_related("comparison__prompt")[:_LISTED],
+        "waiting": waiting.select_related("comparison__prompt").prefetch_related("returns")[:_LISTED],
         "waiting_count": waiting.count(),
+        "returned": returned_reviews_for(project, request.user).select_related("comparison__prompt")[
+            :_LISTED
+        ],
         "decided": decided_reviews_of(project).select_related("comparison__prompt", "reviewer")[:_LISTED],
     }
     return render(request, "annotation/reviews/queue.html", context)
@@ -161,7 +71,7 @@ def reviews(request: Request, project: Project) -> HttpResponse:
 @never_cache
 @project_page(role=Role.REVIEWER)
 def review(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Show a comparison with its votes and, once decided, the decision. For reviewers who did not vote."""
+    """Show the labelling screen with the votes, or the decision. For reviewers who did not vote."""
     return _show(request, project, _review(request, project, pk))
 
 
@@ -170,16 +80,17 @@ def review(request: Request, project: Project, pk: int) -> HttpResponse:
 def decide(request: Request, project: Project, pk: int) -> HttpResponse:
     """Decide a review, once. For reviewers who did not vote."""
     review = _review(request, project, pk)
-    form = ReviewForm(request.POST, review=review)
+    assignment = page_of_review(review, request.user)
+    entered = Entered.from_post(request.POST, assignment)
+    form = JudgmentForm(entered, request.POST, assignment=assignment)
     if not form.is_valid():
-        return _show(request, project, review, form=form, status=422)
+        return _show(request, project, review, entered=entered, form=form, status=422)
     try:
         decide_review(
             review=review,
             reviewer=request.user,
-            verdict=form.verdict,
-            ranks=form.ranks,
-            comment=form.cleaned_data["comment"],
+            answer=form.answer,
+            comment=form.answer.comment,
         )
     except AlreadyDecided as refusal:
         messages.warning(request, refusal.message)
@@ -188,27 +99,126 @@ def decide(request: Request, project: Project, pk: int) -> HttpResponse:
         raise PermissionDenied(refusal.message) from refusal
     except Refusal as refusal:
         form.add_refusal(refusal)
-        return _show(request, project, review, form=form, status=422)
+        return _show(request, project, review, entered=entered, form=form, status=422)
     messages.success(request, _("Decided. The votes stay as they were."))
     return redirect("review", project.slug, pk)
+
+
+@require_POST
+@project_page(role=Role.REVIEWER)
+def return_vote(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Return an annotation to its annotator with a comment. For reviewers who did not vote."""
+    review = _review(request, project, pk)
+    vote, comment = request.POST.get("vote", ""), request.POST.get("comment", "")
+    try:
+        return_annotation(review=review, vote=vote, reviewer=request.user, comment=comment)
+    except AlreadyDecided as refusal:
+        messages.warning(request, refusal.message)
+        return _show(request, project, refusal.review, status=409)
+    except NotAllowed as refusal:
+        raise PermissionDenied(refusal.message) from refusal
+    except Refusal as refusal:
+        refused = RefusedReturn(vote=vote, comment=comment, message=refusal.message)
+        return _show(request, project, review, refused=refused, status=422)
+    messages.success(request, _("Returned. The answer arrives here and in your inbox."))
+    return redirect("review", project.slug, pk)
+
+
+@require_POST
+@project_page(role=Role.REVIEWER)
+def undo(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Undo a decision: the comparison waits for reviewers again. For who decided it, and for managers."""
+    review = _review(request, project, pk)
+    try:
+        undo_decision(review=review, user=request.user, reason=request.POST.get("comment", ""))
+    except NotAllowed as refusal:
+        raise PermissionDenied(refusal.message) from refusal
+    except Refusal as refusal:
+        messages.warning(request, refusal.message)
+        review.refresh_from_db()
+        return _show(request, project, review, status=409)
+    messages.success(request, _("Undone. The comparison waits for a decision again."))
+    return redirect("review", project.slug, pk)
+
+
+@require_POST
+@project_page(role=Role.ANNOTATOR)
+def object_to(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Object to the return of one's own annotation, which stays as it is. For the annotator who has it."""
+    assignment = own_assignment(request, project, pk)
+    text = request.POST.get("objection", "")
+    try:
+        object_to_return(assignment=assignment, annotator=request.user, text=text)
+    except Refusal as refusal:
+        context = {
+            "project": project,
+            "assignment": assignment,
+            "message": refusal.message,
+            "objection": text,
+            "is_open": refusal.code != "nothing_returned",
+        }
+        return render(request, "annotation/reviews/objection_page.html", context, status=422)
+    messages.success(request, _("Sent. The reviewer sees your objection."))
+    return redirect("label", project.slug)
 
 
 def _review(request: Request, project: Project, pk: int) -> Review:
     """Return the review in the address; while it is open, only to a reviewer who may decide it."""
     rows = Review.objects.select_related("comparison__prompt", "comparison__project", "reviewer")
     review = get_object_or_404(rows, pk=pk, comparison__project=project)
+    review.comparison.project = project
     if review.decided_at is None and not may_review(review, request.user):
         raise PermissionDenied
     return review
 
 
 def _show(
-    request: Request, project: Project, review: Review, *, form: ReviewForm | None = None, status: int = 200
+    request: Request,
+    project: Project,
+    review: Review,
+    *,
+    entered: Entered | None = None,
+    form: JudgmentForm | None = None,
+    refused: RefusedReturn | None = None,
+    status: int = 200,
 ) -> HttpResponse:
+    page = ReviewPage(review)
+    is_manager = access.may(request.user, project, Role.MANAGER)
     context = {
         "project": project,
-        "page": ReviewPage(review),
-        "form": form or ReviewForm(None, review=review),
+        "page": page,
+        "refused": refused,
         "next": open_reviews_for(project, request.user).exclude(pk=review.pk).first(),
+        "may_undo": review.decided_at is not None
+        and (is_manager or review.reviewer_id == request.user.pk)
+        and may_review(review, request.user),
     }
-    return render(request, "annotation/reviews/review.html", context, status=status)
+    if review.decided_at is not None:
+        return render(request, "annotation/reviews/review.html", context, status=status)
+    assignment = page_of_review(review, request.user)
+    address = reverse("review", args=[project.slug, review.pk])
+    screen = Screen(
+        project=project,
+        assignment=assignment,
+        annotator=request.user,
+        entered=entered or _filled(request, page),
+        form=form,
+        place=LabellingPlace(
+            review=page,
+            address=address,
+            submit=reverse("review-decide", args=[project.slug, review.pk]),
+            kept=False,
+        ),
+    )
+    context |= {"screen": screen, "filled_from": request.GET.get("vote", "")}
+    context["screen_markup"] = render_to_string("annotation/screen.html", context, request)
+    return render(request, "annotation/reviews/screen_page.html", context, status=status)
+
+
+def _filled(request: Request, page: ReviewPage) -> Entered:
+    """Return the fields filled from the vote in `?vote=`, else with what all votes say alike."""
+    record = page.record_of(request.GET.get("vote", "")) or shared_record(page.records)
+    if record is None:
+        return Entered()
+    assignment = page_of_review(page.review, request.user)
+    return Entered.from_record(replace(record, comment=""), assignment)

@@ -27,6 +27,7 @@ from annotation.selectors.annotator_work import (
     submitted_by,
 )
 from annotation.selectors.eligibility import daily_limit_of
+from annotation.selectors.reviews import open_returns_to
 from annotation.services.quality import request_report
 from annotation.statistics.cached import (
     is_large,
@@ -156,6 +157,7 @@ def my_work(request: Request, project: Project) -> HttpResponse:
         "gold_right": sum(gold.values()),
         "skips": skips_of(project, request.user),
         "flags": flags_by(project, request.user),
+        "returned": open_returns_to(project, request.user) if project.has_returns else (),
     }
     return render(request, "annotation/annotators/my_work.html", context)
 

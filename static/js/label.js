@@ -253,6 +253,8 @@ class Screen {
     if (!lack) {
       if (!this.doubts.settled(this.raised())) return this.update();
       this.writeTime();
+      // A review is a page of its own: nothing comes after it by itself.
+      if ("plain" in this.element.dataset) return this.form.submit();
       this.desk.submit(this);
       return;
     }
@@ -424,6 +426,8 @@ class Screen {
     }
     if (event.target.matches(".sentence[role]") && ["Enter", " "].includes(event.key)) return this.take(event, () => this.picked(event.target.dataset.evidence));
     if (event.key === "Escape" && this.stopPicking()) return;
+    const vote = event.altKey && /^Digit[1-9]$/.test(event.code) && $(`[data-vote="${event.code.at(-1)}"]`, this.element);
+    if (vote) return this.take(event, () => vote.click());
     const name = nameOfKey(event);
     // A key held down is one press: it must not confirm the question that it raised.
     if (event.repeat && name === this.keys.submit && this.action(event, name)) return event.preventDefault();

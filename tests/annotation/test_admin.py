@@ -10,8 +10,9 @@ from django.db import connection, models
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
-from annotation.choices import AssignmentState, CategoryScope, ReviewReason, Role, Verdict
+from annotation.choices import AssignmentState, CategoryScope, DecisionKind, ReviewReason, Role, Verdict
 from annotation.models import (
     AcquisitionFigures,
     ApiToken,
@@ -49,6 +50,8 @@ from annotation.models import (
     QuestionVersion,
     RepeatedQuestion,
     Review,
+    ReviewDecision,
+    ReviewReturn,
     Rubric,
     RubricCriterion,
     RubricScore,
@@ -169,7 +172,18 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
     CompletionFeatures.objects.create(completion=first, space="text", values=b"0123")
     AcquisitionFigures.objects.get_or_create(project=project, defaults={"judgments": 1, "comparisons": 1})
-    Review.objects.create(comparison=comparison, reason=ReviewReason.FLAGGED)
+    review = Review.objects.create(comparison=comparison, reason=ReviewReason.FLAGGED)
+    knows = {"review": review, "comment": "Why?"}
+    ReviewDecision.objects.create(
+        **knows, kind=DecisionKind.UNDONE, reviewer=annotator, created_at=timezone.now()
+    )
+    ReviewReturn.objects.create(
+        **knows,
+        assignment=assignment,
+        judgment=judgment,
+        annotator=annotator,
+        returned_by=factories.make_user(f"reviewer-{uuid.uuid4()}"),
+    )
     AuditEntry.objects.create(actor=annotator, project=project, action="round.start", subject="round 1")
     ApiToken.objects.create(
         user=annotator, name=str(uuid.uuid4()), digest=uuid.uuid4().hex, beginning="rondo_"

@@ -19,6 +19,7 @@ from annotation.models import (
     ConversationTask,
     Criterion,
     FileImport,
+    GoldAnswer,
     Invitation,
     Judgment,
     Membership,
@@ -37,7 +38,7 @@ from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from annotation.services.webhooks import create_webhook, send_test
 from tests import factories
 from training.models import (
@@ -82,6 +83,7 @@ class Scene:
     assignment: Assignment
     """Alice's, in her hands."""
     review: Review
+    gold: GoldAnswer
     withheld: Withholding
     snapshot: Snapshot
     run: Run
@@ -128,6 +130,7 @@ class Scene:
             "comparisons": self.comparison.pk,
             "prompts": self.prompt.pk,
             "reviews": self.review.pk,
+            "gold": self.gold.pk,
             "withheld": self.withheld.pk,
             "judges": self.judge.pk,
             "rubrics": self.rubric.rubric_id,
@@ -202,6 +205,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         judgment=judgment,
         assignment=assignment,
         review=open_review(comparison=comparison, reason=ReviewReason.FLAGGED),
+        gold=factories.make_gold_item(project).gold_answer,
         withheld=Withholding.objects.create(
             comparison=named, completion=named.completions.all()[0], start=0, end=1, quote="T"
         ),

@@ -13,6 +13,7 @@ from pytest_django import Settings
 from annotation.api.base import claim_key, forget_answers
 from annotation.models import Comparison, CompletionSource, KeptAnswer, Project, Prompt, User
 from annotation.services.texts import create_comparison
+from annotation.text.identity import text_hash
 from tests import factories
 from tests.api.scene import Asker, Scene
 from training.models import DriftMeasurement
@@ -387,3 +388,64 @@ def test_a_reviewer_sees_neither_names_nor_sources_until_it_is_decided(scene: Sc
     scene.review.refresh_from_db()
     assert scene.review.comment == "Clear."
     assert as_rita.get(address).json()["ranks"] == decision["ranks"]
+
+
+def test_a_vote_is_returned_answered_decided_whole_and_the_decision_undone(scene: Scene, alice: User):
+    from tests.api.scene import make_reviewer
+
+    as_rita, as_alice = Asker(make_reviewer(scene.project)), Asker(alice)
+    address = f"/projects/tea/reviews/{scene.review.pk}/"
+    (vote,) = as_rita.get(address).json()["votes"]
+    again = {"vote": vote["name"], "comment": "Look at the source."}
+    assert as_rita.post(f"{address}return/", again).status_code == 200
+    refused = as_rita.post(f"{address}return/", {**again, "comment": "And at the length."})
+    assert (refused.status_code, refused.json()["code"]) == (422, "returned_already")
+    mine = f"/projects/tea/assignments/{scene.judgment.assignment_id}/"
+    (returned,) = as_alice.get(f"{mine}returns/").json()["results"]
+    assert (returned["comment"], returned["state"]) == ("Look at the source.", "open")
+    assert "rita" not in json.dumps(returned)
+    assert as_alice.post(f"{mine}object/", {"objection": "It has one."}).status_code == 204
+    (vote,) = as_rita.get(address).json()["votes"]
+    assert vote["returns"][0]["objection"] == "It has one."
+
+    first, second = as_rita.get(address).json()["answers"]
+    text = first["text"]
+    span = {
+        "answer": first["answer"],
+        "category": "untruthful",
+        "start": 0,
+        "end": 3,
+        "quote": text[:3],
+        "text_hash": text_hash(text),
+    }
+    decision = {
+        "verdict": "ranked",
+        "ranks": {first["answer"]: 2, second["answer"]: 1},
+        "span_flags": [span],
+        "comment": "The first is made up.",
+    }
+    criterion = scene.criterion.key
+    ratings = [{"answer": each["answer"], "criterion": criterion, "value": 4} for each in (first, second)]
+    half = as_rita.post(f"{address}decision/", {**decision, "ratings": ratings[:1]})
+    assert half.status_code == 422
+    decided = as_rita.post(f"{address}decision/", {**decision, "ratings": ratings})
+    assert decided.status_code == 200
+    assert text[:3] in [remark["quote"] for remark in decided.json()["remarks"]]
+    undone = as_rita.post(f"{address}undo/", {"comment": "I misread it."})
+    assert (undone.status_code, undone.json()["verdict"]) == (200, "")
+    assert [entry["kind"] for entry in undone.json()["earlier_decisions"]] == ["decided", "undone"]
+
+
+def test_a_known_answer_is_given_edited_and_retired(scene: Scene, carol: User):
+    as_carol = Asker(carol)
+    address = f"/projects/tea/gold/{scene.gold.pk}/"
+    ids = list(scene.gold.ranks)
+    edited = as_carol(
+        "PUT", address, {"verdict": "ranked", "ranks": {ids[0]: 2, ids[1]: 1}, "explanation": "B."}
+    )
+    assert edited.json()["ranks"] == {ids[0]: 2, ids[1]: 1}
+    assert as_carol("PUT", address, {"verdict": "ranked", "ranks": {"x": 1}}).status_code == 422
+    assert as_carol.post(f"{address}retire/", {}).json()["retired_at"] is not None
+    assert as_carol.post(f"{address}retire/", {"retired": False}).json()["retired_at"] is None
+    own = {"comparison": scene.comparison.pk, "verdict": "both_bad"}
+    assert as_carol.post("/projects/tea/gold/", own).json()["verdict"] == "both_bad"

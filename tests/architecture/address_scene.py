@@ -29,7 +29,7 @@ from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from annotation.services.texts import create_comparison
 from tests import factories
 from tests.architecture.address_table import TABLE
@@ -152,7 +152,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
         **dict.fromkeys(
-            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise"), in_assignment
+            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise", "return-object"),
+            in_assignment,
         ),
         **dict.fromkeys(("final-pass", "final-pass-submit"), in_assignment),
         "suggestions": in_project,
@@ -189,12 +190,14 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
             for name in ("webhook", "webhook-rotate", "webhook-test", "webhook-delete")
         },
         "webhook-delivery": {**in_project, "pk": delivery.pk},
-        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make"), in_project),
+        **dict.fromkeys(("reviews", "withheld", "gold", "gold-make", "gold-file"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
-        **dict.fromkeys(("review", "review-decide"), in_review),
+        **dict.fromkeys(("review", "review-decide", "review-return", "review-undo"), in_review),
         **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),
         "annotator": {**in_project, "pk": alice.pk},
-        **{key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments")},
+        **{
+            key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments", "gold-answer")
+        },
         **{name: in_round for name in TABLE if name == "round" or name.startswith("round-")},
         "round-draft": in_project,
         "dashboard": in_project,

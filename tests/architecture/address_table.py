@@ -115,13 +115,19 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "renew": ("POST", (302, 404, 409, 404, 404, 404)),
     "continuation": ("GET", ALICE_ALONE),
     "revise": ("GET", ALICE_ALONE),
+    "return-object": ("POST", (302, 404, 422, 404, 404, 404)),
     # No suggestions wait: back to work.
     "final-pass": ("GET", (302, 404, 302, 404, 404, 404)),
     "final-pass-submit": ("POST", (302, 404, 302, 404, 404, 404)),
     "reviews": ("GET", REVIEWERS),
     "review": ("GET", REVIEWERS),
     # With nothing in the form: shown again, with what is missing.
+    "gold-answer": ("GET", MANAGERS),
+    "gold-file": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-decide": ("POST", (302, 404, 403, 403, 422, 422)),
+    "review-return": ("POST", (302, 404, 403, 403, 422, 422)),
+    # It is not decided: there is nothing to undo.
+    "review-undo": ("POST", (302, 404, 403, 403, 409, 409)),
     "statistics": ("GET", MANAGERS),
     "statistics-items": ("GET", MANAGERS),
     # Reviewers may open it, too, where they may open its review: tests/annotation/comparison/.

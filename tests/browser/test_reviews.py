@@ -1,11 +1,11 @@
 """Reviews and the manager's queues in a browser: accessible, readable on a phone, done without scripts."""
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, expect
 
 from annotation.choices import ReviewReason
-from annotation.models import ItemFlag, Project, Review, User
-from annotation.services.quality import open_review
+from annotation.models import GoldAnswer, ItemFlag, Judgment, Project, Review, User
+from annotation.services.reviews import open_review
 from tests import factories
 from tests.browser.conftest import Axe, Open
 
@@ -56,6 +56,9 @@ def paths(project: Project) -> list[str]:
     return [
         *(f"{home}{name}/" for name in ("reviews", "withheld", "gold")),
         *(f"{home}reviews/{review.pk}/" for review in reviews),
+        *(f"{home}gold/{review.comparison_id}/" for review in reviews),
+        f"{home}gold/{GoldAnswer.objects.get().comparison_id}/",
+        f"{home}items/{reviews[0].comparison_id}/comments/",
     ]
 
 
@@ -71,15 +74,72 @@ def test_every_page_is_accessible_and_fits_on_a_phone(
 def test_a_ranking_is_decided_with_the_keyboard_alone(busy: Project, rita: User, open_as: Open):
     review = Review.objects.get(reason=ReviewReason.FLAGGED)
     page = open_as(rita, f"/projects/{busy.slug}/reviews/{review.pk}/")
-    first = page.get_by_label("Rank of response A")
-    first.focus()
-    for rank in ("1", "3", "2", "2"):
-        page.keyboard.type(rank)
-        page.keyboard.press("Tab")
-    page.get_by_label("Comment").focus()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    expect(page.locator(".decision")).to_have_text("A > C = D > B")
+    # What the one annotator said is filled in already; the reviewer puts another order in its place.
+    expect(page.locator("#order")).to_be_visible()
+    for _ in range(4):
+        page.keyboard.press("Backspace")
+    for key in ("b", "a", "=", "c", "d"):
+        page.keyboard.press(key)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".decision")).to_have_text("B > A = C > D")
+
+
+def test_a_vote_is_taken_over_by_its_key(busy: Project, rita: User, open_as: Open):
+    review = Review.objects.get(reason=ReviewReason.DISAGREEMENT)
+    page = open_as(rita, f"/projects/{busy.slug}/reviews/{review.pk}/")
+    chosen = page.locator('input[name="choice"]:checked')
+    expect(chosen).to_have_count(0)
+    page.keyboard.press("Alt+2")
+    expect(chosen).to_have_count(1)
+    expect(page.locator('[data-vote="2"]')).to_have_attribute("aria-current", "true")
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".decision")).to_be_visible()
+
+
+MOST_CLICKS = 6
+
+
+class Hand:
+    """A pointer that counts its clicks; a field that is typed into is clicked first."""
+
+    def __init__(self) -> None:
+        self.clicks = 0
+
+    def click(self, target: Locator) -> None:
+        self.clicks += 1
+        target.click()
+
+
+def test_an_annotation_is_returned_and_its_correction_seen_in_few_clicks(
+    project: Project, alice: User, rita: User, open_as: Open, barriers: Axe
+):
+    comparison = factories.make_comparison(project, [LONG, "Ten hours."])
+    judgment = factories.make_judgment(comparison, alice, (2, 1), strength=4)
+    review = open_review(comparison=comparison, reason=ReviewReason.REQUESTED)
+    home, hand = f"/projects/{project.slug}/", Hand()
+    page = open_as(rita, f"{home}reviews/{review.pk}/")
+    hand.click(page.get_by_text("Return with a comment"))
+    hand.click(page.get_by_label("What should the annotator look at?"))
+    page.keyboard.type("Nobody steeps tea for ten hours.")
+    hand.click(page.get_by_role("button", name="Return", exact=True))
+    expect(page.get_by_role("status").first).to_contain_text("Returned.")
+
+    page = open_as(alice, f"{home}label/")
+    expect(page.locator(".returned")).to_contain_text("Nobody steeps tea for ten hours.")
+    expect(page.locator('input[name="choice"]:checked')).to_have_count(1)
+    assert not barriers(page)
+    better = "1" if page.locator(".candidate").first.inner_text().count("cooler") else "9"
+    page.keyboard.press(better)
+    with page.expect_response("**/submit/"):
+        hand.click(page.get_by_role("button", name="Submit the correction"))
+
+    page = open_as(rita, f"{home}inbox/".replace(home, "/"))
+    hand.click(page.get_by_role("button", name="An annotation that you returned was answered"))
+    expect(page.locator(".returns")).to_contain_text("corrected")
+    expect(page.get_by_text("Before: ")).to_be_visible()
+    assert not barriers(page)
+    assert hand.clicks <= MOST_CLICKS
+    assert Judgment.objects.filter(supersedes=judgment).exists()
 
 
 def test_a_withheld_text_is_released_by_a_button_that_says_what_it_is_about(

@@ -7,9 +7,10 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -36,6 +37,7 @@ from annotation.selectors.access import judgments_current
 from annotation.selectors.allocation import groups_of_annotators
 from annotation.selectors.judged import reliability_weights
 from annotation.selectors.records import records_of
+from annotation.selectors.reviews import decided_record
 from training.contract import (
     Message,
     Passage,
@@ -99,14 +101,29 @@ def snapshot_rows(
     """Yield the rows of these judgments, in their order, read some hundred at a time.
 
     `weights`: what the judgments of an annotator weigh, by the annotator's id; 1 for who is not in it.
-    `read_by`: whose unmarked answers are faultless. `groups`: group by the annotator's id.
+    `read_by`: whose unmarked answers are faultless. `groups`: group by the annotator's id. Where a reviewer
+    decided more than the preference, the first row of the comparison has the decided parts and the others
+    none: like the preference they count once.
     """
+    decided: set[int] = set()
     for first in range(0, len(judgment_ids), _ROWS_AT_ONCE):
         some = judgment_ids[first : first + _ROWS_AT_ONCE]
         records = records_of(some)
         for judgment in _with_all_that_a_row_needs(some):
             weight, group = weights.get(judgment.annotator_id, 1.0), groups.get(judgment.annotator_id, "")
-            yield _row(judgment, records[judgment.pk], weight, read_by, group)
+            review = getattr(judgment.comparison, "review", None)
+            if review is None or review.record is None:
+                yield _row(judgment, records[judgment.pk], weight, read_by, group)
+                continue
+            record = _decided_parts(review, records[judgment.pk], again=judgment.comparison_id in decided)
+            reader = frozenset() if judgment.comparison_id in decided else frozenset({judgment.annotator_id})
+            decided.add(judgment.comparison_id)
+            project = judgment.comparison.project
+            reviewed = Readers(
+                spans=reader if project.ask_span_flags else frozenset(),
+                missing=reader if project.ask_missing_info else frozenset(),
+            )
+            yield _row(judgment, record, weight, reviewed, group)
 
 
 def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
@@ -117,6 +134,7 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
         Judgment.objects.filter(pk__in=ids)
         .select_related(
             *("annotator", "assignment", "guideline", "comparison__prompt", "comparison__review"),
+            "comparison__project",
         )
         .prefetch_related(
             Prefetch("comparison__candidates", queryset=candidates),
@@ -152,6 +170,16 @@ def _row(
         shown=_shown(judgment, completions),
         group=group,
     )
+
+
+_DECIDED_PARTS = ("spans", "missing", "ratings", "corrections", "critiques", "answers", "step_labels")
+
+
+def _decided_parts(review: Review, vote: JudgmentRecord, *, again: bool) -> JudgmentRecord:
+    """Return a vote with the parts that a reviewer decided, or without them where they were met before."""
+    parts = decided_record(review)
+    kept: dict[str, Any] = {name: () if again else getattr(parts, name) for name in _DECIDED_PARTS}
+    return replace(vote, **kept)
 
 
 def _shown(judgment: Judgment, completions: Sequence[Completion]) -> tuple[str, ...]:

@@ -369,7 +369,7 @@ def show_judging(
     page: str = "training/conversations/page.html",
 ) -> HttpResponse:
     """Render the labelling screen of a turn."""
-    assert screen.place is not None  # noqa: S101 - it is of a turn
+    assert screen.place is not None and screen.place.turn is not None  # noqa: S101, PT018 - it is of a turn
     conversation = screen.place.turn.conversation
     context = {"project": screen.project, "screen": screen}
     markup = render_to_string("annotation/screen.html", context, request)

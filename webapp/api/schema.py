@@ -6,6 +6,7 @@ ENUM_NAMES = {
     "RoleName": "annotation.choices.Role",
     "VerdictName": "annotation.choices.Verdict",
     "PurposeName": "annotation.choices.Purpose",
+    "KnownPurposeName": "annotation.choices.KNOWN_PURPOSES",
     "QuestionKindName": "annotation.choices.QuestionKind",
     "RoundStateName": "training.choices.RoundState",
     "StepKindName": "training.choices.StepKind",

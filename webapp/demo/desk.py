@@ -40,7 +40,8 @@ from annotation.services.inbox import post_comment
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.judgments.submission import flag_item
 from annotation.services.projects.projects import note_guideline_on_screen
-from annotation.services.quality import record_agreement, review_after_judgment
+from annotation.services.quality import record_agreement
+from annotation.services.reviews import review_after_judgment
 
 # A clock that the demo project sets, so that its weeks of work can be written within a minute.
 

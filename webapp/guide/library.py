@@ -336,7 +336,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
     "how-to/check-quality": (
         *("statistics-items", "annotators", "annotator", "reviews", "review", "gold", "gold-make"),
-        *("withheld", "drift", "drift-items"),
+        *("gold-answer", "withheld", "drift", "drift-items"),
     ),
     "explanation/statistics": ("statistics",),
     "how-to/use-ai-annotators": ("judges", "judge", "suggestions"),

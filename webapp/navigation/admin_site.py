@@ -15,7 +15,17 @@ GROUPS: tuple[tuple[str, str | Promise, tuple[str, ...]], ...] = (
     (
         "data",
         _("Data"),
-        ("Prompt", "Completion", "Comparison", "Assignment", "Judgment", "Review", "FileImport"),
+        (
+            "Prompt",
+            "Completion",
+            "Comparison",
+            "Assignment",
+            "Judgment",
+            "Review",
+            "ReviewDecision",
+            "ReviewReturn",
+            "FileImport",
+        ),
     ),
     (
         "questions",

@@ -144,7 +144,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="statistics", label=_("Statistics"), inner=("statistics-items", "statistics-item")),
             Page(url="annotators", label=_("Annotators"), inner=("annotator",)),
             Page(url="reviews", label=_("Reviews"), role=Role.REVIEWER, inner=("review",)),
-            Page(url="gold", label=_("Gold items")),
+            Page(url="gold", label=_("Gold items"), inner=("gold-answer",)),
             Page(url="withheld", label=_("Quarantined")),
             Page(url="judges", label=_("AI annotators"), inner=("judge", "served-model")),
             Page(url="suggestions", label=_("Suggestions")),

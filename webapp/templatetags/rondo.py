@@ -23,7 +23,16 @@ from django.utils.translation import get_language
 from annotation.choices import Role
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.selectors.access import may
-from annotation.selectors.inbox import Thread, mail_choice_of, thread_of, threads_of
+from annotation.selectors.inbox import (
+    ShownComment,
+    Thread,
+    mail_choice_of,
+    may_join_team,
+    team_thread,
+    thread_of,
+    threads_of,
+    without_thread,
+)
 from annotation.statistics.home import HomeRow
 from annotation.text.rendering import render_markdown
 from training.models import Round
@@ -147,6 +156,19 @@ def setting_guide(page: str, anchor: str) -> str:
 def comment_threads(context: Context, comparison: Comparison) -> Sequence[Thread]:
     """Return the threads of a comparison that the reader of the page may see."""
     return threads_of(comparison=comparison, reader=context["request"].user)
+
+
+@register.simple_tag(takes_context=True)
+def team_comments(context: Context, comparison: Comparison) -> Sequence[ShownComment] | None:
+    """Return the comments of the team on a comparison; None for a reader who does not see them."""
+    user = context["request"].user
+    return team_thread(comparison=comparison, reader=user) if may_join_team(user, comparison) else None
+
+
+@register.simple_tag(takes_context=True)
+def assignments_without_thread(context: Context, comparison: Comparison) -> Sequence[Assignment]:
+    """Return the assignments of a comparison in which the reader of the page may begin a thread."""
+    return without_thread(comparison=comparison, reader=context["request"].user)
 
 
 @register.simple_tag

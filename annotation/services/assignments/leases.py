@@ -376,7 +376,12 @@ def _end(assignment: Assignment, state: AssignmentState, *, reason: str = "") ->
 def next_qualification_item(*, project: Project, annotator: User) -> Comparison | None:
     """The first item of the set that this person has neither answered nor skipped, in their order."""
     had = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES)
-    items = Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.QUALIFICATION)
+    items = Comparison.objects.filter(
+        ~Exists(had),
+        project=project,
+        purpose=Purpose.QUALIFICATION,
+        gold_answer__retired_at__isnull=True,
+    )
     return items.select_related("prompt").order_by("id").first()
 
 

@@ -65,7 +65,12 @@ from annotation.services.judgments.drafts import discard_draft
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.projects.project_questions import close_repeated
 from annotation.services.projects.projects import note_guideline_on_screen
-from annotation.services.quality import open_review, record_agreement_after, review_after_judgment
+from annotation.services.quality import record_agreement_after
+from annotation.services.reviews import (
+    answer_return_by_revision,
+    open_review,
+    review_after_judgment,
+)
 from annotation.services.texts import NewComparison, checked_ids, find_or_write_comparison
 from annotation.services.webhooks import tell_of_judgment
 
@@ -218,7 +223,8 @@ def submit_in_transaction(
         rubric=_rubric_of(project, checked, rubric),
         supersedes=current,
     )
-    if locked.state != AssignmentState.SUBMITTED:
+    is_first = locked.state != AssignmentState.SUBMITTED
+    if is_first:
         locked.state = AssignmentState.SUBMITTED
         locked.closed_at = timezone.now()
         locked.save(update_fields=["state", "closed_at"])
@@ -231,9 +237,19 @@ def submit_in_transaction(
     if locked.retest_of_id is None:
         record_agreement_after(judgment=judgment, comparison=locked.comparison)
         note_judgment(judgment=judgment, project=locked.comparison.project)
-    review_after_judgment(comparison=locked.comparison)
+    _send_to_reviewers(judgment, locked, turn if is_first else None)
     assignment.state = locked.state
     return judgment, turn
+
+
+def _send_to_reviewers(judgment: Judgment, assignment: Assignment, turn: Turn | None) -> None:
+    """Open the review that a judgment asks for. A revision (without a turn) answers its return."""
+    counts = turn is not None and assignment.retest_of_id is None
+    review_after_judgment(
+        comparison=assignment.comparison, submitted=turn.submitted if turn and counts else None
+    )
+    if turn is None:
+        answer_return_by_revision(judgment=judgment, assignment=assignment)
 
 
 def _rubric_of(

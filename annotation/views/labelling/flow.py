@@ -28,6 +28,7 @@ from annotation.selectors.annotator_work import announced_guideline
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.eligibility import daily_limit_of, why_nothing
 from annotation.selectors.known_answers import GoldFeedback, feedback_for
+from annotation.selectors.reviews import oldest_return
 from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
@@ -88,9 +89,9 @@ def show_next(
     reveal = oldest_open_reveal(project, request.user)
     if reveal is not None:
         return show_final_pass(request, project, reveal, notice)
-    repeated = repeated_assignment(project, request.user)
-    if repeated is not None:
-        return show_repeated(request, project, repeated, notice)
+    again = assignment_to_change(project, request.user)
+    if again is not None:
+        return show_again(request, project, again, notice)
     assignment = upcoming or assign_next(project=project, annotator=request.user)
     if assignment is None:
         return replace_url(nothing_to_label(request, project, notice), address)
@@ -128,15 +129,22 @@ def show_final_pass(
     return show(request, screen, notice=notice)
 
 
-def repeated_assignment(project: Project, annotator: User) -> Assignment | None:
-    """Return the oldest annotation to which a question is put again. No query where a project has none."""
+def assignment_to_change(project: Project, annotator: User) -> Assignment | None:
+    """Return the annotation that its annotator has to look at again before anything else; None for none.
+
+    The oldest that a reviewer returned, else the oldest to which a question is put again. No query where the
+    project has neither.
+    """
+    returned = oldest_return(project, annotator)
+    if returned is not None:
+        return returned
     return oldest_repeated(project, annotator) if configuration_of(project).asked_questions else None
 
 
-def show_repeated(
+def show_again(
     request: Request, project: Project, assignment: Assignment, notice: Notice = NOTHING
 ) -> HttpResponse:
-    """Return the screen of an annotation to which a question is put again, with the rest filled in."""
+    """Return the screen of an annotation that has to be looked at again, filled with what was answered."""
     judgment = selectors.current_judgment(assignment)
     draft = draft_of(assignment)
     if draft is not None:

@@ -26,18 +26,18 @@ from annotation.services.projects.project_questions import repeated_keys
 from annotation.services.suggestions import finish_help
 from annotation.views.access import Request, own_assignment, project_page
 from annotation.views.labelling.flow import (
+    assignment_to_change,
     doubts_left,
     guideline_on_screen,
     nothing_to_label,
     notice_after,
     notice_of,
-    repeated_assignment,
     rubric_on_screen,
     show,
+    show_again,
     show_empty,
     show_final_pass,
     show_next,
-    show_repeated,
 )
 from annotation.views.labelling.places import LabellingPlace, place_in
 from annotation.views.labelling.screen import Screen, draft_of
@@ -51,9 +51,9 @@ def label(request: Request, project: Project) -> HttpResponse:
     reveal = oldest_open_reveal(project, request.user)
     if reveal is not None:
         return show_final_pass(request, project, reveal, notice)
-    repeated = repeated_assignment(project, request.user)
-    if repeated is not None:
-        return show_repeated(request, project, repeated, notice)
+    again = assignment_to_change(project, request.user)
+    if again is not None:
+        return show_again(request, project, again, notice)
     assignment = assign_next(project=project, annotator=request.user)
     if assignment is None:
         return nothing_to_label(request, project, notice)
@@ -64,8 +64,8 @@ def label(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.ANNOTATOR)
 def label_ahead(request: Request, project: Project) -> HttpResponse:
     """Prefetch the screen that follows the assignment in `?after=`; 204 without one. For annotators."""
-    if project.has_help or repeated_assignment(project, request.user) is not None:
-        # A final pass may come first, which hangs on what is submitted, or a question that is put again.
+    if project.has_help or assignment_to_change(project, request.user) is not None:
+        # A final pass may come first, which hangs on what is submitted, or what is to be changed.
         return HttpResponse(status=204)
     pk = request.GET.get("after", "")
     after = own_assignment(request, project, int(pk)) if pk.isdecimal() else None
@@ -201,11 +201,11 @@ def _back(request: Request, place: LabellingPlace) -> HttpResponse:
 
 
 def _goes_on_by_itself(request: Request, project: Project) -> bool:
-    """Return True if the page has the next comparison already, is redirected to it, or a final pass or a
-    question that is put again may come before it."""
+    """Return True if the page has the next comparison already, is redirected to it, or a final pass or an
+    annotation that is to be changed may come before it."""
     if not request.htmx or project.has_help or request.headers.get("X-Next-In-Hand"):
         return True
-    return repeated_assignment(project, request.user) is not None
+    return assignment_to_change(project, request.user) is not None
 
 
 def _submitted(

@@ -1,4 +1,4 @@
-"""The labelling screen inside a conversation: where it belongs, and what follows it."""
+"""The labelling screen inside a conversation or a review: where it belongs, and what follows it."""
 
 import uuid
 from dataclasses import dataclass
@@ -6,24 +6,26 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from annotation.models import Assignment, ConversationTask, ConversationTurn
+from annotation.selectors.reviews import ReviewPage
 from annotation.views.access import Request
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabellingPlace:
-    """The turn that a labelling screen judges, and the addresses that its page uses."""
+    """The turn that a labelling screen judges or the review that it decides, and addresses of its page."""
 
-    turn: ConversationTurn
+    turn: ConversationTurn | None = None
+    review: ReviewPage | None = None
     address: str
-    """Of the conversation, which follows the submission."""
+    """Of the conversation, which follows the submission, or of the review."""
     submit: str
     kept: bool = True
-    """True if there are drafts and a lease to renew; False in an arena."""
+    """True if there are drafts and a lease to renew; False in an arena and in a review."""
 
     @property
     def task(self) -> ConversationTask | None:
         """The opening task, shown beside the conversation."""
-        return self.turn.conversation.task
+        return self.turn.conversation.task if self.turn else None
 
 
 def place_of(turn: ConversationTurn, assignment: Assignment) -> LabellingPlace:

@@ -30,6 +30,7 @@ from annotation.choices import (
     ContextDisplay,
     FinishReason,
     RatingScale,
+    ReturnState,
     SuggestionDecision,
     SuggestionKind,
     Verdict,
@@ -44,6 +45,7 @@ from annotation.models import (
     Guideline,
     HelpReveal,
     Project,
+    ReviewReturn,
     RubricVersion,
     Suggestion,
     TraceStep,
@@ -51,7 +53,9 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.selectors.annotator_work import progress_and_pace
+from annotation.selectors.comparison import step_address
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.reviews import ReviewPage, returns_of
 from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.services.assignments.display_order import tokens_of
@@ -295,6 +299,8 @@ class KeysOnScreen:
     ask_correction: bool = False
     ask_demonstration: bool = False
     ask_comment: bool = False
+    votes: int = 0
+    """Of a review."""
     is_revision: bool = False
     is_preview: bool = False
 
@@ -409,11 +415,16 @@ class Screen:
         """The steps of a trace with their fields; none of a plain response."""
         if not steps:
             return []
+        address = (
+            step_address(self.assignment.comparison, completion.pk)
+            if self.review
+            else reverse("label-step", args=[self.project.slug, self.assignment.pk, token, 0])
+        )
         return shown_steps(
             completion,
             steps,
             column=token,
-            address=reverse("label-step", args=[self.project.slug, self.assignment.pk, token, 0]),
+            address=address,
             field_of=lambda index: step_field(token, index) if self.project.ask_step_labels else "",
             chosen=self.entered.step_labels,
         )
@@ -445,7 +456,8 @@ class Screen:
             "{} {}",
             shown,
             attributes(
-                data_conversation=self.place is not None,
+                data_conversation=self.place is not None and self.place.turn is not None,
+                data_plain=self.review is not None,
                 data_unkept=not self.is_kept,
                 **sent,
                 data_label=self.address,
@@ -480,19 +492,42 @@ class Screen:
         return reverse("guidelines", args=[self.project.slug]) if self.is_kept else "#guidelines"
 
     @property
+    def review(self) -> ReviewPage | None:
+        """The review that is decided on this screen; None outside of one."""
+        return self.place.review if self.place else None
+
+    @cached_property
+    def returns(self) -> list[ReviewReturn]:
+        """The returns of this annotation, the oldest first."""
+        return returns_of(self.assignment) if self.is_revision and self.is_kept else []
+
+    @property
+    def open_return(self) -> ReviewReturn | None:
+        """The return that waits for this annotator; None where there is none."""
+        return next((returned for returned in self.returns if returned.state == ReturnState.OPEN), None)
+
+    @property
     def kind(self) -> str:
         """The name of a screen that is not the next comparison; empty for that."""
         if self.is_preview:
             return _("preview")
+        if self.review is not None:
+            return _("review")
         if self.help is not None:
             return _("final pass")
+        if self.open_return is not None:
+            return _("returned annotation")
         return _("changing an annotation") if self.is_revision else ""
 
     @property
     def submit_label(self) -> str:
         """The label of the button that submits."""
+        if self.review is not None:
+            return _("Decide")
         if self.help is not None:
             return _("Submit the final pass")
+        if self.open_return is not None:
+            return _("Submit the correction")
         return _("Submit the change") if self.is_revision else _("Submit")
 
     @property
@@ -768,7 +803,8 @@ class Screen:
             ask_critique=asked.ask_critique,
             ask_correction=asked.ask_correction,
             ask_demonstration=asked.ask_demonstration,
-            ask_comment=asked.ask_comment,
+            ask_comment=asked.ask_comment or self.review is not None,
+            votes=len(self.review.votes) if self.review else 0,
             is_revision=self.is_revision,
             is_preview=self.is_preview,
         )

@@ -7,7 +7,8 @@ from django.urls import reverse
 
 from annotation.choices import ReviewReason, Verdict
 from annotation.models import Criterion, Critique, Project, Rating, User
-from annotation.services.quality import decide_review, open_review, record_agreement
+from annotation.services.quality import record_agreement
+from annotation.services.reviews import decide_review, open_review
 from tests.annotation.comparison.comparison_scene import ClientOf, page_of
 from tests.annotation.statistics.statistics_scene import ids_of, item, say
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.test import Client
 from django.urls import reverse
@@ -10,9 +11,9 @@ from django.urls import reverse
 from annotation.choices import AssignmentState, NotificationKind, Purpose, ReviewReason, Role
 from annotation.errors import NotAllowed, Refusal
 from annotation.models import Assignment, Comment, Comparison, Membership, Notification, Project, User
-from annotation.selectors.inbox import threads_of
+from annotation.selectors.inbox import threads_of, without_thread
 from annotation.services.inbox import edit_comment, mentioned_in, post_comment, resolve_thread
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from tests import factories
 from tests.refusals import refused
 
@@ -249,3 +250,64 @@ def test_a_manager_answers_and_resolves_on_the_page(
     assert edited.status_code == 302
     mine.refresh_from_db()
     assert (mine.text, mine.edited_at is not None) == ("No.", True)
+
+
+def test_a_manager_begins_a_thread_with_an_annotator_and_mentions_others(
+    comparison: Comparison,
+    of_alice: Assignment,
+    of_bob: Assignment,
+    alice: User,
+    bob: User,
+    carol: User,
+    rita: User,
+    client_of: ClientOf,
+):
+    address = reverse("comments", args=[comparison.project.slug, comparison.pk])
+    page = client_of(carol).get(address).content.decode()
+    assert all(f">{name}</option>" in page for name in ("alice", "bob"))
+    sent = {"assignment": of_alice.pk, "text": "Why A? @rita, what do you think?"}
+    assert client_of(carol).post(address, sent).status_code == 302
+    assert [kind for kind, _text in notifications_of(alice)] == [NotificationKind.COMMENT]
+    assert [kind for kind, _text in notifications_of(rita)] == [NotificationKind.MENTION]
+    assert notifications_of(bob) == []
+    page = client_of(carol).get(address).content.decode()
+    assert ">alice</option>" not in page
+    assert "resolved" not in page
+    post_comment(assignment=of_alice, author=alice, text="A names its source.")
+    post_comment(assignment=of_alice, author=carol, text="Thank you.")
+    assert notifications_of(alice)[-1] == (NotificationKind.REPLY, "Thank you.")
+
+
+def test_a_reviewer_who_is_blind_begins_no_thread(comparison: Comparison, of_alice: Assignment, rita: User):
+    assert without_thread(comparison=comparison, reader=rita) == [of_alice]
+    open_review(comparison=comparison, reason=ReviewReason.FLAGGED)
+    assert without_thread(comparison=comparison, reader=rita) == []
+
+
+def test_the_team_talks_about_a_comparison_that_nobody_annotated_and_no_annotator_sees_it(
+    project: Project, alice: User, carol: User, rita: User, client_of: ClientOf
+):
+    comparison = factories.make_comparison(project)
+    address = reverse("comments", args=[project.slug, comparison.pk])
+    sent = {"team": "1", "text": "Is this a good prompt, @rita and @alice?"}
+    assert client_of(carol).post(address, {**sent, "text": " "}).status_code == 422
+    assert client_of(carol).post(address, sent).status_code == 302
+    assert [kind for kind, _text in notifications_of(rita)] == [NotificationKind.MENTION]
+    assert notifications_of(alice) == []
+    assert client_of(rita).post(address, {**sent, "text": "I think so."}).status_code == 302
+    assert notifications_of(carol) == [(NotificationKind.REPLY, "I think so.")]
+    own = Comment.objects.get(author=carol)
+    edit = reverse("comment-edit", args=[project.slug, own.pk])
+    assert client_of(carol).post(edit, {"text": "Is it?"}).status_code == 302
+    assert client_of(rita).get(edit).status_code == 404
+
+    assignment = factories.lease_to(comparison, alice)
+    asked = client_of(alice).get(reverse("ask", args=[project.slug, assignment.pk])).content.decode()
+    assert "Is it?" not in asked
+    assert client_of(alice).post(address, sent).status_code == 403
+    # A reviewer who has to decide it is blind to what others think.
+    open_review(comparison=comparison, reason=ReviewReason.REQUESTED)
+    assert "Is it?" not in client_of(rita).get(address).content.decode()
+    assert client_of(rita).post(address, sent).status_code == 403
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Comment.objects.create(comparison=comparison, assignment=assignment, author=carol, text="Both.")

@@ -14,7 +14,7 @@ from annotation.models import Membership, Notification, Project, User
 from annotation.selectors.inbox import notifications_of, unread_count
 from annotation.services.inbox import Event, forget_notifications, mark_read, notify_managers
 from annotation.services.judgments.submission import flag_item
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from tests import factories
 
 pytestmark = pytest.mark.django_db

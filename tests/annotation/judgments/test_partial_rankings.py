@@ -33,7 +33,7 @@ from annotation.selectors.reviews import ReviewPage
 from annotation.services.assignments.display_order import candidate_token
 from annotation.services.judgments.checks import dense_ranks
 from annotation.services.judgments.submission import doubts_of
-from annotation.services.quality import decide_review, disagree, open_review
+from annotation.services.reviews import decide_review, disagree, open_review
 from annotation.statistics.help import agreement_with
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span
@@ -236,7 +236,7 @@ def test_a_review_may_rank_the_best_alone(four: Comparison, alice: User, rita: U
     # One rank alone is no tie of all.
     assert (decided.verdict, decided.ranks) == (Verdict.RANKED, {str(best): 1})
     page = ReviewPage(decided)
-    letters = {letter: pk for pk, letter in page._letters.items()}
+    letters = {letter: int(pk) for pk, letter in page._letters.items()}
     winner = next(letter for letter, pk in letters.items() if pk == best)
     rest = ", ".join(sorted(set("ABCD") - {winner}))
     assert page.decision == f"{winner}; not ordered: {rest}"
@@ -251,9 +251,9 @@ def test_the_form_of_a_review_asks_for_the_rest_or_for_its_being_left(
     review = open_review(comparison=four, reason=ReviewReason.REQUESTED)
     name = ReviewPage(review).completions[0].name
     address = reverse("review-decide", args=[four.project.slug, review.pk])
-    sent = {f"rank-{name}": "1", "choice": "ranked"}
+    sent = {f"rank-{name}": "1", "choice": "ranked", "idempotency_key": str(uuid.uuid4())}
     refused = client_of(rita).post(address, sent)
-    assert "Rank B, C, D, or leave them unordered." in refused.content.decode()
+    assert "Rank B, C and D, or leave them unordered." in refused.content.decode()
     client_of(rita).post(address, {**sent, "partial": "yes"})
     assert len(Review.objects.get().ranks) == 1
 

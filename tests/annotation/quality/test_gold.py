@@ -10,12 +10,12 @@ from django.test import Client
 
 from annotation.choices import AssignmentState, Purpose, Verdict
 from annotation.errors import InvalidAnswer, NotAllowed, Refusal
-from annotation.models import Assignment, Comparison, GoldAnswer, Project, User
+from annotation.models import Assignment, AuditEntry, Comparison, GoldAnswer, Project, User
 from annotation.selectors import access
 from annotation.selectors.known_answers import feedback_for, gold_outcome
 from annotation.services.assignments.leases import expire_leases, release_assignment, skip_assignment
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality import create_gold_item, mark_as_gold
+from annotation.services.quality import create_gold_item, mark_as_gold, retire_gold_item
 from tests import factories
 from tests.annotation.labelling.work import answer, in_candidate_order, lease, reversed_order, work
 from tests.records import judgment_record
@@ -326,3 +326,48 @@ def test_what_a_page_counts_goes_on_by_one_whatever_was_answered(
     # Gold and a retest were among them, or nothing was shown here.
     assert (Purpose.GOLD, False) in purposes
     assert (Purpose.WORK, True) in purposes
+
+
+def test_a_manager_gives_the_known_answer_edits_it_and_what_was_answered_counts_by_the_new_one(
+    project: Project, alice: User, bob: User, carol: User, client_of: Callable[[User], Client]
+):
+    comparison = factories.make_comparison(project)
+    factories.make_judgment(comparison, alice, (1, 2))
+    as_carol, page = client_of(carol), f"/projects/tea/gold/{comparison.pk}/"
+    assert as_carol.post(page, {"purpose": "gold"}).status_code == 422
+    sent = {"choice": "win:2", "purpose": "gold", "explanation": "Look at the source."}
+    assert as_carol.post(page, sent).status_code == 302
+    known = GoldAnswer.objects.get()
+    first, second = ids_of(known.comparison)
+    assert known.ranks == {str(first): 2, str(second): 1}
+    assert as_carol.post(page, sent).status_code == 422
+
+    judgment = answer(leased_gold(project, bob, known.comparison), reversed_order)
+    page = f"/projects/tea/gold/{known.comparison_id}/"
+    assert "Look at the source." in as_carol.get(page).content.decode()
+    before = gold_outcome(judgment).right
+    other = "win:2" if known.ranks[str(second)] == 2 else "win:1"
+    assert as_carol.post(page, {"choice": other, "explanation": "Read B again."}).status_code == 302
+    judgment.comparison.gold_answer.refresh_from_db()
+    assert gold_outcome(judgment).right is not before
+    entry = AuditEntry.objects.get(action="gold.edit")
+    assert entry.details["before"]["explanation"] == "Look at the source."
+
+
+def test_a_retired_item_is_handed_out_to_nobody_until_it_is_used_again(
+    project: Project, alice: User, carol: User, client_of: Callable[[User], Client]
+):
+    gold = factories.make_gold_item(project)
+    qualifies = factories.make_gold_item(project, purpose=Purpose.QUALIFICATION)
+    gold_project(project, qualification_pass_share=1.0)
+    factories.make_comparison(project)
+    as_carol = client_of(carol)
+    for item in (gold, qualifies):
+        assert as_carol.post(f"/projects/tea/gold/{item.pk}/", {"retire": "1"}).status_code == 302
+    assert lease(project, alice).comparison.purpose == Purpose.WORK
+    assert "retired" in as_carol.get("/projects/tea/gold/").content.decode()
+    with pytest.raises(NotAllowed):
+        retire_gold_item(known=gold.gold_answer, retired_by=alice)
+    assert as_carol.post(f"/projects/tea/gold/{qualifies.pk}/", {"restore": "1"}).status_code == 302
+    release_assignment(assignment=Assignment.objects.get(annotator=alice), annotator=alice)
+    assert lease(project, alice).comparison == qualifies

@@ -3,18 +3,20 @@
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from annotation.choices import Purpose, ReviewReason, Verdict, WithholdingState
-from annotation.models import Assignment, Comparison, GoldAnswer, Project, User, Withholding
+from annotation.models import Assignment, Comparison, GoldAnswer, Judgment, Project, User, Withholding
 from annotation.selectors.queues import EXCERPT, gold_candidates, known_items, withheld_texts
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from tests import factories
 from tests.annotation.judgments.answers import completions_of
 from tests.records import judgment_record
@@ -262,3 +264,30 @@ def test_the_projects_page_leads_managers_to_their_queues(
     assert quality in client_of(carol).get(home).content.decode()
     assert all(f'href="{address}"' in client_of(carol).get(quality).content.decode() for address in addresses)
     assert not any(address in client_of(alice).get(home).content.decode() for address in addresses)
+
+
+GOLD_FILE = """prompt,answer_1,answer_2,winner,comment
+How long?,Two minutes.,Ten hours.,1,Ten hours is bitter.
+How hot?,Boiling.,80 degrees.,2,
+"""
+
+
+def test_a_file_of_annotations_makes_gold_items_once_and_one_bad_row_makes_none(
+    project: Project, carol: User, client_of: ClientOf
+):
+    def send(text: str) -> Any:
+        upload = SimpleUploadedFile("gold.csv", text.encode())
+        address = reverse("gold-file", args=[project.slug])
+        return client_of(carol).post(address, {"file": upload, "purpose": "gold"})
+
+    refused = send(GOLD_FILE + "Which?,Green.,,1,\n")
+    assert refused.status_code == 422
+    assert "row 3" in refused.content.decode()
+    assert GoldAnswer.objects.count() == 0
+    for _ in range(2):
+        assert send(GOLD_FILE).status_code == 302
+    first, second = GoldAnswer.objects.order_by("pk")
+    assert (first.explanation, second.explanation) == ("Ten hours is bitter.", "")
+    by_text = dict(second.comparison.completions.values_list("text", "pk"))
+    assert second.ranks == {str(by_text["80 degrees."]): 1, str(by_text["Boiling."]): 2}
+    assert not Judgment.objects.exists()

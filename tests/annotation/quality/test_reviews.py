@@ -11,7 +11,7 @@ from annotation.errors import InvalidAnswer, NotAllowed
 from annotation.models import Comparison, Judgment, Membership, Project, RankedCompletion, Review, User
 from annotation.selectors.reviews import open_reviews_for
 from annotation.services.judgments.submission import submit_judgment
-from annotation.services.quality import (
+from annotation.services.reviews import (
     AlreadyDecided,
     decide_review,
     disagree,

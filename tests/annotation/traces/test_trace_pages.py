@@ -12,7 +12,7 @@ from annotation.choices import ReviewReason, StepKind
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, User
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.next import assign_next
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from annotation.services.texts import create_comparison
 from annotation.text.traces import UnwrittenStep
 from tests import factories

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from annotation.models import (
 )
 from annotation.record import judgment as record
 from annotation.record.judgment import Edit
-from annotation.services.quality import decide_review, open_review
+from annotation.services.reviews import decide_review, open_review
 from tests import factories
 from tests.refusals import refused
 from tests.training.snapshots.test_contract import row, write
@@ -107,6 +108,47 @@ def test_a_decision_is_in_the_row_and_the_vote_stays(
     assert (snapshot_row.review.verdict, snapshot_row.review.ranks) == ("ranked", {first: 2, second: 1})
     assert snapshot.counts["reviewed"] == 1
     assert "rita" not in (snapshot.path / "judgments.jsonl").read_text()
+
+
+def test_decided_spans_and_ratings_are_in_one_row_of_the_comparison_in_place_of_the_votes(
+    project: Project, alice: User, bob: User, carol: User
+):
+    project.overlap = 2
+    project.save()
+    Criterion.objects.create(project=project, key="helpful", label="Helpful", scale="five")
+    project.refresh_from_db()
+    comparison = factories.make_comparison(project, ["Ten hours.", "Two minutes."])
+    first, second = comparison.completions.order_by("pk")
+
+    def said(value: int, *quotes: str) -> dict[str, Any]:
+        spans = tuple(
+            record.SpanPart(
+                completion=str(first.pk),
+                category="untruthful",
+                start=first.text.index(quote),
+                end=first.text.index(quote) + len(quote),
+                quote=quote,
+                text_hash=first.text_hash,
+            )
+            for quote in quotes
+        )
+        ratings = tuple(
+            record.RatingPart(completion=str(pk), criterion="helpful", scale="five", value=value)
+            for pk in (first.pk, second.pk)
+        )
+        return {"spans": spans, "ratings": ratings}
+
+    factories.make_judgment(comparison, alice, (2, 1), **said(1, "Ten"))
+    factories.make_judgment(comparison, bob, (2, 1), **said(5, "Ten hours", "."))
+    decided = record.JudgmentRecord(
+        verdict="ranked", ranks={str(first.pk): 2, str(second.pk): 1}, **said(3, "Ten hours")
+    )
+    review = open_review(comparison=comparison, reason=ReviewReason.REQUESTED)
+    decide_review(review=review, reviewer=carol, answer=decided)
+    rows = list(read_snapshot(freeze_snapshot(project=project, rounds=[1]).path))
+    assert [[span.quote for span in judged.spans] for judged in rows] == [["Ten hours"], []]
+    assert [[rating.value for rating in judged.ratings] for judged in rows] == [[3, 3], []]
+    assert [judged.read_for_spans for judged in rows] == [(str(first.pk), str(second.pk)), ()]
 
 
 def test_a_review_that_nobody_decided_yet_is_not_in_the_row(
