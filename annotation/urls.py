@@ -9,6 +9,7 @@ from annotation.views import (
     data,
     inbox,
     invitations,
+    project_file,
     project_questions,
     projects,
     questions,
@@ -83,6 +84,7 @@ urlpatterns: list[URLPattern] = [
     path("account/tokens/<int:pk>/revoke/", tokens.revoke, name="token-revoke"),
     path("", projects.projects, name="projects"),
     path("projects/new/", projects.project_new, name="project-new"),
+    path("projects/new/file/", project_file.project_file_new, name="project-file-new"),
     path("projects/<slug:slug>/", projects.project, name="project"),
     path("projects/<slug:slug>/guidelines/", projects.guidelines, name="guidelines"),
     path("projects/<slug:slug>/guidelines/edit/", projects.guidelines_edit, name="guidelines-edit"),
@@ -106,6 +108,12 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/comments/<int:pk>/", inbox.comment_edit, name="comment-edit"),
     path("projects/<slug:slug>/settings/", projects.project_settings, name="project-settings"),
     path("projects/<slug:slug>/settings/archive/", projects.archive, name="project-archive"),
+    path("projects/<slug:slug>/settings/file/", project_file.project_file, name="project-file"),
+    path(
+        "projects/<slug:slug>/settings/file/download/",
+        project_file.project_file_download,
+        name="project-file-download",
+    ),
     path("projects/<slug:slug>/settings/preview/", questions.project_preview, name="project-preview"),
     path("projects/<slug:slug>/settings/questions/", questions.project_questions, name="project-questions"),
     path(

@@ -24,6 +24,7 @@ from annotation.choices import (
     TokenScope,
 )
 from annotation.errors import Refusal
+from annotation.exchange.project_file import MOST_BYTES, read
 from annotation.models import (
     AuditEntry,
     Category,
@@ -189,6 +190,12 @@ class NewProjectSerializer(serializers.Serializer[Any]):
     slug = serializers.SlugField(max_length=80, help_text="Its part of addresses.")
     description = fields.text(default="")
     guideline = fields.text("The first version of its rules, in Markdown.", default="")
+    file = fields.text(
+        "A project file to begin with, in YAML; then without template, description and guideline.",
+        default="",
+        most=MOST_BYTES,
+        trim_whitespace=False,
+    )
 
 
 class ArchiveSerializer(serializers.Serializer[Any]):
@@ -295,6 +302,14 @@ def _require_creator(view: ApiView) -> None:
 )
 def projects_create(view: ApiView, values: Values) -> Project:
     """Create a project and become its manager. For staff, and who has the permission to add projects."""
+    if file := values.pop("file"):
+        if values.get("template") or values["description"] or values["guideline"]:
+            raise Refusal(
+                "file_beside_template",
+                _("A project file says all of it. Leave out template, description and guideline."),
+                field="file",
+            )
+        return read(file).create(slug=values["slug"], name=values["name"], by=view.user)
     create = create_from_template if "template" in values else create_project
     return create(**values, created_by=view.user)
 

@@ -6,7 +6,7 @@ tags are refused, so that a small file stays small.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,9 +60,7 @@ class ProjectFile:
     def create(self, *, slug: str, name: str = "", by: User, rehearses: bool = False) -> Project:
         """Create a project and apply the file to it. name: where the file has none."""
         with _Placed(self.lines):
-            return project_file.create(
-                slug=slug, name=name, content=self.content, by=by, rehearses=rehearses
-            )
+            return project_file.create(slug=slug, name=name, content=self.content, by=by, rehearses=rehearses)
 
 
 def read(text: str | bytes) -> ProjectFile:
@@ -128,7 +126,7 @@ class _Placed:
         if not isinstance(error, Refusal) or not isinstance(error, project_file.InPath):
             return
         shown = [
-            f"{path} ({_('line %(line)s') % {'line': line}}): {problem}"
+            _("%(path)s (line %(line)s): %(problem)s") % {"path": path, "line": line, "problem": problem}
             if (line := self._line(path))
             else f"{path}: {problem}"
             for path, problem in error.problems[:_MOST_SHOWN]
@@ -158,6 +156,14 @@ class _Open:
     """Of a mapping: the key whose value comes next."""
     keys: set[str] = field(default_factory=set)
 
+    def take(self, value: Any) -> None:
+        """Add the next value."""
+        if self.key is None:
+            self.value.append(value)
+        else:
+            self.value[self.key] = value
+            self.key = None
+
 
 def _values(text: str, lines: dict[str, int]) -> dict[str, Any]:
     try:
@@ -168,7 +174,7 @@ def _values(text: str, lines: dict[str, int]) -> dict[str, Any]:
             "project_file_not_readable",
             _("The file is no YAML: line %(line)s: %(problem)s. Correct it there."),
             line=mark.line + 1 if mark else 1,
-            problem=getattr(error, "problem", None) or _("it cannot be read"),
+            problem=getattr(error, "problem", None) or error,
         ) from None
     if not isinstance(values, dict):
         raise Refusal(
@@ -180,59 +186,73 @@ def _values(text: str, lines: dict[str, int]) -> dict[str, Any]:
 
 def _composed(text: str, lines: dict[str, int]) -> Any:
     """Return the values of the one document, and write down the line of every path."""
-    result: Any = None
-    nodes = documents = 0
+    root: list[Any] = []
     stack: list[_Open] = []
-    for event in yaml.parse(text, Loader=_Reader):
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-            if documents > 1:
-                raise _refused(line, _("there is a second document: keep one"))
+    for event, line in _events(text):
         if isinstance(event, yaml.CollectionEndEvent):
             stack.pop()
             continue
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        nodes += 1
-        if nodes > MOST_NODES:
-            raise _refused(line, _("there are more than %(most)s values") % {"most": MOST_NODES})
         _require_plain(event, line)
         parent = stack[-1] if stack else None
         if parent is not None and isinstance(parent.value, dict) and parent.key is None:
             _take_key(parent, event, line, lines)
             continue
         path, value = _path(parent), _value(event)
-        if path:
-            lines.setdefault(path, line)
+        lines.setdefault(path, line)
         if parent is None:
-            result = value
-        elif parent.key is not None:
-            parent.value[parent.key] = value
-            parent.key = None
+            root.append(value)
         else:
-            parent.value.append(value)
+            parent.take(value)
         if isinstance(event, yaml.CollectionStartEvent):
             if len(stack) >= MOST_DEPTH:
-                raise _refused(line, _("it is nested deeper than %(most)s levels") % {"most": MOST_DEPTH})
+                raise _refused(
+                    line,
+                    _("Line %(line)s: it is nested deeper than %(most)s levels. Write it flatter."),
+                    most=MOST_DEPTH,
+                )
             stack.append(_Open(path, value))
-    return result
+    return root[0] if root else None
 
 
-def _require_plain(event: yaml.NodeEvent, line: int) -> None:
+def _events(text: str) -> Iterator[tuple[yaml.Event, int]]:
+    """Yield the beginnings and ends of the values of one document, with their lines."""
+    nodes = documents = 0
+    for event in yaml.parse(text, Loader=_Reader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.DocumentStartEvent):
+            documents += 1
+        if documents > 1:
+            raise _refused(line, _("Line %(line)s: there is a second document. Keep one."))
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+        if nodes > MOST_NODES:
+            raise _refused(
+                line,
+                _("Line %(line)s: there are more than %(most)s values. Leave some out."),
+                most=MOST_NODES,
+            )
+        if isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+            yield event, line
+
+
+def _require_plain(event: Any, line: int) -> None:
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
-        raise _refused(line, _("anchors and aliases are not read: write the values out"))
+        raise _refused(line, _("Line %(line)s: anchors and aliases are not read. Write the values out."))
     tag = getattr(event, "tag", None)
     if tag not in (None, "!"):
-        raise _refused(line, _("the tag %(tag)s is not read: leave it out") % {"tag": str(tag)[:60]})
+        raise _refused(
+            line, _("Line %(line)s: the tag %(tag)s is not read. Leave it out."), tag=str(tag)[:60]
+        )
 
 
-def _take_key(parent: _Open, event: yaml.NodeEvent, line: int, lines: dict[str, int]) -> None:
+def _take_key(parent: _Open, event: Any, line: int, lines: dict[str, int]) -> None:
     if not isinstance(event, yaml.ScalarEvent):
-        raise _refused(line, _("a key is a text: write it in quotes"))
+        raise _refused(line, _("Line %(line)s: a key is a text. Write it in quotes."))
     key = event.value
     if key in parent.keys:
-        raise _refused(line, _("the key “%(key)s” stands there twice: keep one") % {"key": key[:60]})
+        raise _refused(
+            line, _("Line %(line)s: the key “%(key)s” stands there twice. Keep one."), key=key[:60]
+        )
     parent.keys.add(key)
     parent.key = key
     lines[_path(parent)] = line
@@ -246,14 +266,17 @@ def _path(parent: _Open | None) -> str:
     return f"{parent.path}[{len(parent.value)}]"
 
 
-def _value(event: yaml.NodeEvent) -> Any:
+def _value(event: Any) -> Any:
     if isinstance(event, yaml.MappingStartEvent):
         return {}
     if isinstance(event, yaml.SequenceStartEvent):
         return []
     text: str = event.value
-    if "\x00" in text or not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise _refused(event.start_mark.line + 1, _("a text holds a character that cannot be stored"))
+    if "\x00" in text or (not text.isascii() and any("\ud800" <= sign <= "\udfff" for sign in text)):
+        raise _refused(
+            event.start_mark.line + 1,
+            _("Line %(line)s: a text holds a character that cannot be stored. Remove it."),
+        )
     if not event.implicit[0]:
         return text
     if _NULL.fullmatch(text):
@@ -269,10 +292,8 @@ def _value(event: yaml.NodeEvent) -> Any:
     return text
 
 
-def _refused(line: int, problem: str) -> Refusal:
-    return Refusal(
-        "project_file_not_readable", _("Line %(line)s: %(problem)s."), line=line, problem=problem
-    )
+def _refused(line: int, message: str, **params: object) -> Refusal:
+    return Refusal("project_file_not_readable", message, line=line, **params)
 
 
 # ── Writing ──
@@ -305,4 +326,3 @@ def _read_as_no_text(text: str) -> bool:
 
 
 _Writer.add_representer(str, _text_node)
-

@@ -22,9 +22,9 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 class Command(BaseCommand):
     help = (
-        "Apply a project file: questions, categories, rubrics, guidelines, settings and recipe of a project in "
-        "one YAML file. Prints every change. All or nothing; a file that says what stands changes nothing. A "
-        "project that --project names and that is not there is created."
+        "Apply a project file: questions, categories, rubrics, guidelines, settings and recipe of a project "
+        "in one YAML file. Prints every change. All or nothing; a file that says what stands changes nothing. "
+        "A project that --project names and that is not there is created."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -76,7 +76,9 @@ class Command(BaseCommand):
         elif project is None:
             self.stdout.write(_("The project %(name)s was created.") % {"name": name})
         else:
-            self.stdout.write(_("Applied to %(name)s.") % {"name": name} if changes else _("Nothing to change."))
+            self.stdout.write(
+                _("Applied to %(name)s.") % {"name": name} if changes else _("Nothing to change.")
+            )
 
     def _tell(self, changes: Sequence[Change]) -> None:
         for change in changes:

@@ -77,7 +77,10 @@ class InPath(Refusal):
 
 @contextmanager
 def placed(path: str, names: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Name the path in the file in whatever is refused within. names: field of a refusal → that of the file."""
+    """Name the path in the file in whatever is refused within.
+
+    names: field of a refusal → that of the file.
+    """
     try:
         yield
     except (NotAllowed, InPath):
@@ -168,11 +171,17 @@ def schema_of(hint: Any) -> dict[str, Any]:
 
 
 def decode_content(values: Mapping[str, Any]) -> Content:
-    """Return what a file says. Refuses another version, unknown sections and wrong values, naming the paths."""
+    """Return what a file says. Refuses another version, unknown sections and wrong values, with paths."""
     if values.get("rondo") != VERSION or isinstance(values.get("rondo"), bool):
         raise InPath(
             "project_file_version",
-            [("rondo", _("This Rondo reads version %(version)s: write “rondo: %(version)s”.") % {"version": VERSION})],
+            [
+                (
+                    "rondo",
+                    _("This Rondo reads version %(version)s: write “rondo: %(version)s”.")
+                    % {"version": VERSION},
+                )
+            ],
         )
     problems: list[tuple[str, str]] = []
     content: dict[str, Any] = {}
@@ -302,7 +311,11 @@ def _differing(project: Project | None, content: Content) -> Iterator[tuple[Sect
 def _require_stored(project: Project, content: Content) -> None:
     """Refuse a file that would change something again: a value that its entry cannot have."""
     problems = [
-        (change.path, _("This cannot be stored here: leave it out. Stored would be: %(value)s.") % {"value": change.before})
+        (
+            change.path,
+            _("This cannot be stored here: leave it out. Stored would be: %(value)s.")
+            % {"value": change.before},
+        )
         for section, before, after in _differing(project, content)
         for change in changes_between(before, after, section.key)
     ]
@@ -361,10 +374,10 @@ def _write_categories(project: Project, entries: Sequence[CategoryEntry], by: Us
     rows = {row.key: row for row in Category.objects.filter(project=project)}
     wanted = {entry.key: entry for entry in entries}
     for key, row in rows.items():
-        if row.shortcut and (key not in wanted or wanted[key].shortcut != row.shortcut):
-            # Another category may get the key.
-            if not row.is_archived:
-                set_category(project=project, key=key, values={"shortcut": ""}, changed_by=by)
+        # Another category may get the key.
+        loses_key = key not in wanted or wanted[key].shortcut != row.shortcut
+        if row.shortcut and loses_key and not row.is_archived:
+            set_category(project=project, key=key, values={"shortcut": ""}, changed_by=by)
     _remove(Category, [row for row in rows.values() if key_is_free(row, wanted)], by)
     _write_parts(project, "categories", entries, by, set_category)
     _order(Category, project, list(wanted), by)
@@ -425,12 +438,16 @@ def _write_questions(project: Project, entries: Sequence[QuestionEntry], by: Use
     rows = _questions(project)
     wanted = {entry.key: _question(entry) for entry in entries}
     asked = [row.key for row in rows.values() if not row.is_archived]
-    moves = [key for key in asked if key in wanted] + [key for key in wanted if key not in asked] != list(wanted)
+    moves = [key for key in asked if key in wanted] + [key for key in wanted if key not in asked] != list(
+        wanted
+    )
     loose = set(wanted) - set(asked)
     for row in rows.values():
         before = newest(row)
         after = wanted.get(row.key)
-        loses_condition = before.shown_when is not None and (moves or not after or after.shown_when != before.shown_when)
+        loses_condition = before.shown_when is not None and (
+            moves or not after or after.shown_when != before.shown_when
+        )
         loses_keys = _shortcuts(before) not in ({}, _shortcuts(after) if after else {})
         if (after or not row.is_archived) and (loses_condition or loses_keys):
             loose.add(row.key)
@@ -480,7 +497,7 @@ def _shortcuts(question: Question) -> dict[str, str]:
 
 
 def _complete_rubrics(before: Sequence[dict[str, Any]] | None, given: Sequence[dict[str, Any]]) -> Any:
-    """Rubrics that a file does not name stay, because scores refer to them; annotators rate by them no more."""
+    """Keep the rubrics that a file does not name, because scores refer to them, but ask by them no more."""
     named = {entry["name"] for entry in given}
     kept = [
         {name: value for name, value in entry.items() if name != "is_asked"}
@@ -508,7 +525,9 @@ def _write_rubrics(project: Project, entries: Sequence[RubricEntry], by: User) -
                     field="is_published",
                 )
             if version is None or _criteria_of(version) != criteria:
-                version = save_rubric(project=project, name=entry.name, criteria=criteria, saved_by=by, rubric=row)
+                version = save_rubric(
+                    project=project, name=entry.name, criteria=criteria, saved_by=by, rubric=row
+                )
             rubric = version.rubric
             if entry.is_published and rubric.published_id != version.pk:
                 rubric = publish_rubric(version=version, published_by=by)
@@ -517,7 +536,9 @@ def _write_rubrics(project: Project, entries: Sequence[RubricEntry], by: User) -
 
 
 def _write_conversation_tasks(project: Project, entries: Sequence[ConversationTaskEntry], by: User) -> None:
-    rows = {row.name: row for row in ConversationTask.objects.filter(project=project).select_related("project")}
+    rows = {
+        row.name: row for row in ConversationTask.objects.filter(project=project).select_related("project")
+    }
     wanted = {entry.name for entry in entries}
     for name, row in rows.items():
         if name not in wanted and row.archived_at is None:

@@ -9,12 +9,13 @@ import jsonschema
 import pytest
 import yaml
 from django.conf import settings
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
+from django.urls import reverse
 from hypothesis import given
 from hypothesis import strategies as st
-from rest_framework.test import APIClient
 
 from annotation.errors import NotAllowed
 from annotation.exchange.project_file import MOST_BYTES, _Writer, in_yaml, read, write
@@ -22,7 +23,6 @@ from annotation.models import (
     AuditEntry,
     Category,
     ConversationTask,
-    Criterion,
     Judgment,
     Project,
     ProjectQuestion,
@@ -31,7 +31,7 @@ from annotation.models import (
 from annotation.record.project_file import SettingsEntry
 from annotation.services.conversations import save_task
 from annotation.services.projects.project_file import json_schema
-from annotation.services.projects.projects import publish_guideline
+from annotation.services.projects.projects import change_settings, publish_guideline
 from annotation.services.projects.questions import archive_question, set_category, set_criterion
 from annotation.services.projects.rubrics import (
     RubricCriterionInput,
@@ -42,6 +42,7 @@ from annotation.services.projects.rubrics import (
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, span, submit
 from tests.annotation.questions.asking import KINDS, ask, choices, shown_by
+from tests.api.scene import Asker
 from tests.records import judgment_record
 from tests.refusals import refused
 
@@ -77,9 +78,7 @@ def study(project: Project, carol: User) -> Project:
             saved_by=carol,
         )
         if asked:
-            ask_rubric(
-                rubric=publish_rubric(version=version, published_by=carol), is_asked=True, by=carol
-            )
+            ask_rubric(rubric=publish_rubric(version=version, published_by=carol), is_asked=True, by=carol)
     save_task(project=project, actor=carol, name="Chat", system="Be brief.", least_turns=2)
     project.refresh_from_db()
     return project
@@ -155,7 +154,8 @@ def test_sections_and_settings_that_a_file_leaves_out_stay(study: Project, carol
     before = held(study)
     assert applied(study, carol, settings={"gold_feedback": True}) == ["changed settings.gold_feedback"]
     after = held(study)
-    assert after["settings"].pop("gold_feedback") and not before["settings"].pop("gold_feedback")
+    assert after["settings"].pop("gold_feedback")
+    assert not before["settings"].pop("gold_feedback")
     assert after == before
 
 
@@ -187,7 +187,12 @@ def test_conditions_keys_and_order_change_places_in_one_file(study: Project, car
     del values["topic"]["choices"][0]["shortcut"]
     values["faults"]["choices"][0]["shortcut"] = "L"
     values["why"]["shown_when"] = {"question": "faults", "values": ["tone"]}
-    values["first"] = {"key": "first", "kind": "choice", "text": "First?", "choices": values["topic"]["choices"]}
+    values["first"] = {
+        "key": "first",
+        "kind": "choice",
+        "text": "First?",
+        "choices": values["topic"]["choices"],
+    }
     values["topic"]["shown_when"] = {"question": "first", "values": ["tax"]}
     wanted = [values[key] for key in ("first", "faults", "why", "topic", "age")]
     applied(study, carol, questions=wanted)
@@ -198,9 +203,7 @@ def test_conditions_keys_and_order_change_places_in_one_file(study: Project, car
     assert versions.count() == 1, "Another condition or key of the keyboard is no other meaning."
 
 
-def test_a_changed_wording_is_a_new_version_and_the_services_write_the_audit_log(
-    study: Project, carol: User
-):
+def test_a_changed_wording_is_a_new_version_and_the_services_write_the_audit_log(study: Project, carol: User):
     questions = held(study)["questions"]
     questions[0]["text"] = "Field of law"
     applied(study, carol, questions=questions)
@@ -208,7 +211,8 @@ def test_a_changed_wording_is_a_new_version_and_the_services_write_the_audit_log
     newest = AuditEntry.objects.filter(project=study).order_by("-pk")
     assert newest[0].action == "project.apply_file"
     assert newest[0].details["changes"] == ["changed questions[topic].text"]
-    assert newest[1].action == "projectquestion.set" and newest[1].actor == carol
+    assert newest[1].action == "projectquestion.set"
+    assert newest[1].actor == carol
 
 
 def test_an_archived_question_and_task_come_back_when_a_file_names_them(study: Project, carol: User):
@@ -218,7 +222,8 @@ def test_an_archived_question_and_task_come_back_when_a_file_names_them(study: P
     archive_question(
         question=ProjectQuestion.objects.get(project=study, key="extra"), archived=True, changed_by=carol
     )
-    assert "questions" not in held(study) and "conversation_tasks" not in held(study)
+    assert "questions" not in held(study)
+    assert "conversation_tasks" not in held(study)
     applied(
         study,
         carol,
@@ -239,7 +244,8 @@ def test_a_rubric_that_a_file_leaves_out_stays_and_is_asked_no_more(study: Proje
     applied(study, carol, rubrics=[tea])
     assert study.rubrics.get(name="Tea").published.number == 2
     assert applied(study, carol, rubrics=[rubrics[0]]) == ["removed rubrics[Tea].is_asked"]
-    assert study.rubrics.count() == 2 and not study.rubrics.filter(is_asked=True).exists()
+    assert study.rubrics.count() == 2
+    assert not study.rubrics.filter(is_asked=True).exists()
 
 
 # ── Refusals ──────────────────────────────────────────────────────────────────────────
@@ -255,7 +261,8 @@ def test_nothing_is_applied_when_a_later_section_is_refused(study: Project, caro
     line = next(n for n, row in enumerate(text.splitlines(), 1) if row.strip() == "- key: faults")
     assert f"({line + 3})" in refusal.value.message or f"line {line + 3}" in refusal.value.message
     study.refresh_from_db()
-    assert write(study) == before and AuditEntry.objects.count() == entries
+    assert write(study) == before
+    assert AuditEntry.objects.count() == entries
 
 
 @pytest.mark.parametrize(
@@ -270,7 +277,10 @@ def test_nothing_is_applied_when_a_later_section_is_refused(study: Project, caro
         ({"rondo": 1, "settings": []}, "project_file_invalid", "settings"),
         ({"rondo": 1, "categories": None}, "project_file_invalid", "categories"),
         (
-            {"rondo": 1, "questions": [{"key": "a", "kind": "text", "text": "A"}, {"key": "b", "kind": "tick"}]},
+            {
+                "rondo": 1,
+                "questions": [{"key": "a", "kind": "text", "text": "A"}, {"key": "b", "kind": "tick"}],
+            },
             "project_file_invalid",
             "questions[1].kind",
         ),
@@ -289,21 +299,33 @@ def test_what_is_not_of_the_form_is_refused_with_its_path(values: Any, code: str
 @pytest.mark.parametrize(
     ("sections", "code", "field"),
     [
-        ({"settings": {"acquisition": "luck"}}, "invalid_fields", "settings.acquisition"),
-        ({"guidelines": " "}, "guideline_empty", "guidelines"),
-        ({"categories": [{"key": "praise", "label": "P", "scope": "missing"}]}, "fixed_at_creation", "categories[0].scope"),
-        ({"categories": [{"key": "new", "label": "N", "shortcut": "s"}]}, "key_of_screen", "categories[0].shortcut"),
-        ({"questions": [{"key": "age", "kind": "number", "text": "Age", "least": 3, "most": 1}]}, "invalid_question", "questions[0].most"),
-        ({"questions": [{"key": "why", "kind": "text", "text": "Why?", "unit": "m"}]}, "project_file_not_as_stored", "questions[why].unit"),
-        ({"rubrics": [{"name": "Tea", "is_published": False, "criteria": [{"name": "Kind", "text": "Is it?", "weight": 0.25}]}]}, "rubric_stays_published", "rubrics[0].is_published"),
+        ("settings: {acquisition: luck}", "invalid_fields", "settings.acquisition"),
+        ("guidelines: ' '", "guideline_empty", "guidelines"),
+        ("categories: [{key: praise, label: P, scope: missing}]", "fixed_at_creation", "categories[0].scope"),
+        ("categories: [{key: new, label: N, shortcut: s}]", "key_of_screen", "categories[0].shortcut"),
+        (
+            "questions: [{key: age, kind: number, text: Age, least: 3, most: 1}]",
+            "invalid_question",
+            "questions[0].most",
+        ),
+        (
+            "questions: [{key: why, kind: text, text: Why, unit: m}]",
+            "project_file_not_as_stored",
+            "questions[why].unit",
+        ),
+        (
+            "rubrics: [{name: Tea, is_published: false, criteria: [{name: Kind}]}]",
+            "rubric_stays_published",
+            "rubrics[0].is_published",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_service_refuses_is_refused_with_the_path_and_nothing_stays(
-    study: Project, carol: User, sections: Any, code: str, field: str
+    study: Project, carol: User, sections: str, code: str, field: str
 ):
     before = write(study)
     with refused(code, field=field):
-        applied(study, carol, name="Other", **sections)
+        read(f"rondo: 1\nname: Other\n{sections}").apply(project=study, by=carol)
     study.refresh_from_db()
     assert write(study) == before
 
@@ -388,7 +410,8 @@ def test_the_command_exports_compares_creates_and_applies(study: Project, admin:
     call_command("apply", export=True, project=study.slug, stdout=out)
     file.write_text(out.getvalue(), encoding="utf-8", newline="")
     call_command("apply", str(file), project="copy", dry_run=True, stdout=(out := StringIO()))
-    assert "+ questions" in out.getvalue() and not Project.objects.filter(slug="copy").exists()
+    assert "+ questions" in out.getvalue()
+    assert not Project.objects.filter(slug="copy").exists()
     call_command("apply", str(file), project="copy", stdout=StringIO())
     copy = Project.objects.get(slug="copy")
     assert write(copy) == write(study)
@@ -401,3 +424,78 @@ def test_the_command_exports_compares_creates_and_applies(study: Project, admin:
     file.write_text("rondo: 1\nsettings: {overlap: 0}\n")
     with refused("project_file_invalid", CommandError, field="settings.overlap"):
         call_command("apply", str(file), project="copy", stdout=StringIO())
+
+
+# ── Pages and API ─────────────────────────────────────────────────────────────────────
+
+
+def test_a_manager_downloads_compares_and_applies_a_file(study: Project, carol: User, client: Client):
+    client.force_login(carol)
+    page = reverse("project-file", args=[study.slug])
+    download = client.get(reverse("project-file-download", args=[study.slug]))
+    assert download.content.decode() == write(study)
+    assert ".yaml" in download["Content-Disposition"]
+    text = "rondo: 1\nsettings:\n  overlap: 3\nguidelines: |\n  # Rules\n"
+    upload = SimpleUploadedFile("study.yaml", text.encode())
+    compared = client.post(page, {"upload": upload, "compare": "1"})
+    assert [row["path"] for row in compared.context["rows"]] == ["settings.overlap", "guidelines"]
+    assert text.replace("\n", "\n") in compared.context["form"].initial["text"]
+    sent = {"text": text, "state": compared.context["state"], "apply": "1"}
+    change_settings(project=study, settings={"overlap": 2}, changed_by=carol)
+    stale = client.post(page, sent)
+    assert stale.status_code == 422
+    assert Project.objects.get(pk=study.pk).overlap == 2
+    state = client.post(page, {"text": text, "compare": "1"}).context["state"]
+    assert client.post(page, {**sent, "state": state}).status_code == 302
+    assert Project.objects.get(pk=study.pk).overlap == 3
+
+
+def test_the_page_says_before_applying_that_a_file_would_be_refused(
+    study: Project, carol: User, client: Client
+):
+    client.force_login(carol)
+    text = "rondo: 1\ncategories:\n- {key: new, label: New, shortcut: s}\n"
+    before = write(study)
+    shown = client.post(reverse("project-file", args=[study.slug]), {"text": text, "compare": "1"})
+    assert "categories[0].shortcut" in shown.context["refusal"]
+    assert shown.context["rows"]
+    assert b'name="apply"' not in shown.content
+    assert write(study) == before
+    empty = client.post(reverse("project-file", args=[study.slug]), {"text": "", "compare": "1"})
+    assert (empty.status_code, list(empty.context["form"].errors)) == (422, ["upload"])
+
+
+def test_a_project_is_created_from_a_file_by_page_and_api(study: Project, admin: User, client: Client):
+    client.force_login(admin)
+    sent = {"slug": "by-page", "text": write(study)}
+    assert client.post(reverse("project-file-new"), sent).status_code == 302
+    assert write(Project.objects.get(slug="by-page")) == write(study)
+    refused_page = client.post(reverse("project-file-new"), sent)
+    assert refused_page.status_code == 422
+    assert refused_page.context["refusal"]
+    api = Asker(admin)
+    made = api("POST", "/api/v1/projects/", {"name": "N", "slug": "by-api", "file": write(study)})
+    assert made.status_code == 201
+    assert write(Project.objects.get(slug="by-api")) == write(study)
+    both = {"name": "N", "slug": "both", "file": write(study), "guideline": "Other"}
+    answer = api("POST", "/api/v1/projects/", both)
+    assert (answer.status_code, answer.json()["code"]) == (422, "file_beside_template")
+
+
+def test_the_api_reads_compares_and_applies_a_file_once(study: Project, carol: User):
+    api = Asker(carol)
+    address = f"/api/v1/projects/{study.slug}/file/"
+    read_first = api("GET", address)
+    assert read_first.json() == {"text": write(study)}
+    text = "rondo: 1\nsettings:\n  overlap: 3\n"
+    change = {"kind": "changed", "path": "settings.overlap", "before": 1, "after": 3}
+    assert api("POST", f"{address}compare/", {"text": text}).json() == [change]
+    rehearsed = api("PUT", address, {"text": text, "dry_run": True})
+    assert rehearsed.json() == [change]
+    assert Project.objects.get(pk=study.pk).overlap == 1
+    tag = {"headers": {"If-Match": read_first["ETag"]}}
+    assert api("PUT", address, {"text": text}, **tag).json() == [change]
+    assert api("PUT", address, {"text": text}).json() == []
+    assert api("PUT", address, {"text": text}, **tag).status_code == 412
+    wrong = api("PUT", address, {"text": "rondo: 1\nsettings: {overlap: x}"})
+    assert wrong.json()["errors"][0]["field"] == "settings.overlap"
