@@ -127,6 +127,11 @@ urlpatterns: list[URLPattern] = [
     *project_question_patterns(),
     *question_patterns("questions", questions.CRITERIA),
     *question_patterns("categories", questions.CATEGORIES),
+    path(
+        "projects/<slug:slug>/settings/categories/again/<slug:key>/",
+        questions.category_again,
+        name="category-again",
+    ),
     path("projects/<slug:slug>/allocation/", allocation.allocation, name="allocation"),
     path("projects/<slug:slug>/allocation/rules/", allocation.change_rules, name="allocation-rules"),
     path("projects/<slug:slug>/allocation/<int:pk>/", allocation.change_member, name="allocation-member"),

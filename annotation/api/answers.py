@@ -320,7 +320,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "ranks": {name.of(completion): rank for completion, rank in record.ranks.items()},
             "strength": record.strength,
             "comment": record.comment,
-            "span_flags": [_answered(part, name) for part in record.spans],
+            "span_flags": [_answered(part, name, but=("parent", "is_liked")) for part in record.spans],
             "missing_info": [_missing(part, name) for part in record.missing],
             "step_labels": [_answered(part, name) for part in record.step_labels],
             "ratings": [_answered(part, name, but=("scale",)) for part in record.ratings],

@@ -320,7 +320,8 @@ def _row(part: MissingPart, token: str) -> MissingRow:
 
 def _span(part: SpanPart, token: str) -> dict[str, object]:
     values = asdict(part)
-    del values["completion"]
+    for name in ("completion", "parent", "is_liked"):
+        del values[name]
     return {"candidate": token, **values}
 
 

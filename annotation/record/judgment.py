@@ -37,6 +37,10 @@ class SpanPart:
     note: str = ""
     text_hash: str = ""
     """SHA-256 of the completion on whose text the offsets were counted."""
+    parent: str = ""
+    """Of a stored one: the category that its category is a part of; empty for none."""
+    is_liked: bool = False
+    """Of a stored one: whether its category is a merit, and no fault."""
 
 
 @record

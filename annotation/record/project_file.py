@@ -78,6 +78,9 @@ class CategoryEntry:
     shortcut: Annotated[str, Field(max_length=1)] = ""
     polarity: Literal["error", "neutral", "merit"] = "error"
     severity_steps: Annotated[int, Field(ge=0, le=9)] = 0
+    parent: str = ""
+    """Key of the category that it is a part of; empty for none."""
+    needs_note: bool = False
 
 
 @record

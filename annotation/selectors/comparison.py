@@ -196,7 +196,7 @@ class ShownJudgment:
         return [
             Remark(
                 about=self.letters[span.completion_id],
-                kind=str(span.category),
+                kind=span.category.signed_label,
                 text=span.note,
                 quote=span.quote,
                 category=span.category.key,
@@ -269,7 +269,7 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
         )
         .prefetch_related(
             Prefetch("ranks", queryset=ranks),
-            "span_flags__category",
+            "span_flags__category__parent",
             "missing_info__category",
             "ratings__criterion",
             "rubric_scores__criterion",

@@ -118,8 +118,12 @@ def guidelines_of(project: Project) -> str | None:
 
 def categories_of(project: Project) -> list[dict[str, Any]] | None:
     """Return the categories that are asked."""
-    rows = Category.objects.filter(project=project, is_archived=False).order_by("position", "id")
-    return [entry_of(CategoryEntry, row) for row in rows] or None
+    rows = (
+        Category.objects.filter(project=project, is_archived=False)
+        .select_related("parent")
+        .order_by("position", "id")
+    )
+    return [entry_of(CategoryEntry, row, parent=row.parent.key if row.parent else "") for row in rows] or None
 
 
 def criteria_of(project: Project) -> list[dict[str, Any]] | None:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from django.db.models import Model
 
+from annotation.choices import Polarity
 from annotation.models import (
     Correction,
     CorrectionEdit,
@@ -50,7 +51,7 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
         judgments,
         [
             *("completion_id", "category__key", "start", "end", "quote", "severity", "note"),
-            "completion__text_hash",
+            *("completion__text_hash", "category__parent__key", "category__polarity"),
         ],
         _span,
     )
@@ -155,6 +156,8 @@ def _span(
     severity: int | None,
     note: str,
     text_hash: str,
+    parent: str | None,
+    polarity: str,
 ) -> SpanPart:
     return SpanPart(
         completion=str(completion),
@@ -165,6 +168,8 @@ def _span(
         severity=severity,
         note=note,
         text_hash=text_hash,
+        parent=parent or "",
+        is_liked=polarity == Polarity.MERIT,
     )
 
 

@@ -9,6 +9,7 @@ export class MarkEditor {
     this.part = marker.querySelector("[data-edits-mark]");
     this.severity = marker.querySelector("[data-severity]");
     this.note = marker.querySelector("[data-note]");
+    this.notePlaceholder = this.note.placeholder;
     this.handles = [...screen.querySelectorAll("[data-handle]")];
     for (const handle of this.handles) this.bindHandle(handle);
     this.note.addEventListener("change", () => this.writeNote());
@@ -33,6 +34,8 @@ export class MarkEditor {
       button.setAttribute("aria-pressed", String(flag.severity === i + 1));
       return button;
     }));
+    this.note.required = Boolean(this.marks.category(flag).needsNote);
+    this.note.placeholder = this.note.required ? translate("Note (required)") : this.notePlaceholder;
     if (document.activeElement !== this.note) this.note.value = flag.note;
   }
 

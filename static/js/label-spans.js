@@ -331,6 +331,13 @@ export class Marks {
     else if (this.pending) this.create(category);
   }
 
+  /** In words what a sign says; empty where all spans are errors. */
+  meaning(flag) {
+    const { sign, polarity } = this.category(flag);
+    if (!sign) return "";
+    return polarity === "merit" ? translate("A merit: ") : polarity === "neutral" ? translate("Neither: ") : translate("An error: ");
+  }
+
   /** The mark of a stretch: a new one, or the one that is there. */
   add(answer, category, start, end) {
     const same = (flag) => flag.candidate === answer.token && flag.category === category && flag.start === start && flag.end === end;
@@ -372,21 +379,37 @@ export class Marks {
   }
 
   severitySteps(flag) {
-    return this.categories.find(({ key }) => key === flag.category)?.severitySteps ?? 0;
+    return this.category(flag).severitySteps ?? 0;
+  }
+
+  category(flag) {
+    return this.categories.find(({ key }) => key === flag.category) ?? {};
+  }
+
+  /** What the first incomplete mark lacks: [the mark, "part", "severity" or "note"]; null for nothing. */
+  lack() {
+    for (const flag of this.flags) {
+      const { isSplit, severitySteps, needsNote } = this.category(flag);
+      if (isSplit) return [flag, "part"];
+      if (severitySteps && !flag.severity) return [flag, "severity"];
+      if (needsNote && !flag.note.trim()) return [flag, "note"];
+    }
+    return null;
   }
 
   /** Why the marks cannot be submitted yet, in words; empty when they can. */
   lacks() {
-    const flag = this.flags.find((one) => this.severitySteps(one) && !one.severity);
+    const [flag, what] = this.lack() ?? [];
     if (!flag) return "";
     const answer = this.answers.get(flag.candidate);
-    return translate("Say how severe it is, 1 to {steps}: {label} in {letter}, “{quote}”.", {
-      steps: this.severitySteps(flag), label: this.label(flag.category), letter: answer.letter, quote: answer.quote(flag.start, flag.end),
-    });
+    const values = { steps: this.severitySteps(flag), label: this.label(flag.category), letter: answer.letter, quote: answer.quote(flag.start, flag.end) };
+    if (what === "part") return translate("Choose a sub-category: {label} in {letter}, “{quote}”.", values);
+    if (what === "note") return translate("Write a note: {label} in {letter}, “{quote}”.", values);
+    return translate("Say how severe it is, 1 to {steps}: {label} in {letter}, “{quote}”.", values);
   }
 
   focusLack() {
-    const flag = this.flags.find((one) => this.severitySteps(one) && !one.severity);
+    const [flag] = this.lack() ?? [];
     if (flag) this.first(flag.id)?.focus();
   }
 
@@ -416,7 +439,9 @@ export class Marks {
       mark.tabIndex = 0;
       mark.setAttribute("role", "group");
       const how = flag.severity ? translate(", severity {severity}", flag) : "";
-      mark.setAttribute("aria-label", `${this.label(flag.category)}${how}: ${answer.quote(flag.start, flag.end)}${flag.note ? `. ${flag.note}` : ""}`);
+      const { sign } = this.category(flag);
+      if (sign) mark.dataset.sign = sign;
+      mark.setAttribute("aria-label", `${this.meaning(flag)}${this.label(flag.category)}${how}: ${answer.quote(flag.start, flag.end)}${flag.note ? `. ${flag.note}` : ""}`);
     });
     const list = this.screen.querySelector(`[data-flags="${answer.token}"]`);
     list?.replaceChildren(...flags.map((flag) => this.item(answer, flag)));
@@ -428,7 +453,8 @@ export class Marks {
     const dot = document.createElement("span");
     dot.className = "dot";
     const label = document.createElement("span");
-    label.textContent = `${this.label(flag.category)}${flag.severity ? ` ${flag.severity}` : ""}`;
+    const { sign } = this.category(flag);
+    label.textContent = `${sign ? `${sign} ` : ""}${this.label(flag.category)}${flag.severity ? ` ${flag.severity}` : ""}`;
     const quote = document.createElement("q");
     quote.textContent = answer.quote(flag.start, flag.end);
     const remove = document.createElement("button");

@@ -63,6 +63,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "projects_settings_read": MANAGERS,
     "projects_settings_change": MANAGERS,
     "projects_archive": says(422, MANAGERS),
+    "categories_state": says(422, MANAGERS),
     "projects_file_read": MANAGERS,
     "projects_file_apply": says(422, MANAGERS),
     "projects_file_compare": says(422, MANAGERS),

@@ -150,6 +150,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "category-add": ("GET", MANAGERS),
     "category": ("GET", MANAGERS),
     "category-change": ("POST", (302, 404, 403, 403, 302, 302)),
+    "category-again": ("POST", (302, 404, 403, 403, 302, 302)),
     "guidelines-edit": ("GET", MANAGERS),
     "allocation": ("GET", MANAGERS),
     # No rule is sent, so those who may see why it was not added.

@@ -15,7 +15,8 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
   which are below all ranked ones and have no order
 - `strength`: 1 to 4 for a pair with a winner, or null
 - `spans`: `completion`, `category`, `start`, `end` (code points, half open), `quote`, `severity`
-  (1, the mildest, to the category's steps, or null), `note`
+  (1, the mildest, to the category's steps, or null), `note`; of a sub-category also `parent`, the key of the
+  category above it, and of a merit `liked`, true. An import takes both from the project's categories
 - `missing`: `completion`, `category`, `text`, `insert_at` (the code point before which it belongs, or
   null), `evidence` (a list of `passage` and `sentence`, both from 0
   and null for the title, and the `quote` that stands there)

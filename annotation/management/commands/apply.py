@@ -23,7 +23,7 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 class Command(BaseCommand):
     help = (
         "Apply a project file: questions, categories, rubrics, guidelines, settings and recipe of a project "
-        "in one YAML file. Prints every change. All or nothing; a file that says what stands changes nothing. "
+        "in one YAML file. Prints every change. All or nothing; what stands as the file says is left alone. "
         "A project that --project names and that is not there is created."
     )
 

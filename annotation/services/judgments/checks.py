@@ -35,7 +35,7 @@ from annotation.record.judgment import (
     StepLabelPart,
 )
 from annotation.record.questions import Question, in_order_of_choices, shown_places
-from annotation.selectors.configuration import configuration_of, question_in
+from annotation.selectors.configuration import Configuration, configuration_of, question_in
 from annotation.text.edits import applied, changing, is_faithful
 
 # Missing parts of an annotation, in words: form, service and API say it alike.
@@ -154,6 +154,14 @@ def check_span(
         )
     _check_severity(span, category, where, is_asked=severity_asked)
     check_text(span.note, "span_flags")
+    if severity_asked and category.needs_note and not span.note.strip():
+        raise InvalidAnswer(
+            "span_note_missing",
+            _("Span %(number)s (%(start)s–%(end)s, “%(quote)s”) needs a note: “%(category)s” asks for one."),
+            field="span_flags",
+            category=category.full_label,
+            **where,
+        )
     if span.text_hash != completion.text_hash:
         raise StaleAnswer(
             "span_of_other_text",
@@ -188,6 +196,27 @@ def check_span(
             marked=marked[:40],
             **where,
         )
+
+
+def _check_is_not_split(span: SpanPart, number: int, category: Category, configured: Configuration) -> None:
+    """Refuse a span of a category that has sub-categories, naming them."""
+    if category.pk not in configured.split_categories:
+        return
+    parts = [row.label for row in configured.asked_categories if row.parent_id == category.pk]
+    raise InvalidAnswer(
+        "subcategory_missing",
+        _(
+            "Span %(number)s (%(start)s–%(end)s, “%(quote)s”) needs a sub-category of “%(category)s”: "
+            "%(parts)s."
+        ),
+        field="span_flags",
+        category=category.label,
+        parts=", ".join(parts),
+        number=number,
+        start=span.start,
+        end=span.end,
+        quote=span.quote[:40],
+    )
 
 
 def _check_severity(
@@ -746,6 +775,8 @@ def check_answer(
     check_text(answer.comment, "comment")
     for number, span in enumerate(answer.spans, start=1):
         check_span(span, number, completions, categories, severity_asked=not imported)
+        if not imported:
+            _check_is_not_split(span, number, categories[span.category], configured)
     refuse_doubles(
         "span_flags",
         _("Span %(number)s is there twice; take one away."),

@@ -371,15 +371,20 @@ def _write_guidelines(project: Project, text: str, by: User) -> None:
 
 
 def _write_categories(project: Project, entries: Sequence[CategoryEntry], by: User) -> None:
-    rows = {row.key: row for row in Category.objects.filter(project=project)}
+    rows = {row.key: row for row in Category.objects.filter(project=project).select_related("parent")}
     wanted = {entry.key: entry for entry in entries}
     for key, row in rows.items():
         # Another category may get the key.
         loses_key = key not in wanted or wanted[key].shortcut != row.shortcut
         if row.shortcut and loses_key and not row.is_archived:
             set_category(project=project, key=key, values={"shortcut": ""}, changed_by=by)
+        if row.parent is not None and (key not in wanted or wanted[key].parent != row.parent.key):
+            # What was above it may go, or become a part itself.
+            set_category(project=project, key=key, values={"parent": ""}, changed_by=by)
     _remove(Category, [row for row in rows.values() if key_is_free(row, wanted)], by)
-    _write_parts(project, "categories", entries, by, set_category)
+    # The upper level first: parts name it.
+    _write_parts(project, "categories", entries, by, set_category, only=lambda entry: not entry.parent)
+    _write_parts(project, "categories", entries, by, set_category, only=lambda entry: bool(entry.parent))
     _order(Category, project, list(wanted), by)
 
 
@@ -408,11 +413,17 @@ def _remove(kind: type[Any], rows: Sequence[Any], by: User) -> None:
 
 
 def _write_parts(
-    project: Project, section: str, entries: Sequence[Any], by: User, write: Callable[..., object]
+    project: Project,
+    section: str,
+    entries: Sequence[Any],
+    by: User,
+    write: Callable[..., object],
+    *,
+    only: Callable[[Any], bool] = lambda _entry: True,
 ) -> None:
     before = {entry["key"]: entry for entry in _sections[section].read(project) or ()}
     for index, entry in enumerate(entries):
-        if before.get(entry.key) == plain(entry):
+        if before.get(entry.key) == plain(entry) or not only(entry):
             continue
         values = {name: getattr(entry, name) for name in entry.__dataclass_fields__ if name != "key"}
         with placed(f"{section}[{index}]"):

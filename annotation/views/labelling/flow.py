@@ -32,7 +32,11 @@ from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import Doubt, doubts_of
-from annotation.services.projects.project_questions import oldest_repeated, repeated_keys
+from annotation.services.projects.project_questions import (
+    oldest_repeated,
+    repeated_categories,
+    repeated_keys,
+)
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.screen import Screen, draft_of
@@ -129,8 +133,14 @@ def show_final_pass(
 
 
 def repeated_assignment(project: Project, annotator: User) -> Assignment | None:
-    """Return the oldest annotation to which a question is put again. No query where a project has none."""
-    return oldest_repeated(project, annotator) if configuration_of(project).asked_questions else None
+    """Return the oldest annotation to which a question or a split category is put again.
+
+    No query where a project has neither.
+    """
+    configured = configuration_of(project)
+    if not configured.asked_questions and not configured.split_categories:
+        return None
+    return oldest_repeated(project, annotator)
 
 
 def show_repeated(
@@ -149,6 +159,9 @@ def show_repeated(
         annotator=request.user,
         entered=entered,
         repeated=repeated_keys(assignment),
+        repeated_categories=repeated_categories(assignment)
+        if configuration_of(project).split_categories
+        else (),
     )
     return show(request, screen, notice=notice)
 
