@@ -45,7 +45,7 @@ class ProjectFileForm(forms.Form):
         strip=False,
         max_length=MOST_BYTES,
         label=gettext_lazy("Or its text"),
-        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false", "class": "code"}),
+        widget=forms.Textarea(attrs={"rows": 16, "spellcheck": "false", "class": "file-text"}),
     )
     state = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
 

@@ -103,16 +103,22 @@ def order_questions(
 
 
 def move_question(*, question: Ordered, by: int, changed_by: User) -> None:
-    """Move a category, criterion or question up (-1) or down (+1) by one place. At the end it stays."""
+    """Move a category, criterion or question up (-1) or down (+1) by one place. At the end it stays.
+
+    A sub-category moves among those of its category.
+    """
     kind = type(question)
     with transaction.atomic():
         _lock(question.project)
-        ordered = kind._default_manager.filter(project=question.project).order_by("position", "id")
-        keys = list(ordered.values_list("key", flat=True))
-        old = keys.index(question.key)
-        new = min(max(old + by, 0), len(keys) - 1)
-        if new != old:
-            keys.insert(new, keys.pop(old))
+        ordered = list(kind._default_manager.filter(project=question.project).order_by("position", "id"))
+        keys = [row.key for row in ordered]
+        above = getattr(question, "parent_id", None)
+        peers = [row.key for row in ordered if getattr(row, "parent_id", None) == above]
+        old = peers.index(question.key)
+        other = peers[min(max(old + by, 0), len(peers) - 1)]
+        if other != question.key:
+            first, second = keys.index(question.key), keys.index(other)
+            keys[first], keys[second] = other, question.key
             order_questions(kind=kind, project=question.project, keys=keys, changed_by=changed_by)
 
 

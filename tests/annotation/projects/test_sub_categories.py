@@ -12,14 +12,19 @@ from annotation.errors import InvalidAnswer
 from annotation.exchange.project_file import in_yaml, read, write
 from annotation.exchange.records import records
 from annotation.models import Assignment, AuditEntry, Category, Comparison, Judgment, Project, User
-from annotation.selectors.configuration import configuration_of
+from annotation.selectors.configuration import configuration_of, in_groups
 from annotation.selectors.questions import add_split_progress
 from annotation.services.projects.project_questions import (
     ask_split_again,
     ask_split_only_new,
     oldest_repeated,
 )
-from annotation.services.projects.questions import archive_question, delete_question, set_category
+from annotation.services.projects.questions import (
+    archive_question,
+    delete_question,
+    move_question,
+    set_category,
+)
 from tests.annotation.judgments.answers import prefer_first, span, submit
 from tests.api.scene import Asker
 from tests.refusals import refused
@@ -65,6 +70,20 @@ def test_a_sub_category_is_of_one_level_and_of_the_meaning_of_its_category(proje
         delete_question(question=part.parent, deleted_by=carol)
     with pytest.raises(IntegrityError), transaction.atomic():
         Category.objects.filter(pk=part.pk).update(parent=part)
+
+
+def test_a_sub_category_moves_among_those_of_its_category(project: Project, carol: User):
+    split(project, carol)
+    category(project, carol, "odd")
+    move_question(
+        question=Category.objects.select_related("project").get(key="contradicts"), by=-1, changed_by=carol
+    )
+    move_question(question=Category.objects.select_related("project").get(key="odd"), by=-1, changed_by=carol)
+    rows = in_groups(Category.objects.filter(project=project).order_by("position", "id"))
+    assert [row.key for row in rows] == [
+        *("irrelevant", "untruthful", "contradicts", "unverifiable"),
+        *("odd", "missing"),
+    ]
 
 
 # ── What annotators give ──────────────────────────────────────────────────────────────

@@ -323,19 +323,16 @@ class SegmentObjective:
 
     def _are_liked(self, teaching: Sequence[Example]) -> bool:
         """Return whether the head's categories are merits. Refuses merits and faults in one head."""
-        liked: dict[str, bool] = {}
+        liked: dict[bool, set[str]] = {True: set(), False: set()}
         for example in teaching:
             for _, flag in example.labels.flags:
-                for name in (flag.category, flag.parent):
-                    if name in self.head.categories:
-                        liked[name] = flag.is_liked
-        if len(set(liked.values())) > 1:
+                liked[flag.is_liked] |= {flag.category, flag.parent} & set(self.head.categories)
+        if liked[True] and liked[False]:
             raise ContractError(
-                f"segment head {self.name!r}: {self._listed([name for name in liked if liked[name]])} "
-                f"is liked, {self._listed([name for name in liked if not liked[name]])} is not; "
-                "make two heads of them"
+                f"segment head {self.name!r}: spans of {self._listed(sorted(liked[True]))} are liked, "
+                f"those of {self._listed(sorted(liked[False]))} are faults; make two heads of them"
             )
-        return any(liked.values())
+        return bool(liked[True])
 
     def _check_categories(self, teaching: Sequence[Example]) -> None:
         flags = Counter(category for example in teaching for category in self.marks(example))
