@@ -99,7 +99,7 @@ _SETTINGS = (
 class CategorySerializer(serializers.ModelSerializer[Category]):
     """A category of spans or missing information."""
 
-    parent = fields.text(
+    parent = fields.text(  # type: ignore[assignment]  # a field, no serializer above
         "Key of the category that it is a part of; null for none.",
         source="parent.key",
         default=None,
@@ -385,7 +385,7 @@ class CategoryValuesSerializer(QuestionValues):
     shortcut = fields.text(most=1, required=False, allow_blank=True)
     polarity = fields.choice(Polarity.choices, required=False)
     severity_steps = fields.integer(least=0, most=9, required=False)
-    parent = fields.text(
+    parent = fields.text(  # type: ignore[assignment]
         "Key of a category of spans that this one is a part of; null for none.",
         most=60,
         required=False,

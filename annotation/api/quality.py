@@ -111,7 +111,7 @@ class OptionSerializer(serializers.Serializer[Any]):
     """A choice, a point of a scale or a category that is counted."""
 
     key = fields.text()
-    label = fields.text()
+    label = fields.text()  # type: ignore[assignment]
     is_part = fields.flag("A sub-category, whose category counts it as well.")
 
 

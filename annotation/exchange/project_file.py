@@ -15,8 +15,9 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal
 from annotation.models import Project, User
+from annotation.selectors.project_file import Change
 from annotation.services.projects import project_file
-from annotation.services.projects.project_file import Change, Content, state_of
+from annotation.services.projects.project_file import Content, state_of
 
 MOST_BYTES = 1 << 20
 MOST_NODES = 50_000
@@ -218,7 +219,7 @@ def _events(text: str) -> Iterator[tuple[yaml.Event, int]]:
     """Yield the beginnings and ends of the values of one document, with their lines."""
     nodes = documents = 0
     for event in yaml.parse(text, Loader=_Reader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1  # type: ignore[union-attr]  # events of a parser have marks
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
         if documents > 1:
@@ -292,7 +293,7 @@ def _value(event: Any) -> Any:
     return text
 
 
-def _refused(line: int, message: str, **params: object) -> Refusal:
+def _refused(line: int, message: str, **params: Any) -> Refusal:
     return Refusal("project_file_not_readable", message, line=line, **params)
 
 

@@ -110,7 +110,9 @@ def in_groups(categories: Iterable[Category]) -> list[Category]:
     """Return categories with their sub-categories behind them, else in their order."""
     rows = list(categories)
     places = {row.pk: place for place, row in enumerate(rows)}
-    return sorted(rows, key=lambda row: (places.get(row.parent_id, places[row.pk]), row.parent_id in places))
+    return sorted(
+        rows, key=lambda row: (places.get(row.parent_id or 0, places[row.pk]), row.parent_id in places)
+    )
 
 
 def question_in(row: ProjectQuestion, version: QuestionVersion) -> Question:

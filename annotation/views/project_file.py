@@ -135,14 +135,17 @@ def _compared(request: Request, project: Project, file: ProjectFile) -> dict[str
 
 def _row(change: Change) -> dict[str, Any]:
     before, after = (None if value is None else in_yaml(value) for value in (change.before, change.after))
-    both = before is not None and after is not None and len(before) + len(after) <= _LONGEST_DIFF
+    shown = None
+    if before is not None and after is not None and len(before) + len(after) <= _LONGEST_DIFF:
+        # Of single lines both are shown whole.
+        shown = pieces(before, after) if "\n" in before + after else None
     return {
         "path": change.path,
         "kind": _NAMES[change.kind],
         "badge": _BADGES[change.kind],
         "before": before,
         "after": after,
-        "pieces": pieces(before, after) if both and "\n" in f"{before}{after}" else None,
+        "pieces": shown,
     }
 
 

@@ -73,7 +73,7 @@ def _write_conversations(project: Project, entry: ConversationsEntry, by: User) 
         if name not in known:
             with placed(f"conversations.checkpoints[{index}]"):
                 _refuse_unknown(name)
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
     with placed("conversations"):
         save_conversation_settings(
             project=project, actor=by, **{**values, "checkpoints": list(known.values())}
@@ -105,7 +105,7 @@ def _write_suggestions(project: Project, entry: SuggestionsEntry, by: User) -> N
     if checkpoint is None:
         with placed("suggestions.checkpoint"):
             _refuse_unknown(entry.checkpoint)
-    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}  # type: ignore[arg-type]
+    values = {field.name: getattr(entry, field.name) for field in dataclasses.fields(entry)}
     with placed("suggestions"):
         set_suggestions(
             project=project,

@@ -337,8 +337,8 @@ def _write_description(project: Project, value: str, by: User) -> None:
 def _checked_settings(values: Any) -> dict[str, Any]:
     """Return the settings that a file has, checked one by one."""
     given = values if isinstance(values, Mapping) else {}
-    fields = SettingsEntry.__dataclass_fields__  # type: ignore[attr-defined]
-    defaults = {name: Project._meta.get_field(name).get_default() for name in fields}
+    fields = SettingsEntry.__dataclass_fields__
+    defaults = {field.name: field.get_default() for field in Project._meta.fields if field.name in fields}
     whole = decode(SettingsEntry, {**defaults, **given} if values is given else values)
     return {name: getattr(whole, name) for name in fields if name in given}
 
@@ -470,15 +470,15 @@ def _write_questions(project: Project, entries: Sequence[QuestionEntry], by: Use
     stood = {entry["key"]: entry for entry in selectors.questions_of(project) or ()}
     for index, entry in enumerate(entries):
         with placed(f"questions[{index}]", _QUESTION_FIELDS):
-            row = rows.get(entry.key)
-            if row is not None and row.is_archived:
+            stored = rows.get(entry.key)
+            if stored is not None and stored.is_archived:
                 archive_question(
-                    question=ProjectQuestion.objects.get(pk=row.pk), archived=False, changed_by=by
+                    question=ProjectQuestion.objects.get(pk=stored.pk), archived=False, changed_by=by
                 )
             question = wanted[entry.key]
             if entry.key in loose:
                 question = replace(question, shown_when=None)
-            if row is None or row.is_archived or stood.get(entry.key) != plain(entry):
+            if stored is None or stored.is_archived or stood.get(entry.key) != plain(entry):
                 save_question(project=project, question=question, saved_by=by)
     _order(ProjectQuestion, project, list(wanted), by)
     for index, entry in enumerate(entries):
@@ -496,7 +496,7 @@ def _questions(project: Project) -> dict[str, ProjectQuestion]:
 
 
 def _question(entry: QuestionEntry) -> Question:
-    values = {name: getattr(entry, name) for name in entry.__dataclass_fields__}  # type: ignore[attr-defined]
+    values = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
     return Question(**values)
 
 
@@ -526,10 +526,10 @@ def _write_rubrics(project: Project, entries: Sequence[RubricEntry], by: User) -
             ask_rubric(rubric=row, is_asked=False, by=by)
     for index, entry in enumerate(entries):
         with placed(f"rubrics[{index}]"):
-            row = rows.get(entry.name)
-            version = selectors.content_of(row) if row else None
+            rubric = rows.get(entry.name)
+            version = selectors.content_of(rubric) if rubric else None
             criteria = [_criterion_input(criterion) for criterion in entry.criteria]
-            if row is not None and row.published_id is not None and not entry.is_published:
+            if rubric is not None and rubric.published_id is not None and not entry.is_published:
                 raise Refusal(
                     "rubric_stays_published",
                     _("A published rubric stays published. Write true, and is_asked: false to stop asking."),
@@ -537,7 +537,7 @@ def _write_rubrics(project: Project, entries: Sequence[RubricEntry], by: User) -
                 )
             if version is None or _criteria_of(version) != criteria:
                 version = save_rubric(
-                    project=project, name=entry.name, criteria=criteria, saved_by=by, rubric=row
+                    project=project, name=entry.name, criteria=criteria, saved_by=by, rubric=rubric
                 )
             rubric = version.rubric
             if entry.is_published and rubric.published_id != version.pk:
@@ -555,13 +555,13 @@ def _write_conversation_tasks(project: Project, entries: Sequence[ConversationTa
         if name not in wanted and row.archived_at is None:
             archive_task(task=row, actor=by)
     for index, entry in enumerate(entries):
-        row = rows.get(entry.name)
-        stands = row is not None and row.archived_at is None
-        if stands and selectors.entry_of(ConversationTaskEntry, row) == plain(entry):
+        task = rows.get(entry.name)
+        stands = task is not None and task.archived_at is None
+        if stands and selectors.entry_of(ConversationTaskEntry, task) == plain(entry):
             continue
-        values = {name: getattr(entry, name) for name in entry.__dataclass_fields__}  # type: ignore[attr-defined]
+        values = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
         with placed(f"conversation_tasks[{index}]"):
-            save_task(project=project, actor=by, task=row, **values, archived_at=None)
+            save_task(project=project, actor=by, task=task, **values, archived_at=None)
 
 
 def _criterion_input(criterion: Any) -> RubricCriterionInput:
