@@ -338,6 +338,7 @@ def _span(part: SpanPart) -> dict[str, Any]:
         # Of projects that have neither, rows stay as they were.
         **({"parent": part.parent} if part.parent else {}),
         **({"liked": True} if part.is_liked else {}),
+        **({"relations": [asdict(link) for link in part.relations]} if part.relations else {}),
     }
 
 

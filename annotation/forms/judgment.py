@@ -32,6 +32,7 @@ from annotation.record.judgment import (
     MissingPart,
     Origin,
     RatingPart,
+    SpanLink,
     SpanPart,
     StepLabelPart,
 )
@@ -593,6 +594,9 @@ class JudgmentForm(forms.Form):
             text_hash=str(span["text_hash"]),
             severity=span.get("severity"),
             note=_plain(str(span.get("note") or "")).strip(),
+            relations=tuple(
+                SpanLink(kind=str(link["kind"]), to=link["to"]) for link in span.get("relations") or ()
+            ),
         )
 
     def _missing(self, row: MissingRow) -> MissingPart:

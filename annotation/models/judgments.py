@@ -143,6 +143,12 @@ class SpanFlag(WrittenOnce):
         null=True, blank=True, help_text="1 is the mildest; none where the category asks for none."
     )
     note = models.TextField(blank=True)
+    relations = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What it is to other spans of the judgment: objects with kind, completion, category, start "
+        "and end of the other; null for nothing.",
+    )
 
     class Meta:
         ordering = ["judgment", "completion", "start", "end", "id"]

@@ -125,6 +125,11 @@ class Project(models.Model):
     ask_missing_info = models.BooleanField(
         default=True, help_text="Let annotators say what an answer leaves out."
     )
+    ask_span_relations = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let annotators say that a span causes or contradicts another.",
+    )
     ask_step_labels = models.BooleanField(
         default=False,
         db_default=False,

@@ -33,6 +33,7 @@ class SettingsEntry:
     ask_strength: bool
     ask_span_flags: bool
     ask_missing_info: bool
+    ask_span_relations: bool
     ask_step_labels: bool
     ask_correction: bool
     ask_critique: bool

@@ -316,3 +316,42 @@ def test_a_span_of_a_category_that_was_divided_comes_back_and_asks_for_a_part(
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert SpanFlag.objects.filter(judgment__superseded_by__isnull=True).get().category.key == "invented"
+
+
+def test_a_relation_is_made_with_the_keyboard_shown_and_removed(
+    pair, project: Project, alice: User, open_as: Open, barriers: Axe
+):
+    project.ask_span_relations = True
+    project.save()
+    page = open_as(alice, LABEL)
+    mark(page, 1)
+    hold(page)
+    # One alone has nothing to be related to.
+    expect(page.locator("[data-relations]")).to_be_hidden()
+    mark(page, 1, key="i", skip=2)
+    hold(page, 1)
+    page.get_by_role("button", name="Causes…").click()
+    expect(page.locator("[data-relation-hint]")).to_contain_text("“water” causes …")
+    page.keyboard.press("Escape")
+    expect(page.locator("[data-relation-hint]")).to_be_empty()
+    page.get_by_role("button", name="Contradicts…").click()
+    page.locator(".flag[tabindex]").first.focus()
+    page.keyboard.press("Enter")
+    listed = page.locator(".flags").first
+    expect(listed).to_contain_text("contradicts “Boil” in A")
+    assert barriers(page) == []
+    # By the mouse: a click on the other one.
+    hold(page, 0)
+    page.get_by_role("button", name="Causes…").click()
+    page.locator(".flag[tabindex]").nth(1).click()
+    expect(listed).to_contain_text("causes “water” in A")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Remove the relation: causes “water” in A").click()
+    expect(listed).not_to_contain_text("causes")
+    page.keyboard.press("=")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    flags = {flag.quote: flag.relations for flag in SpanFlag.objects.all()}
+    assert flags["Boil"] is None
+    [link] = flags["water"]
+    assert (link["kind"], link["start"], link["end"]) == ("contradicts", 0, 4)

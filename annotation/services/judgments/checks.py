@@ -219,6 +219,26 @@ def _check_is_not_split(span: SpanPart, number: int, category: Category, configu
     )
 
 
+def _check_relations(answer: JudgmentRecord) -> None:
+    """Refuse a relation of a span to itself or to none of the judgment, and one that is there twice."""
+    for number, span in enumerate(answer.spans, start=1):
+        for link in span.relations:
+            if link.to >= len(answer.spans) or link.to == number - 1:
+                raise InvalidAnswer(
+                    "span_relation_without_other",
+                    _("Span %(number)s relates to no other span of the annotation. Take the relation away."),
+                    field="span_flags",
+                    number=number,
+                )
+        if len(set(span.relations)) < len(span.relations):
+            raise InvalidAnswer(
+                "span_relation_twice",
+                _("Span %(number)s has a relation twice. Take one away."),
+                field="span_flags",
+                number=number,
+            )
+
+
 def _check_severity(
     span: SpanPart, category: Category, where: Mapping[str, object], *, is_asked: bool
 ) -> None:
@@ -777,6 +797,7 @@ def check_answer(
         check_span(span, number, completions, categories, severity_asked=not imported)
         if not imported:
             _check_is_not_split(span, number, categories[span.category], configured)
+    _check_relations(answer)
     refuse_doubles(
         "span_flags",
         _("Span %(number)s is there twice; take one away."),
@@ -895,6 +916,12 @@ def _check_asked(
             project.ask_missing_info,
             "missing_info",
             _("This project does not ask what is missing. Leave it out."),
+        ),
+        (
+            any(span.relations for span in answer.spans),
+            project.ask_span_relations,
+            "span_flags",
+            _("This project does not ask for relations of spans. Leave them out."),
         ),
         (
             bool(answer.step_labels),

@@ -846,6 +846,7 @@ class Screen:
                 }
                 for c in self.span_categories
             ],
+            "relates": self.project.ask_span_relations,
             "suggestions": [suggestion.as_json() for suggestion in self.help.suggestions]
             if self.help
             else [],
