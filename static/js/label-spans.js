@@ -212,6 +212,8 @@ export class Marks {
       else if (button && "rewrites" in button.dataset) this.onRewrite();
     });
     screen.addEventListener("focusin", (event) => {
+      // The marker would lie over the span that is looked for.
+      if (event.target.matches(".flag") && this.relating) return;
       if (event.target.matches(".flag")) this.showFor(event.target);
       else if (!marker.contains(event.target) && !this.pending) this.hide();
     });
@@ -403,6 +405,7 @@ export class Marks {
   beginRelation(flag, kind) {
     this.relating = { flag, kind };
     this.first(flag.id)?.focus({ preventScroll: true });
+    this.hide();
     this.announceAll(translate("“{quote}” {relation} …: choose the other span by a click or Enter; Escape cancels.", { quote: this.quoteOf(flag), relation: this.relationName(kind) }));
   }
 
@@ -562,13 +565,14 @@ export class Marks {
     if (this.relating && event.key === "Escape") {
       this.relating = null;
       this.announceAll(translate("No relation was made."));
+      if (onMark) this.showFor(event.target);
       return true;
     }
     if (this.relating && onMark && event.key === "Enter") {
       this.relate(this.flags.find(({ id }) => id === event.target.dataset.flag));
       return true;
     }
-    if (onMark) this.showFor(event.target);
+    if (onMark && !this.relating) this.showFor(event.target);
     if (category && (onMark || this.pending) && !event.altKey) {
       this.apply(category.key);
       return true;
