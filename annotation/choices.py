@@ -75,6 +75,17 @@ class Polarity(models.TextChoices):
     MERIT = "merit", _("a merit")
 
 
+SIGNS = {Polarity.ERROR: "−", Polarity.NEUTRAL: "○", Polarity.MERIT: "+"}
+"""Beside the colour of a span, where a project has spans of several polarities."""
+
+
+class SpanRelation(models.TextChoices):
+    """What one span is to another of the same judgment."""
+
+    CAUSE = "cause", _("causes")
+    CONTRADICTS = "contradicts", _("contradicts")
+
+
 class RatingScale(models.TextChoices):
     """The steps on which a criterion is rated; `SCALE_VALUES` has their numbers."""
 

@@ -8,7 +8,7 @@ class TrainingConfig(AppConfig):
         from annotation.exchange.formats import writers
         from annotation.services.judgments import drafts
         from training.contract.segmentation import segment
-        from training.services import leaderboard
+        from training.services import leaderboard, project_file
         from training.services.sampling import CheckpointWriter
 
         leaderboard.listen()
@@ -16,3 +16,5 @@ class TrainingConfig(AppConfig):
         writers.register(segment)
         # Annotators have checkpoints continue what they rewrite.
         drafts.register(CheckpointWriter())
+        # Project files hold conversations, suggestions and the recipe.
+        project_file.add_sections()

@@ -10,7 +10,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from annotation.api import fields
-from annotation.choices import StepLabel, Verdict
+from annotation.choices import SpanRelation, StepLabel, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import (
     Assignment,
@@ -28,6 +28,7 @@ from annotation.record.judgment import (
     MissingPart,
     Origin,
     RatingPart,
+    SpanLink,
     SpanPart,
     StepLabelPart,
 )
@@ -64,6 +65,13 @@ class EvidenceSerializer(serializers.Serializer[Any]):
     sentence = place_field(required=False, allow_null=True, default=None)
 
 
+class SpanLinkSerializer(serializers.Serializer[Any]):
+    """What a span is to another one of the judgment."""
+
+    kind = fields.choice(SpanRelation.choices)
+    to = fields.integer("Place of the other among the spans, from 0.", least=0, most=_MOST_ROWS)
+
+
 class SpanSerializer(serializers.Serializer[Any]):
     """A span of one answer: code points, half open."""
 
@@ -75,6 +83,9 @@ class SpanSerializer(serializers.Serializer[Any]):
     text_hash = fields.text("SHA-256 of the answer on whose text the offsets were counted.", most=64)
     severity = fields.integer(least=1, most=9, allow_null=True, default=None)
     note = text_field(required=False, default="", allow_blank=True)
+    relations = serializers.ListSerializer(
+        child=SpanLinkSerializer(), required=False, default=list, max_length=50
+    )
 
 
 class MissingSerializer(serializers.Serializer[Any]):
@@ -320,7 +331,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "ranks": {name.of(completion): rank for completion, rank in record.ranks.items()},
             "strength": record.strength,
             "comment": record.comment,
-            "span_flags": [_answered(part, name) for part in record.spans],
+            "span_flags": [_answered(part, name, but=("parent", "is_liked")) for part in record.spans],
             "missing_info": [_missing(part, name) for part in record.missing],
             "step_labels": [_answered(part, name) for part in record.step_labels],
             "ratings": [_answered(part, name, but=("scale",)) for part in record.ratings],
@@ -438,6 +449,7 @@ class _Reader:
             text_hash=row["text_hash"],
             severity=row["severity"],
             note=row["note"],
+            relations=tuple(SpanLink(**link) for link in row["relations"]),
         )
 
     def missing(self, row: Mapping[str, Any], where: str) -> MissingPart:

@@ -24,6 +24,7 @@ from annotation.choices import (
     TokenScope,
 )
 from annotation.errors import Refusal
+from annotation.exchange.project_file import MOST_BYTES, read
 from annotation.models import (
     AuditEntry,
     Category,
@@ -51,6 +52,8 @@ from annotation.services.projects.project_questions import (
     MOST_CHOICES,
     ask_again,
     ask_only_new,
+    ask_split_again,
+    ask_split_only_new,
     newest,
     save_question,
 )
@@ -90,10 +93,19 @@ _SETTINGS = (
 
 
 @fields.of(
-    Category, "key label description scope granularity colour shortcut polarity severity_steps is_archived"
+    Category,
+    "key label description scope granularity colour shortcut polarity severity_steps parent needs_note "
+    "is_archived",
 )
 class CategorySerializer(serializers.ModelSerializer[Category]):
-    """An error category for spans or missing information."""
+    """A category of spans or missing information."""
+
+    parent = fields.text(  # type: ignore[assignment]  # a field, no serializer above
+        "Key of the category that it is a part of; null for none.",
+        source="parent.key",
+        default=None,
+        allow_null=True,
+    )
 
 
 @fields.of(Criterion, "key label description scale is_archived")
@@ -190,6 +202,12 @@ class NewProjectSerializer(serializers.Serializer[Any]):
     slug = serializers.SlugField(max_length=80, help_text="Its part of addresses.")
     description = fields.text(default="")
     guideline = fields.text("The first version of its rules, in Markdown.", default="")
+    file = fields.text(
+        "A project file to begin with, in YAML; then without template, description and guideline.",
+        default="",
+        most=MOST_BYTES,
+        trim_whitespace=False,
+    )
 
 
 class ArchiveSerializer(serializers.Serializer[Any]):
@@ -296,6 +314,14 @@ def _require_creator(view: ApiView) -> None:
 )
 def projects_create(view: ApiView, values: Values) -> Project:
     """Create a project and become its manager. For staff, and who has the permission to add projects."""
+    if file := values.pop("file"):
+        if values.get("template") or values["description"] or values["guideline"]:
+            raise Refusal(
+                "file_beside_template",
+                _("A project file says all of it. Leave out template, description and guideline."),
+                field="file",
+            )
+        return read(file).create(slug=values["slug"], name=values["name"], by=view.user)
     create = create_from_template if "template" in values else create_project
     return create(**values, created_by=view.user)
 
@@ -360,6 +386,22 @@ class CategoryValuesSerializer(QuestionValues):
     shortcut = fields.text(most=1, required=False, allow_blank=True)
     polarity = fields.choice(Polarity.choices, required=False)
     severity_steps = fields.integer(least=0, most=9, required=False)
+    parent = fields.text(  # type: ignore[assignment]
+        "Key of a category of spans that this one is a part of; null for none.",
+        most=60,
+        required=False,
+        allow_null=True,
+    )
+    needs_note = fields.flag("No span of it without a note.", required=False)
+
+
+class CategoryStateSerializer(serializers.Serializer[Any]):
+    """Who is asked for sub-categories."""
+
+    ask_again = fields.flag(
+        "True puts spans of the category itself again to who marked them, for a sub-category; false takes "
+        "back what is not answered yet."
+    )
 
 
 class CriterionValuesSerializer(QuestionValues):
@@ -390,6 +432,14 @@ def categories_order(view: ProjectView, values: Values) -> Any:
 def categories_set(view: ProjectView, values: Values, key: str) -> Category:
     """Create or change a category; fields left out keep their value or get the default."""
     return set_category(project=view.project, key=key, values=values, changed_by=view.user)
+
+
+@category.patch(takes=CategoryStateSerializer, returns=CategorySerializer)
+def categories_state(view: ProjectView, category: Category, values: Values) -> Category:
+    """Put the spans of a category that was split again to who marked them, or only to new judgments."""
+    change = ask_split_again if values["ask_again"] else ask_split_only_new
+    change(category=category, asked_by=view.user)
+    return category
 
 
 @category.delete()

@@ -98,6 +98,53 @@ class SharedAgreementSerializer(serializers.Serializer[Any]):
     comparisons = fields.integer("Comparisons on which both gave a preference.", source="items")
 
 
+class SpreadSerializer(serializers.Serializer[Any]):
+    """Answers of one annotator or of all."""
+
+    answers = fields.integer()
+    counts = fields.several(fields.integer(), "How often each option was given, in their order.")
+    mean = fields.number(
+        "Of scales, numbers and dates (as days from 0001-01-01); null for others.", allow_null=True
+    )
+    median = fields.number(allow_null=True)
+    least = fields.number(allow_null=True)
+    most = fields.number(allow_null=True)
+
+
+class PersonSpreadSerializer(SpreadSerializer):
+    """Answers of one annotator."""
+
+    annotator = fields.computed("Their username.")
+
+    def get_annotator(self, pair: tuple[int, Any]) -> str:
+        names: Mapping[int, str] = self.context["names"]
+        return names.get(pair[0], "")
+
+    def to_representation(self, pair: tuple[int, Any]) -> dict[str, Any]:
+        spread = SpreadSerializer(pair[1], context=self.context).data
+        return {"annotator": self.get_annotator(pair), **spread}
+
+
+class OptionSerializer(serializers.Serializer[Any]):
+    """A choice, a point of a scale or a category that is counted."""
+
+    key = fields.text()
+    label = fields.text()  # type: ignore[assignment]
+    is_part = fields.flag("A sub-category, whose category counts it as well.")
+
+
+class DistributionSerializer(serializers.Serializer[Any]):
+    """Answers to one additional question in its newest version, or spans by category."""
+
+    key = fields.text("Of the question; of spans “spans”.")
+    text = fields.text("The question; empty for spans.")
+    kind = fields.text("Kind of the question, or “spans”.")
+    unit = fields.text("Of a number.")
+    options = OptionSerializer(many=True)
+    everybody = SpreadSerializer()
+    people = PersonSpreadSerializer(many=True)
+
+
 class ReportSerializer(serializers.Serializer[Any]):
     """All figures of one selection."""
 
@@ -108,6 +155,8 @@ class ReportSerializer(serializers.Serializer[Any]):
     figures = FigureSerializer(many=True)
     people = PersonSerializer(many=True)
     shared = SharedAgreementSerializer(many=True)
+    answers = DistributionSerializer(many=True, help_text="By additional question, those with an answer.")
+    span_counts = DistributionSerializer(allow_null=True, help_text="Null without a span.")
     triples = fields.integer()
     circles = fields.integer("Of the triples: preferences that go round in a circle.")
 

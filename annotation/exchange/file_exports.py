@@ -141,7 +141,9 @@ def _has_judged(project: Project, pseudonym: str) -> bool:
 
 
 def _with_category(key: str) -> Q:
-    return Q(Exists(SpanFlag.objects.filter(judgment=OuterRef("pk"), category__key=key))) | Q(
+    # A category stands for its sub-categories.
+    named = Q(category__key=key) | Q(category__parent__key=key)
+    return Q(Exists(SpanFlag.objects.filter(named, judgment=OuterRef("pk")))) | Q(
         Exists(MissingInfo.objects.filter(judgment=OuterRef("pk"), category__key=key))
     )
 

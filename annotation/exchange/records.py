@@ -335,6 +335,10 @@ def _span(part: SpanPart) -> dict[str, Any]:
         "quote": part.quote,
         "severity": part.severity,
         "note": part.note,
+        # Of projects that have neither, rows stay as they were.
+        **({"parent": part.parent} if part.parent else {}),
+        **({"liked": True} if part.is_liked else {}),
+        **({"relations": [asdict(link) for link in part.relations]} if part.relations else {}),
     }
 
 

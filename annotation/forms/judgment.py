@@ -32,6 +32,7 @@ from annotation.record.judgment import (
     MissingPart,
     Origin,
     RatingPart,
+    SpanLink,
     SpanPart,
     StepLabelPart,
 )
@@ -326,7 +327,8 @@ def _row(part: MissingPart, token: str) -> MissingRow:
 
 def _span(part: SpanPart, token: str) -> dict[str, object]:
     values = asdict(part)
-    del values["completion"]
+    for name in ("completion", "parent", "is_liked"):
+        del values[name]
     return {"candidate": token, **values}
 
 
@@ -598,6 +600,9 @@ class JudgmentForm(forms.Form):
             text_hash=str(span["text_hash"]),
             severity=span.get("severity"),
             note=_plain(str(span.get("note") or "")).strip(),
+            relations=tuple(
+                SpanLink(kind=str(link["kind"]), to=link["to"]) for link in span.get("relations") or ()
+            ),
         )
 
     def _missing(self, row: MissingRow) -> MissingPart:

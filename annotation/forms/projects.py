@@ -24,6 +24,7 @@ QUESTIONS: Labels = {
     "ask_verdict": (_("Preference"), _("The better of two responses, or the order of more.")),
     "ask_strength": (_("Strength of preference"), _("For pairs, in four steps.")),
     "ask_span_flags": (_("Spans"), _("Stretches of a response with an error category.")),
+    "ask_span_relations": (_("Relations of spans"), _("A span causes or contradicts another one.")),
     "ask_missing_info": (_("Missing information"), _("Something that a response should have said.")),
     "ask_step_labels": (_("Step labels"), _("Correct, wrong or unnecessary, per step of a trace.")),
     "ask_correction": (_("Corrections"), _("Annotators edit each response.")),

@@ -146,6 +146,12 @@ class SpanFlag(WrittenOnce):
         null=True, blank=True, help_text="1 is the mildest; none where the category asks for none."
     )
     note = models.TextField(blank=True)
+    relations = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What it is to other spans of the judgment: objects with kind, completion, category, start "
+        "and end of the other; null for nothing.",
+    )
 
     class Meta:
         ordering = ["judgment", "completion", "start", "end", "id"]
@@ -370,14 +376,23 @@ class QuestionAnswer(WrittenOnce):
 class RepeatedQuestion(models.Model):
     """A question that is put again to who judged a comparison: it was added or changed since.
 
-    The labelling page opens the judgment with everything filled in; the next judgment closes the row.
+    Or a category of spans that was split since, whose spans get a sub-category. The labelling page opens the
+    judgment with everything filled in; the next judgment closes the row.
     """
 
     assignment = models.ForeignKey(
         "annotation.Assignment", on_delete=models.CASCADE, related_name="repeated_questions"
     )
     question = models.ForeignKey(
-        "annotation.ProjectQuestion", on_delete=models.CASCADE, related_name="repeated"
+        "annotation.ProjectQuestion",
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="repeated",
+        help_text="None where a category is put again.",
+    )
+    category = models.ForeignKey(
+        "annotation.Category", on_delete=models.CASCADE, null=True, blank=True, related_name="repeated"
     )
     created_at = models.DateTimeField(auto_now_add=True)
     answered_at = models.DateTimeField(null=True, blank=True)
@@ -390,10 +405,20 @@ class RepeatedQuestion(models.Model):
                 condition=Q(answered_at__isnull=True),
                 name="repeated_question_open_once",
             ),
+            models.UniqueConstraint(
+                fields=["assignment", "category"],
+                condition=Q(answered_at__isnull=True),
+                name="repeated_category_open_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(question__isnull=True, category__isnull=False)
+                | Q(question__isnull=False, category__isnull=True),
+                name="repeated_question_or_category",
+            ),
         ]
 
     def __str__(self) -> str:
-        return f"{self.question} again in {self.assignment_id}"
+        return f"{self.question or self.category} again in {self.assignment_id}"
 
 
 class Demonstration(WrittenOnce):

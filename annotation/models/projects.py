@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from annotation.choices import (
+    SIGNS,
     AcquisitionStrategy,
     CategoryScope,
     ContextDisplay,
@@ -141,6 +142,11 @@ class Project(models.Model):
     )
     ask_missing_info = models.BooleanField(
         default=True, help_text="Let annotators say what an answer leaves out."
+    )
+    ask_span_relations = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Let annotators say that a span causes or contradicts another.",
     )
     ask_step_labels = models.BooleanField(
         default=False,
@@ -285,10 +291,26 @@ class Category(models.Model):
         validators=[MaxValueValidator(9)],
         help_text="How many steps of severity a mark has, 1 the mildest; 0 asks for none.",
     )
+    parent = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="parts",
+        help_text="The category of spans that this one is a part of; one level deep.",
+    )
+    needs_note = models.BooleanField(
+        default=False, db_default=False, help_text="No span of it without a note."
+    )
     position = models.PositiveSmallIntegerField(default=0)
     is_archived = models.BooleanField(
         default=False, db_default=False, help_text="Not asked any more; annotations that use it keep it."
     )
+
+    waiting = 0
+    """Annotations that go back with its spans; `selectors.questions.add_split_progress` reads both."""
+    lacking = 0
+    """Annotations that have a span of it without a sub-category."""
 
     class Meta:
         verbose_name_plural = "categories"
@@ -312,10 +334,49 @@ class Category(models.Model):
             models.CheckConstraint(
                 condition=models.Q(severity_steps__lte=9), name="category_severity_steps_in_range"
             ),
+            models.CheckConstraint(
+                condition=Q(parent__isnull=True) | (~Q(parent=models.F("id")) & Q(scope="span")),
+                name="category_part_of_another_span_category",
+            ),
+            models.CheckConstraint(
+                condition=Q(needs_note=False) | Q(scope="span"), name="category_note_of_spans"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.label
+
+    @property
+    def full_label(self) -> str:
+        """The label, of a sub-category behind that of its category."""
+        return f"{self.parent.label} › {self.label}" if self.parent else self.label
+
+    @property
+    def signed_label(self) -> str:
+        """The full label, of what is no error behind its sign."""
+        if self.polarity == Polarity.ERROR:
+            return self.full_label
+        return f"{SIGNS[Polarity(self.polarity)]} {self.full_label}"
+
+    def clean(self) -> None:
+        """Refuse a parent that is no span category of the project on the upper level, and parts of parts."""
+        if self.needs_note and self.scope != CategoryScope.SPAN:
+            raise ValidationError({"needs_note": _("Only spans have notes. Switch it off.")})
+        if self.pk is not None and self.parts.exclude(polarity=self.polarity).exists():
+            raise ValidationError(
+                {"polarity": _("Its sub-categories have another meaning. They share that of their category.")}
+            )
+        if self.parent is None:
+            return
+        is_upper = self.parent.scope == CategoryScope.SPAN and self.parent.parent_id is None
+        if self.scope != CategoryScope.SPAN or self.parent.project_id != self.project_id or not is_upper:
+            raise ValidationError({"parent": _("Choose a category of spans that is no sub-category itself.")})
+        if self.polarity != self.parent.polarity:
+            raise ValidationError({"polarity": _("A sub-category has the meaning of its category.")})
+        if self.pk is not None and (self.parent_id == self.pk or self.parts.exists()):
+            raise ValidationError(
+                {"parent": _("It has sub-categories, so it cannot be one. Move them elsewhere first.")}
+            )
 
 
 class Criterion(models.Model):

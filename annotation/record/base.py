@@ -166,6 +166,7 @@ _EXPECTED = {
     "less_than": "must be below {lt}",
     "too_short": "must not be empty",
     "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
     "string_pattern_mismatch": "must match {pattern}",
 }
 """The expected value, by pydantic's error type."""

@@ -23,6 +23,18 @@ COLUMNS = ("verdict", "strength", "comment", "active_seconds")
 """Fields that are columns of the judgment's row. The others are rows of their own."""
 
 
+RelationKind = Annotated[str, one_of("cause", "contradicts")]
+
+
+@record
+class SpanLink:
+    """What a span is to another one of the same judgment: it causes or contradicts it."""
+
+    kind: RelationKind
+    to: CountOrZero
+    """Index of the other in the judgment's spans."""
+
+
 @record
 class SpanPart:
     """A marked stretch of one completion, in code points, half open."""
@@ -37,6 +49,11 @@ class SpanPart:
     note: str = ""
     text_hash: str = ""
     """SHA-256 of the completion on whose text the offsets were counted."""
+    parent: str = ""
+    """Of a stored one: the category that its category is a part of; empty for none."""
+    is_liked: bool = False
+    """Of a stored one: whether its category is a merit, and no fault."""
+    relations: tuple[SpanLink, ...] = ()
 
 
 @record

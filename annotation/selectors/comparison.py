@@ -17,7 +17,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from annotation.agreement.records import Units, by_comparison, decides_a_pair, pair_units, unordered_among
-from annotation.choices import SCALE_VALUES, FinishReason, Purpose, RatingScale, StepLabel, Verdict
+from annotation.choices import (
+    SCALE_VALUES,
+    FinishReason,
+    Purpose,
+    RatingScale,
+    SpanRelation,
+    StepLabel,
+    Verdict,
+)
 from annotation.models import (
     Assignment,
     Comparison,
@@ -199,13 +207,29 @@ class ShownJudgment:
         return [
             Remark(
                 about=self.letters[span.completion_id],
-                kind=str(span.category),
-                text=span.note,
+                kind=span.category.signed_label,
+                text=" · ".join(filter(None, [span.note, *self._relations(span)])),
                 quote=span.quote,
                 category=span.category.key,
                 severity=span.severity,
             )
             for span in self.judgment.span_flags.all()
+        ]
+
+    def _relations(self, span: SpanFlag) -> list[str]:
+        """Return in words what a span is to others."""
+        quotes = {
+            (other.completion_id, other.category.key, other.start, other.end): other.quote
+            for other in self.judgment.span_flags.all()
+            if span.relations
+        }
+        return [
+            _("%(relation)s “%(quote)s”")
+            % {
+                "relation": SpanRelation(link["kind"]).label,
+                "quote": quotes[link["completion"], link["category"], link["start"], link["end"]],
+            }
+            for link in span.relations or ()
         ]
 
     def _missing(self) -> list[Remark]:
@@ -272,7 +296,7 @@ def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
         )
         .prefetch_related(
             Prefetch("ranks", queryset=ranks),
-            "span_flags__category",
+            "span_flags__category__parent",
             "missing_info__category",
             "ratings__criterion",
             "rubric_scores__criterion",

@@ -5,7 +5,7 @@ row. So what is kept here under a revision is what that revision says, in every 
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -70,6 +70,11 @@ class Configuration:
         return tuple(category for category in self.categories if not category.is_archived)
 
     @cached_property
+    def split_categories(self) -> frozenset[int]:
+        """Ids of the categories that have sub-categories: of their spans one of these is asked."""
+        return frozenset(row.parent_id for row in self.asked_categories if row.parent_id is not None)
+
+    @cached_property
     def asked_criteria(self) -> tuple[Criterion, ...]:
         """The criteria that annotators rate by."""
         return tuple(criterion for criterion in self.criteria if not criterion.is_archived)
@@ -84,7 +89,9 @@ class Configuration:
 def configuration_of(project: Project) -> Configuration:
     """The configuration of a project as its row was read. Asks the database once per revision."""
     return Configuration(
-        categories=tuple(Category.objects.filter(project=project).order_by("position", "id")),
+        categories=tuple(
+            Category.objects.filter(project=project).select_related("parent").order_by("position", "id")
+        ),
         criteria=tuple(Criterion.objects.filter(project=project).order_by("position", "id")),
         guideline=Guideline.objects.filter(project=project).order_by("-version").first(),
         rubric=_asked_rubric(project),
@@ -96,6 +103,15 @@ def configuration_of(project: Project) -> Configuration:
             .order_by("position", "id")
             if (versions := row.versions.all())
         ),
+    )
+
+
+def in_groups(categories: Iterable[Category]) -> list[Category]:
+    """Return categories with their sub-categories behind them, else in their order."""
+    rows = list(categories)
+    places = {row.pk: place for place, row in enumerate(rows)}
+    return sorted(
+        rows, key=lambda row: (places.get(row.parent_id or 0, places[row.pk]), row.parent_id in places)
     )
 
 

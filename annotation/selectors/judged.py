@@ -133,7 +133,8 @@ def spans_in(
     """Return the spans of current judgments by judgment and completion. One query."""
     rows = SpanFlag.objects.filter(judgment__in=current_in(project, rounds))
     if category_id is not None:
-        rows = rows.filter(category_id=category_id)
+        # A category counts its sub-categories.
+        rows = rows.filter(Q(category_id=category_id) | Q(category__parent_id=category_id))
     fields = ("judgment_id", "completion_id", "start", "end", "category_id")
     spans: dict[tuple[int, int], list[JudgedSpan]] = defaultdict(list)
     for judgment, completion, start, end, category in rows.order_by("id").values_list(*fields):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import Purpose, Verdict
-from annotation.models import Judgment, ProjectQuestion, QuestionAnswer, QuestionVersion
+from annotation.models import Category, Judgment, ProjectQuestion, QuestionAnswer, QuestionVersion, SpanFlag
 
 
 def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
@@ -23,6 +23,32 @@ def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
         .exclude(comparison__purpose=Purpose.ARENA)
         .exclude(verdict=Verdict.CANNOT_JUDGE)
     )
+
+
+def judgments_with_unsplit(category: Category) -> QuerySet[Judgment]:
+    """Return the current judgments of people that have a span of the category itself, not of a part of it."""
+    spans = SpanFlag.objects.filter(judgment=OuterRef("pk"), category=category)
+    return (
+        Judgment.objects.current()
+        .filter(Exists(spans), comparison__project=category.project_id, annotator__is_machine=False)
+        .exclude(comparison__purpose=Purpose.ARENA)
+    )
+
+
+def add_split_progress(rows: Sequence[Category]) -> None:
+    """Give split categories how many annotations have unsplit spans, and how many are asked again."""
+    split = {row.parent_id for row in rows if row.parent_id is not None and not row.is_archived}
+    if not split:
+        return
+    waiting = dict(
+        Category.objects.filter(pk__in=split)
+        .annotate(open=Count("repeated", filter=Q(repeated__answered_at__isnull=True)))
+        .values_list("pk", "open")
+    )
+    for row in rows:
+        if row.pk in split:
+            row.waiting = waiting.get(row.pk, 0)
+            row.lacking = judgments_with_unsplit(row).count()
 
 
 def add_progress(rows: Sequence[ProjectQuestion]) -> None:

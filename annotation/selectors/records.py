@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from django.db.models import Model
 
+from annotation.choices import Polarity
 from annotation.models import (
     Correction,
     CorrectionEdit,
@@ -32,6 +34,7 @@ from annotation.record.judgment import (
     Origin,
     RatingPart,
     RubricScorePart,
+    SpanLink,
     SpanPart,
     StepLabelPart,
 )
@@ -50,7 +53,7 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
         judgments,
         [
             *("completion_id", "category__key", "start", "end", "quote", "severity", "note"),
-            "completion__text_hash",
+            *("completion__text_hash", "category__parent__key", "category__polarity", "relations"),
         ],
         _span,
     )
@@ -106,7 +109,7 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
     return {
         pk: JudgmentRecord(
             ranks=dict(ranks.get(pk, ())),
-            spans=tuple(spans.get(pk, ())),
+            spans=_related(spans.get(pk, ())),
             missing=tuple(missing.get(pk, ())),
             corrections=tuple(corrections.get(pk, ())),
             ratings=tuple(ratings.get(pk, ())),
@@ -155,8 +158,11 @@ def _span(
     severity: int | None,
     note: str,
     text_hash: str,
-) -> SpanPart:
-    return SpanPart(
+    parent: str | None,
+    polarity: str,
+    relations: Sequence[Mapping[str, Any]] | None,
+) -> tuple[SpanPart, Sequence[Mapping[str, Any]]]:
+    part = SpanPart(
         completion=str(completion),
         category=category,
         start=start,
@@ -165,6 +171,29 @@ def _span(
         severity=severity,
         note=note,
         text_hash=text_hash,
+        parent=parent or "",
+        is_liked=polarity == Polarity.MERIT,
+    )
+    return part, relations or ()
+
+
+def _related(spans: Sequence[tuple[SpanPart, Sequence[Mapping[str, Any]]]]) -> tuple[SpanPart, ...]:
+    """Return the spans of a judgment with what they are to each other, by their places among them."""
+    if not any(relations for _part, relations in spans):
+        return tuple(part for part, _relations in spans)
+    places = {(part.completion, part.category, part.start, part.end): n for n, (part, _) in enumerate(spans)}
+    return tuple(
+        replace(
+            part,
+            relations=tuple(
+                SpanLink(
+                    kind=link["kind"],
+                    to=places[str(link["completion"]), link["category"], link["start"], link["end"]],
+                )
+                for link in relations
+            ),
+        )
+        for part, relations in spans
     )
 
 

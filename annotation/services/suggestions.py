@@ -214,10 +214,15 @@ def contains(answer: JudgmentRecord, suggestion: Suggestion) -> bool:
     """Return True where an answer says what a suggestion says."""
     kind = suggestion.kind
     if kind == SuggestionKind.SPAN:
-        return any(
-            (span.completion, span.category, span.start, span.end)
-            == (*_named(suggestion), suggestion.start, suggestion.end)
+        completion, category = _named(suggestion)
+        there = {
+            span.category
             for span in answer.spans
+            if (span.completion, span.start, span.end) == (completion, suggestion.start, suggestion.end)
+        }
+        # Where its category was divided since, a sub-category says the same and more.
+        return category in there or bool(
+            there and suggestion.category and suggestion.category.parts.filter(key__in=there).exists()
         )
     if kind == SuggestionKind.MISSING:
         return any(

@@ -110,7 +110,7 @@ def items_are_cached(project: Project, selection: Selection, shown: Shown) -> bo
 
 def _key_of(project: Project, selection: Selection) -> str:
     # The number changes with the fields of a report: an older one is not read again.
-    return f"statistics:report:4:{project.pk}:{selection.key}"
+    return f"statistics:report:5:{project.pk}:{selection.key}"
 
 
 def _begun_key_of(project: Project, selection: Selection) -> str:

@@ -24,7 +24,7 @@ from annotation.agreement.coefficients import (
 )
 from annotation.agreement.estimate import Estimate, Missing, absent
 from annotation.agreement.intervals import share_of, share_of_independent
-from annotation.agreement.records import Judged, JudgedSpan, Selection, circles_among
+from annotation.agreement.records import Answered, Judged, JudgedSpan, Selection, circles_among
 from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
 from annotation.models import Project
 from annotation.record.questions import Question
@@ -39,6 +39,7 @@ from annotation.selectors.judged import (
     ratings_in,
     spans_in,
 )
+from annotation.statistics.distributions import answer_distributions, span_distribution
 from annotation.statistics.report import (
     Cost,
     Figure,
@@ -69,6 +70,9 @@ def compute_report(project: Project, selection: Selection) -> Report:
     outcomes = [records.position_outcomes(item) for item in position_items]
     figures = _Consistency(project, selection, selected)
     pairs, left_out = _people_pairs(items, units)
+    configured = configuration_of(project)
+    answers = _answers(project, selection)
+    spans = spans_in(project, selection.rounds, category_id=selection.category_id)
     return Report(
         selection=selection,
         computed_at=timezone.now(),
@@ -80,9 +84,9 @@ def compute_report(project: Project, selection: Selection) -> Report:
         agreement=(
             *_pair_figures(items, units, selection),
             *_rating_figures(project, items, selection),
-            *_question_figures(project, items, selection),
+            *_question_figures(project, items, answers),
         ),
-        spans=_span_figures(project, items, selection),
+        spans=_span_figures(project, items, selection, spans),
         rewrites=_rewrite_figures(project, selected, selection),
         rounds=_by_round(items, units),
         people_pairs=pairs,
@@ -94,6 +98,8 @@ def compute_report(project: Project, selection: Selection) -> Report:
         triples=figures.triples,
         circles=figures.circles,
         people=_people(everyone, selected, figures),
+        answers=answer_distributions(configured.questions, answers, selected),
+        span_counts=span_distribution(configured.categories, spans, selected),
         seconds=time.monotonic() - started,
     )
 
@@ -165,7 +171,13 @@ _LEVELS: Mapping[str, tuple[Level, ...]] = {
 """Levels of Krippendorff's α by the kind of a question. Several choices have MASI, texts have none."""
 
 
-def _question_figures(project: Project, items: records.Items, selection: Selection) -> list[Figure]:
+def _answers(project: Project, selection: Selection) -> list[Answered]:
+    """Return the answers to the newest version of each additional question; no query where there is none."""
+    versions = {question.key: question.version for question in configuration_of(project).questions}
+    return answers_in(project, versions, selection.rounds) if versions else []
+
+
+def _question_figures(project: Project, items: records.Items, answers: Iterable[Answered]) -> list[Figure]:
     """Return the agreement on each additional question, among answers to its newest version."""
     questions = [q for q in configuration_of(project).questions if q.kind in (*_LEVELS, "choices")]
     if not questions:
@@ -174,8 +186,7 @@ def _question_figures(project: Project, items: records.Items, selection: Selecti
     units: dict[str, dict[int, dict[int | None, list[Any]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    versions = {question.key: question.version for question in questions}
-    for answered in answers_in(project, versions, selection.rounds):
+    for answered in answers:
         if answered.judgment in item_of:
             of_item = units[answered.question][item_of[answered.judgment]]
             of_item[answered.completion].append(answered.value)
@@ -212,8 +223,12 @@ def _number(question: Question, value: Any) -> float:
     return float(value)
 
 
-def _span_figures(project: Project, items: records.Items, selection: Selection) -> tuple[Figure, ...]:
-    spans = spans_in(project, selection.rounds, category_id=selection.category_id)
+def _span_figures(
+    project: Project,
+    items: records.Items,
+    selection: Selection,
+    spans: Mapping[tuple[int, int], Sequence[JudgedSpan]],
+) -> tuple[Figure, ...]:
     keys = ["span-alpha", "span-exact", "span-overlap"]
     if selection.category_id is None:
         keys += ["span-category", "span-category-alpha"]

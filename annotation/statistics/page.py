@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 from django.db.models import Count, Q, Sum
 from django.urls import reverse
 from django.utils.formats import date_format, number_format
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from annotation.agreement.estimate import Estimate
 from annotation.agreement.records import Selection
@@ -18,7 +19,7 @@ from annotation.choices import AssignmentState, Purpose, Role, Shown
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.statistics.labels import FIGURES, REASONS, SHARES
 from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, PlottedInterval, bars
-from annotation.statistics.report import Figure, Report, SharedAgreement
+from annotation.statistics.report import MEASURED, Distribution, Figure, Report, SharedAgreement, Spread
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +41,28 @@ class Row:
     name: str
     note: str
     numbers: tuple[Number, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountRow:
+    """One option of a distribution, or one of its figures below."""
+
+    label: str
+    is_part: bool
+    everybody: str
+    share: float | None
+    """Of all answers; None for a figure."""
+    people: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CountTable:
+    """A distribution as a table: options by annotator."""
+
+    id: str
+    title: str
+    names: tuple[str, ...]
+    rows: tuple[CountRow, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,6 +160,58 @@ class ReportPage:
     def spans(self) -> list[Row]:
         """Agreement on marks."""
         return self._rows(self.report.spans, COEFFICIENT)
+
+    @property
+    def answers(self) -> list[CountTable]:
+        """Answers to each additional question."""
+        return [
+            self._counted(distribution, f"answers-{number}", distribution.text)
+            for number, distribution in enumerate(self.report.answers, start=1)
+        ]
+
+    @property
+    def span_counts(self) -> CountTable | None:
+        """Spans by category; None without one."""
+        counts = self.report.span_counts
+        return None if counts is None else self._counted(counts, "span-counts", _("Spans by category"))
+
+    def _counted(self, distribution: Distribution, id_: str, title: str) -> CountTable:
+        spreads = sorted(distribution.people, key=lambda pair: self._name(pair[0]).casefold())
+        people = [spread for _pk, spread in spreads]
+        everybody = distribution.everybody
+        rows = [
+            CountRow(
+                label=option.label,
+                is_part=option.is_part,
+                everybody=str(everybody.counts[place]),
+                share=everybody.counts[place] / everybody.answers,
+                people=tuple(str(spread.counts[place]) for spread in people),
+            )
+            for place, option in enumerate(distribution.options)
+        ]
+        figures: list[tuple[str | Promise, str]]
+        if distribution.kind == "spans":
+            figures = [(_("All spans"), "answers")]
+        else:
+            measured = _FIGURES_OF_NUMBERS if distribution.kind in MEASURED else ()
+            figures = [(_("Answers"), "answers"), *measured]
+        rows += [
+            CountRow(
+                label=str(label),
+                is_part=False,
+                everybody=_figure(distribution, everybody, name),
+                share=None,
+                people=tuple(_figure(distribution, spread, name) for spread in people),
+            )
+            for label, name in figures
+        ]
+        unit = f"{title} ({distribution.unit})" if distribution.unit else title
+        return CountTable(
+            id=id_,
+            title=unit,
+            names=tuple(self._name(pk) for pk, _spread in spreads),
+            rows=tuple(rows),
+        )
 
     @property
     def rewrites(self) -> list[Row]:
@@ -340,6 +415,27 @@ class ReportPage:
 
     def _name(self, pk: int) -> str:
         return self.people_names.get(pk, str(pk))
+
+
+_FIGURES_OF_NUMBERS: tuple[tuple[str | Promise, str], ...] = (
+    (gettext_lazy("Mean"), "mean"),
+    (gettext_lazy("Median"), "median"),
+    (gettext_lazy("Smallest"), "least"),
+    (gettext_lazy("Largest"), "most"),
+)
+
+
+def _figure(distribution: Distribution, spread: Spread, name: str) -> str:
+    """Return a figure as it is written: a date as a day, a number with two decimals at most."""
+    value = getattr(spread, name)
+    if value is None:
+        return ""
+    if name == "answers":
+        return number_format(value)
+    if distribution.kind == "date":
+        return date_format(date.fromordinal(round(value)), "j M Y")
+    rounded = round(value, 2)
+    return number_format(int(rounded) if rounded == int(rounded) else rounded)
 
 
 def cost_of(project: Project, report: Report) -> Decimal | None:

@@ -79,6 +79,51 @@ class Person:
     retest: Estimate
 
 
+MEASURED = ("scale", "number", "date")
+"""Kinds of questions whose answers have a mean and a median."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """A choice, a point of a scale or a category that is counted."""
+
+    key: str
+    label: str
+    is_part: bool = False
+    """A sub-category, whose category counts it as well."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Spread:
+    """Answers of one annotator or of all."""
+
+    answers: int
+    counts: tuple[int, ...]
+    """By option."""
+    mean: float | None
+    """Of scales, numbers and dates, which count days; None for others."""
+    median: float | None
+    least: float | None
+    most: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distribution:
+    """Answers to one additional question in its newest version, or spans by category."""
+
+    key: str
+    """Of the question; of spans “spans”."""
+    text: str
+    """The question; empty for spans."""
+    kind: str
+    """Kind of the question, or “spans”."""
+    unit: str
+    options: tuple[Option, ...]
+    everybody: Spread
+    people: tuple[tuple[int, Spread], ...]
+    """By annotator."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """All figures of one selection."""
@@ -107,6 +152,10 @@ class Report:
     triples: int
     circles: int
     people: tuple[Person, ...]
+    answers: tuple[Distribution, ...] = ()
+    """By additional question, those with an answer."""
+    span_counts: Distribution | None = None
+    """None without a span."""
 
     @property
     def figures(self) -> tuple[Figure, ...]:

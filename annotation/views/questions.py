@@ -9,7 +9,7 @@ from django.db.models import BigIntegerField
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils.text import slugify
-from django.utils.translation import gettext, gettext_lazy
+from django.utils.translation import gettext, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -19,9 +19,10 @@ from annotation.forms.judgment import Entered
 from annotation.forms.projects import QUESTIONS
 from annotation.forms.rubrics import RubricForm, criterion_forms, initial_of
 from annotation.models import Category, Criterion, Project, ProjectQuestion, Rubric, RubricVersion
-from annotation.selectors.configuration import MOST_RESPONSES, example_of_work
-from annotation.selectors.questions import add_progress
+from annotation.selectors.configuration import MOST_RESPONSES, example_of_work, in_groups
+from annotation.selectors.questions import add_progress, add_split_progress
 from annotation.selectors.rubrics import changes_between, rubrics_of
+from annotation.services.projects.project_questions import ask_split_again, ask_split_only_new
 from annotation.services.projects.projects import change_settings
 from annotation.services.projects.questions import (
     add_question,
@@ -95,7 +96,7 @@ class CategoryForm(QuestionForm):
         model = Category
         fields = (
             *("label", "description", "key", "scope", "granularity"),
-            *("polarity", "severity_steps", "shortcut", "colour"),
+            *("parent", "polarity", "severity_steps", "needs_note", "shortcut", "colour"),
         )
         labels = {
             "label": gettext_lazy("Label"),
@@ -103,8 +104,10 @@ class CategoryForm(QuestionForm):
             "key": gettext_lazy("Key (optional)"),
             "scope": gettext_lazy("For"),
             "granularity": gettext_lazy("Segment"),
+            "parent": gettext_lazy("Sub-category of"),
             "polarity": gettext_lazy("Meaning"),
             "severity_steps": gettext_lazy("Steps of severity"),
+            "needs_note": gettext_lazy("Note required"),
             "shortcut": gettext_lazy("Keyboard key"),
             "colour": gettext_lazy("Colour"),
         }
@@ -114,8 +117,10 @@ class CategoryForm(QuestionForm):
             "key": _KEY_HELP,
             "scope": gettext_lazy("It stays."),
             "granularity": gettext_lazy("Stretch of text that is rewarded by this category."),
-            "polarity": "",
+            "parent": gettext_lazy("Annotators then choose a sub-category instead of the category itself."),
+            "polarity": gettext_lazy("Spans show its sign: − an error, + a merit, ○ neither."),
             "severity_steps": gettext_lazy("1 is the mildest; 0 asks for none."),
+            "needs_note": gettext_lazy("Annotators write a note on every span of it."),
             "shortcut": gettext_lazy("One character that annotates a span with this category."),
             "colour": "",
         }
@@ -123,6 +128,16 @@ class CategoryForm(QuestionForm):
             "description": forms.Textarea(attrs={"rows": 2}),
             "colour": forms.TextInput(attrs={"type": "color"}),
         }
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        upper = Category.objects.filter(
+            project=self.instance.project_id, scope=CategoryScope.SPAN, parent__isnull=True
+        ).exclude(pk=self.instance.pk)
+        field = self.fields["parent"]
+        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - a foreign key
+        field.queryset = upper.order_by("position", "id")
+        field.empty_label = gettext("None")
 
 
 class CriterionForm(QuestionForm):
@@ -215,7 +230,9 @@ def project_categories(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def question_add(request: Request, project: Project, kind: QuestionKind) -> HttpResponse:
     """Add a category or a criterion. For managers."""
-    form = _form_of(kind)(request.POST or None, initial=_initial(request))
+    form = _form_of(kind)(
+        request.POST or None, initial=_initial(request), instance=kind.model(project=project)
+    )
     if request.method == "POST" and form.is_valid():
         values = dict(form.cleaned_data)
         key = values.pop("key")
@@ -287,6 +304,11 @@ def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
     rows = list(kind.model.objects.filter(project=project).order_by("position", "id"))
     if kind is QUESTIONS_OF_PROJECT:
         add_progress(rows)
+    elif kind is CATEGORIES:
+        rows = in_groups(
+            Category.objects.filter(project=project).select_related("parent").order_by("position", "id")
+        )
+        add_split_progress(rows)
     return {
         "project": project,
         "rows": rows,
@@ -294,7 +316,33 @@ def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
         "kind": kind.name,
         "edit_url": kind.name,
         "change_url": f"{kind.name}-change",
+        "again_url": f"{kind.name}-again",
     }
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def category_again(request: Request, project: Project, key: str) -> HttpResponse:
+    """Put the spans of a split category to who marked them, or only to new annotations. For managers."""
+    row = get_object_or_404(Category.objects.select_related("project"), project=project, key=key)
+    try:
+        if request.POST.get("action") == "only-new":
+            ask_split_only_new(category=row, asked_by=request.user)
+            messages.success(request, _("Only new annotations are asked: %(label)s.") % {"label": row.label})
+        else:
+            count = ask_split_again(category=row, asked_by=request.user)
+            messages.success(
+                request,
+                ngettext(
+                    "%(count)s annotation goes back for a sub-category: %(label)s.",
+                    "%(count)s annotations go back for a sub-category: %(label)s.",
+                    count,
+                )
+                % {"count": count, "label": row.label},
+            )
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    return redirect(CATEGORIES.page, project.slug)
 
 
 def _initial(request: Request) -> dict[str, Any]:

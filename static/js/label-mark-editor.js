@@ -9,11 +9,14 @@ export class MarkEditor {
     this.part = marker.querySelector("[data-edits-mark]");
     this.severity = marker.querySelector("[data-severity]");
     this.note = marker.querySelector("[data-note]");
+    this.relations = marker.querySelector("[data-relations]");
+    this.notePlaceholder = this.note.placeholder;
     this.handles = [...screen.querySelectorAll("[data-handle]")];
     for (const handle of this.handles) this.bindHandle(handle);
     this.note.addEventListener("change", () => this.writeNote());
     marker.addEventListener("click", (event) => {
-      const { step, moves } = event.target.closest("button")?.dataset ?? {};
+      const { step, moves, relates } = event.target.closest("button")?.dataset ?? {};
+      if (relates) this.marks.beginRelation(this.marks.active(), relates);
       if (step) this.rate(Number(step));
       if (moves) this.move(...moves.split(" "), false);
     });
@@ -21,6 +24,7 @@ export class MarkEditor {
 
   show(flag) {
     this.part.hidden = !flag;
+    this.relations.hidden = !this.marks.relates || this.marks.flags.length < 2;
     for (const handle of this.handles) handle.hidden = !flag;
     if (!flag) return;
     const steps = this.marks.severitySteps(flag);
@@ -33,6 +37,8 @@ export class MarkEditor {
       button.setAttribute("aria-pressed", String(flag.severity === i + 1));
       return button;
     }));
+    this.note.required = Boolean(this.marks.category(flag).needsNote);
+    this.note.placeholder = this.note.required ? translate("Note (required)") : this.notePlaceholder;
     if (document.activeElement !== this.note) this.note.value = flag.note;
   }
 

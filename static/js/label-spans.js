@@ -155,6 +155,9 @@ export class Marks {
   constructor(screen, data, { announce, onChange, onRewrite }) {
     Object.assign(this, { screen, announce, onChange, onRewrite, keys: data.keys });
     this.categories = data.categories;
+    this.relates = data.relates;
+    // Of a relation that waits for its other span: the one it is of, and its kind.
+    this.relating = null;
     this.field = screen.querySelector('input[name="span_flags"]');
     this.marker = screen.querySelector(".marker");
     this.answers = new Map(data.candidates.map((candidate) => {
@@ -167,13 +170,18 @@ export class Marks {
     this.bind();
     this.editor = null;
     for (const answer of this.answers.values()) this.draw(answer);
+    // Asked no more: they are left out of what is submitted.
+    if (!this.relates && this.field.value.includes('"relations": [{')) this.write();
   }
 
   stored() {
     try {
-      return JSON.parse(this.field.value || "[]")
-        .filter((flag) => this.answers.has(flag.candidate))
-        .map(({ candidate, category, start, end, severity = null, note = "" }) => ({ id: String(this.nextId++), candidate, category, start, end, severity, note }));
+      const sent = JSON.parse(this.field.value || "[]");
+      const flags = sent.map(({ candidate, category, start, end, severity = null, note = "" }) => ({ id: String(this.nextId++), candidate, category, start, end, severity, note, relations: [] }));
+      sent.forEach(({ relations = [] }, index) => {
+        if (this.relates) flags[index].relations = relations.filter(({ to }) => flags[to]).map(({ kind, to }) => ({ kind, to: flags[to].id }));
+      });
+      return flags.filter((flag) => this.answers.has(flag.candidate));
     } catch {
       return [];
     }
@@ -204,6 +212,8 @@ export class Marks {
       else if (button && "rewrites" in button.dataset) this.onRewrite();
     });
     screen.addEventListener("focusin", (event) => {
+      // The marker would lie over the span that is looked for.
+      if (event.target.matches(".flag") && this.relating) return;
       if (event.target.matches(".flag")) this.showFor(event.target);
       else if (!marker.contains(event.target) && !this.pending) this.hide();
     });
@@ -211,6 +221,9 @@ export class Marks {
     screen.addEventListener("pointerdown", () => { this.pressedOn = marker.dataset.flag; }, true);
     screen.addEventListener("click", (event) => {
       const mark = event.target.closest(".flag");
+      const unrelates = event.target.closest("[data-removes-relation]");
+      if (unrelates) return this.unrelate(...unrelates.dataset.removesRelation.split(" "));
+      if (mark && this.relating && getSelection().isCollapsed) return this.relate(this.flags.find(({ id }) => id === this.under(mark)));
       if (mark && getSelection().isCollapsed) this.first(this.under(mark))?.focus();
       const remove = event.target.closest("[data-removes-flag]");
       if (remove) this.remove(this.flags.find((flag) => flag.id === remove.dataset.removesFlag));
@@ -331,10 +344,17 @@ export class Marks {
     else if (this.pending) this.create(category);
   }
 
+  /** In words what a sign says; empty where all spans are errors. */
+  meaning(flag) {
+    const { sign, polarity } = this.category(flag);
+    if (!sign) return "";
+    return polarity === "merit" ? translate("A merit: ") : polarity === "neutral" ? translate("Neither: ") : translate("An error: ");
+  }
+
   /** The mark of a stretch: a new one, or the one that is there. */
   add(answer, category, start, end) {
     const same = (flag) => flag.candidate === answer.token && flag.category === category && flag.start === start && flag.end === end;
-    if (!this.flags.some(same)) this.flags.push({ id: String(this.nextId++), candidate: answer.token, category, start, end, severity: null, note: "" });
+    if (!this.flags.some(same)) this.flags.push({ id: String(this.nextId++), candidate: answer.token, category, start, end, severity: null, note: "", relations: [] });
     this.changed(answer);
     return this.flags.find(same);
   }
@@ -371,22 +391,81 @@ export class Marks {
     this.announce(announcement);
   }
 
+  // ── Relations of two marks ──────────────────────────────────────────────────────────
+
+  relationName(kind) {
+    return kind === "cause" ? translate("causes") : translate("contradicts");
+  }
+
+  quoteOf(flag) {
+    return this.answers.get(flag.candidate).quote(flag.start, flag.end);
+  }
+
+  /** The next mark that is pressed, or chosen by Enter, is the other one. */
+  beginRelation(flag, kind) {
+    this.relating = { flag, kind };
+    this.first(flag.id)?.focus({ preventScroll: true });
+    this.hide();
+    this.announceAll(translate("“{quote}” {relation} …: choose the other span by a click or Enter; Escape cancels.", { quote: this.quoteOf(flag), relation: this.relationName(kind) }));
+  }
+
+  /** Said to who hears the page, and shown to who sees it. */
+  announceAll(words) {
+    this.announce(words);
+    const hint = this.screen.querySelector("[data-relation-hint]");
+    if (hint) hint.textContent = this.relating ? words : "";
+  }
+
+  relate(other) {
+    const { flag, kind } = this.relating;
+    if (!other || other === flag) return this.announceAll(translate("Choose another span than the one you began with."));
+    this.relating = null;
+    if (!flag.relations.some((relation) => relation.kind === kind && relation.to === other.id)) flag.relations.push({ kind, to: other.id });
+    this.changed(this.answers.get(flag.candidate));
+    this.first(flag.id)?.focus({ preventScroll: true });
+    this.announceAll(translate("“{quote}” {relation} “{other}”.", { quote: this.quoteOf(flag), relation: this.relationName(kind), other: this.quoteOf(other) }));
+  }
+
+  unrelate(id, kind, to) {
+    const flag = this.flags.find((one) => one.id === id);
+    flag.relations = flag.relations.filter((relation) => relation.kind !== kind || relation.to !== to);
+    this.changed(this.answers.get(flag.candidate));
+    this.first(flag.id)?.focus({ preventScroll: true });
+    this.announceAll(translate("The relation is removed."));
+  }
+
   severitySteps(flag) {
-    return this.categories.find(({ key }) => key === flag.category)?.severitySteps ?? 0;
+    return this.category(flag).severitySteps ?? 0;
+  }
+
+  category(flag) {
+    return this.categories.find(({ key }) => key === flag.category) ?? {};
+  }
+
+  /** What the first incomplete mark lacks: [the mark, "part", "severity" or "note"]; null for nothing. */
+  lack() {
+    for (const flag of this.flags) {
+      const { isSplit, severitySteps, needsNote } = this.category(flag);
+      if (isSplit) return [flag, "part"];
+      if (severitySteps && !flag.severity) return [flag, "severity"];
+      if (needsNote && !flag.note.trim()) return [flag, "note"];
+    }
+    return null;
   }
 
   /** Why the marks cannot be submitted yet, in words; empty when they can. */
   lacks() {
-    const flag = this.flags.find((one) => this.severitySteps(one) && !one.severity);
+    const [flag, what] = this.lack() ?? [];
     if (!flag) return "";
     const answer = this.answers.get(flag.candidate);
-    return translate("Say how severe it is, 1 to {steps}: {label} in {letter}, “{quote}”.", {
-      steps: this.severitySteps(flag), label: this.label(flag.category), letter: answer.letter, quote: answer.quote(flag.start, flag.end),
-    });
+    const values = { steps: this.severitySteps(flag), label: this.label(flag.category), letter: answer.letter, quote: answer.quote(flag.start, flag.end) };
+    if (what === "part") return translate("Choose a sub-category: {label} in {letter}, “{quote}”.", values);
+    if (what === "note") return translate("Write a note: {label} in {letter}, “{quote}”.", values);
+    return translate("Say how severe it is, 1 to {steps}: {label} in {letter}, “{quote}”.", values);
   }
 
   focusLack() {
-    const flag = this.flags.find((one) => this.severitySteps(one) && !one.severity);
+    const [flag] = this.lack() ?? [];
     if (flag) this.first(flag.id)?.focus();
   }
 
@@ -401,12 +480,23 @@ export class Marks {
   }
 
   changed(answer) {
-    this.draw(answer);
-    this.field.value = JSON.stringify(this.flags.map(({ candidate, category, start, end, severity, note }) => {
-      const marked = this.answers.get(candidate);
-      return { candidate, category, start, end, severity, note, quote: marked.quote(start, end), text_hash: marked.textHash };
-    }));
+    // What a relation was to may be gone.
+    const ids = new Set(this.flags.map(({ id }) => id));
+    for (const flag of this.flags) flag.relations = flag.relations.filter(({ to }) => ids.has(to));
+    if (this.relates) for (const each of this.answers.values()) this.draw(each);
+    else this.draw(answer);
+    this.write();
     this.onChange();
+  }
+
+  /** Write the marks into the form. */
+  write() {
+    const places = new Map(this.flags.map(({ id }, place) => [id, place]));
+    this.field.value = JSON.stringify(this.flags.map(({ candidate, category, start, end, severity, note, relations }) => {
+      const marked = this.answers.get(candidate);
+      const related = relations.length ? { relations: relations.map(({ kind, to }) => ({ kind, to: places.get(to) })) } : {};
+      return { candidate, category, start, end, severity, note, ...related, quote: marked.quote(start, end), text_hash: marked.textHash };
+    }));
   }
 
   draw(answer) {
@@ -416,7 +506,9 @@ export class Marks {
       mark.tabIndex = 0;
       mark.setAttribute("role", "group");
       const how = flag.severity ? translate(", severity {severity}", flag) : "";
-      mark.setAttribute("aria-label", `${this.label(flag.category)}${how}: ${answer.quote(flag.start, flag.end)}${flag.note ? `. ${flag.note}` : ""}`);
+      const { sign } = this.category(flag);
+      if (sign) mark.dataset.sign = sign;
+      mark.setAttribute("aria-label", `${this.meaning(flag)}${this.label(flag.category)}${how}: ${answer.quote(flag.start, flag.end)}${flag.note ? `. ${flag.note}` : ""}`);
     });
     const list = this.screen.querySelector(`[data-flags="${answer.token}"]`);
     list?.replaceChildren(...flags.map((flag) => this.item(answer, flag)));
@@ -428,7 +520,8 @@ export class Marks {
     const dot = document.createElement("span");
     dot.className = "dot";
     const label = document.createElement("span");
-    label.textContent = `${this.label(flag.category)}${flag.severity ? ` ${flag.severity}` : ""}`;
+    const { sign } = this.category(flag);
+    label.textContent = `${sign ? `${sign} ` : ""}${this.label(flag.category)}${flag.severity ? ` ${flag.severity}` : ""}`;
     const quote = document.createElement("q");
     quote.textContent = answer.quote(flag.start, flag.end);
     const remove = document.createElement("button");
@@ -437,7 +530,25 @@ export class Marks {
     remove.dataset.removesFlag = flag.id;
     remove.setAttribute("aria-label", translate("Remove the mark {label}: {quote}", { label: label.textContent, quote: quote.textContent }));
     item.append(dot, label, quote, remove);
+    for (const { kind, to } of flag.relations) {
+      const other = this.flags.find(({ id }) => id === to);
+      if (other) item.append(this.relationItem(flag, kind, other));
+    }
     return item;
+  }
+
+  relationItem(flag, kind, other) {
+    const line = document.createElement("span");
+    line.className = "flags__relation";
+    const words = document.createElement("span");
+    words.textContent = translate("{relation} “{other}” in {letter}", { relation: this.relationName(kind), other: this.quoteOf(other), letter: this.answers.get(other.candidate).letter });
+    const remove = document.createElement("button");
+    remove.type = "button";
+    remove.textContent = "×";
+    remove.dataset.removesRelation = `${flag.id} ${kind} ${other.id}`;
+    remove.setAttribute("aria-label", translate("Remove the relation: {words}", { words: words.textContent }));
+    line.append(words, remove);
+    return line;
   }
 
   // ── Keys ────────────────────────────────────────────────────────────────────────────
@@ -451,7 +562,17 @@ export class Marks {
     this.settle(event);
     const category = this.categories.find(({ shortcut }) => shortcut && shortcut === event.key.toLowerCase());
     const onMark = event.target.matches?.(".flag");
-    if (onMark) this.showFor(event.target);
+    if (this.relating && event.key === "Escape") {
+      this.relating = null;
+      this.announceAll(translate("No relation was made."));
+      if (onMark) this.showFor(event.target);
+      return true;
+    }
+    if (this.relating && onMark && event.key === "Enter") {
+      this.relate(this.flags.find(({ id }) => id === event.target.dataset.flag));
+      return true;
+    }
+    if (onMark && !this.relating) this.showFor(event.target);
     if (category && (onMark || this.pending) && !event.altKey) {
       this.apply(category.key);
       return true;

@@ -202,9 +202,21 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "round-draft": in_project,
         "dashboard": in_project,
         "project-settings": in_project,
-        **dict.fromkeys(("project-archive", "project-preview", "project-questions"), in_project),
+        **dict.fromkeys(
+            (
+                "project-archive",
+                "project-preview",
+                "project-questions",
+                "project-file",
+                "project-file-download",
+            ),
+            in_project,
+        ),
         **dict.fromkeys(("project-categories", "category-add", "criterion-add"), in_project),
-        **{name: {**in_project, "key": "untruthful"} for name in ("category", "category-change")},
+        **{
+            name: {**in_project, "key": "untruthful"}
+            for name in ("category", "category-change", "category-again")
+        },
         **{name: {**in_project, "key": "helpful"} for name in ("criterion", "criterion-change")},
         **dict.fromkeys(("project-question-add", "project-question-preview-new"), in_project),
         **{

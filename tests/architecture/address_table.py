@@ -88,6 +88,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "start-starter": ("POST", (302, 403, 403, 403, 403, 302)),
     "projects": ("GET", EVERYONE),
     "project-new": ("GET", (302, 403, 403, 403, 403, 200)),
+    "project-file-new": ("GET", (302, 403, 403, 403, 403, 200)),
     "keys": ("GET", EVERYONE),
     "tokens": ("GET", EVERYONE),
     # Only one's own tokens are there.
@@ -138,6 +139,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "annotator": ("GET", MANAGERS),
     "project-settings": ("GET", MANAGERS),
     "project-archive": ("POST", (302, 404, 403, 403, 302, 302)),
+    "project-file": ("GET", MANAGERS),
+    "project-file-download": ("GET", MANAGERS),
     "project-preview": ("GET", MANAGERS),
     "project-questions": ("GET", MANAGERS),
     "criterion-add": ("GET", MANAGERS),
@@ -153,6 +156,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "category-add": ("GET", MANAGERS),
     "category": ("GET", MANAGERS),
     "category-change": ("POST", (302, 404, 403, 403, 302, 302)),
+    "category-again": ("POST", (302, 404, 403, 403, 302, 302)),
     "guidelines-edit": ("GET", MANAGERS),
     "allocation": ("GET", MANAGERS),
     # No rule is sent, so those who may see why it was not added.

@@ -4,6 +4,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from annotation.models import Category, Project, SpanFlag, User
+from annotation.services.projects.project_questions import ask_split_again
 from tests import factories
 from tests.browser.conftest import Axe, Open
 
@@ -249,3 +250,108 @@ def test_axe_finds_nothing_while_a_mark_is_changed(severe, alice: User, open_as:
     mark(page, 3)
     hold(page)
     assert both_themes(page) == []
+
+
+@pytest.fixture
+def divided(pair, project: Project, carol: User) -> Project:
+    """Untruthful things are of two kinds, one of which asks for a note; and there is praise."""
+    factories.make_category(
+        project, "praise", shortcut="h", polarity="merit", position=7, colour="#15803d", needs_note=True
+    )
+    upper = project.categories.get(key="untruthful")
+    for position, (key, shortcut) in enumerate((("invented", "f"), ("contradicts", "g")), start=8):
+        factories.make_category(project, key, shortcut=shortcut, parent=upper, position=position)
+    return project
+
+
+def test_a_part_is_marked_by_its_key_and_a_merit_has_a_sign_and_needs_its_note(
+    divided: Project, alice: User, open_as: Open, barriers: Axe
+):
+    page = open_as(alice, LABEL)
+    mark(page, 1, key="f")
+    mark(page, 1, key="h", skip=2)
+    listed = page.locator(".flags").first
+    expect(listed).to_contain_text("− Untruthful › Invented")
+    expect(listed).to_contain_text("+ Praise")
+    expect(page.get_by_role("group", name="A merit: Praise: ")).to_have_count(1)
+    assert barriers(page) == []
+    page.keyboard.press("=")
+    page.keyboard.press("Enter")
+    expect(page.locator("#submit-status")).to_contain_text("Write a note: Praise in A")
+    hold(page, 1)
+    note = page.locator("[data-note]")
+    expect(note).to_have_attribute("placeholder", "Note (required)")
+    page.keyboard.press("n")
+    page.keyboard.type("so fresh")
+    page.keyboard.press("Enter")
+    # On the mark another key makes another part of it.
+    hold(page, 0)
+    page.keyboard.press("g")
+    expect(listed).to_contain_text("− Untruthful › Contradicts")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    assert sorted(SpanFlag.objects.values_list("category__key", "note")) == [
+        ("contradicts", ""),
+        ("praise", "so fresh"),
+    ]
+
+
+def test_a_span_of_a_category_that_was_divided_comes_back_and_asks_for_a_part(
+    pair, project: Project, alice: User, carol: User, open_as: Open
+):
+    page = open_as(alice, LABEL)
+    mark(page, 1)
+    page.keyboard.press("=")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    upper = project.categories.get(key="untruthful")
+    factories.make_category(project, "invented", shortcut="f", parent=upper, position=8)
+    ask_split_again(category=upper, asked_by=carol)
+    page.goto(page.url)
+    expect(page.get_by_text("Divided since you annotated this comparison: Untruthful.")).to_be_visible()
+    page.keyboard.press("Control+Enter")
+    expect(page.locator("#submit-status")).to_contain_text("Choose a sub-category: Untruthful in A")
+    expect(page.locator(".flag[tabindex]")).to_be_focused()
+    page.keyboard.press("f")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    assert SpanFlag.objects.filter(judgment__superseded_by__isnull=True).get().category.key == "invented"
+
+
+def test_a_relation_is_made_with_the_keyboard_shown_and_removed(
+    pair, project: Project, alice: User, open_as: Open, barriers: Axe
+):
+    project.ask_span_relations = True
+    project.save()
+    page = open_as(alice, LABEL)
+    mark(page, 1)
+    hold(page)
+    # One alone has nothing to be related to.
+    expect(page.locator("[data-relations]")).to_be_hidden()
+    mark(page, 1, key="i", skip=2)
+    hold(page, 1)
+    page.get_by_role("button", name="Causes…").click()
+    expect(page.locator("[data-relation-hint]")).to_contain_text("“water” causes …")
+    page.keyboard.press("Escape")
+    expect(page.locator("[data-relation-hint]")).to_be_empty()
+    page.get_by_role("button", name="Contradicts…").click()
+    page.locator(".flag[tabindex]").first.focus()
+    page.keyboard.press("Enter")
+    listed = page.locator(".flags").first
+    expect(listed).to_contain_text("contradicts “Boil” in A")
+    assert barriers(page) == []
+    # By the mouse: a click on the other one.
+    hold(page, 0)
+    page.get_by_role("button", name="Causes…").click()
+    page.locator(".flag[tabindex]").nth(1).click()
+    expect(listed).to_contain_text("causes “water” in A")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Remove the relation: causes “water” in A").click()
+    expect(listed).not_to_contain_text("causes")
+    page.keyboard.press("=")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
+    flags = {flag.quote: flag.relations for flag in SpanFlag.objects.all()}
+    assert flags["Boil"] is None
+    [link] = flags["water"]
+    assert (link["kind"], link["start"], link["end"]) == ("contradicts", 0, 4)

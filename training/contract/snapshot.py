@@ -87,6 +87,8 @@ _STEPS = ("steps", "step_labels")
 """Fields that rows without traces do not have."""
 _UNKNOWN = ("shown", "group", "answers")
 """Fields that are empty where nothing is known, or nothing was asked."""
+_OF_SPANS = ("parent", "is_liked", "relations")
+"""Fields of spans that are empty of most."""
 _OMITTED = (*_READ, "feedback")
 """Fields that are not written where they are None: rows without them keep their bytes."""
 
@@ -189,9 +191,8 @@ class SnapshotRow(JudgmentParts):
     def to_json(self) -> str:
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
-        Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN`, and steps where there are none: older
-        rows keep their digest. What `_provenance`
-        names is not training data.
+        Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN` and `_OF_SPANS`, and steps where
+        there are none: older rows keep their digest. What `_provenance` names is not training data.
         """
         values = dataclasses.asdict(self)
         for part, name in _provenance(values):
@@ -199,6 +200,10 @@ class SnapshotRow(JudgmentParts):
         for name in _UNKNOWN:
             if not values[name]:
                 del values[name]
+        for span in values["spans"]:
+            for name in _OF_SPANS:
+                if not span[name]:
+                    del span[name]
         for part in (values, *values["completions"]):
             for name in _STEPS:
                 if not part.get(name, True):

@@ -526,6 +526,7 @@ def _suggest_one(
 def question_about(comparison: Comparison) -> SuggestionQuestion:
     """Return what to ask of a model about a comparison, by what the project asks of its annotators."""
     project = comparison.project
+    configured = configuration_of(project)
     rows = comparison.candidates.order_by("index").values_list("completion_id", "completion__text")
     texts = dict(rows)
     enabled = {
@@ -536,7 +537,8 @@ def question_about(comparison: Comparison) -> SuggestionQuestion:
     }
     return SuggestionQuestion(
         texts=texts,
-        categories=configuration_of(project).asked_categories,
+        # Of a category that has sub-categories, only these are asked.
+        categories=[row for row in configured.asked_categories if row.pk not in configured.split_categories],
         kinds=frozenset(kind for kind, is_enabled in enabled.items() if is_enabled),
     )
 

@@ -15,7 +15,18 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api import account, inbox, labelling, members, projects, quality, texts, transfers, webhooks
+from annotation.api import (
+    account,
+    inbox,
+    labelling,
+    members,
+    project_file,
+    projects,
+    quality,
+    texts,
+    transfers,
+    webhooks,
+)
 from annotation.api.base import ApiView
 from annotation.api.operations import urls_of
 from training.api import (
@@ -166,6 +177,7 @@ urlpatterns: list[URLPattern] = [
     *urls_of(
         account,
         projects,
+        project_file,
         texts,
         inbox,
         labelling,

@@ -366,6 +366,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
         *("project-audit", "project-questions", "criterion", "criterion-add", "project-categories"),
         *("category", "category-add", "project-question", "project-question-add"),
     ),
+    "how-to/repeat-a-study": ("project-file", "project-file-new"),
     "how-to/allocate-work": ("allocation",),
     "how-to/receive-webhooks": ("webhooks", "webhook", "webhook-delivery"),
     "how-to/use-the-api": ("tokens", "api-docs"),

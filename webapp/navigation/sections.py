@@ -246,6 +246,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="allocation", label=_("Allocation")),
             Page(url="invitations", label=_("Invitations")),
             Page(url="webhooks", label=_("Webhooks"), inner=("webhook", "webhook-delivery")),
+            Page(url="project-file", label=_("Project file")),
             Page(url="project-audit", label=_("Activity")),
         ),
     ),

@@ -20,7 +20,7 @@ from annotation.choices import NOT_ORDERED, SCALE_VALUES, CategoryScope, Granula
 from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, text
 from annotation.offsets import utf16_to_codepoint
 from annotation.record.base import record
-from annotation.record.judgment import JudgmentRecord, MissingPart, SpanPart, StepLabelPart
+from annotation.record.judgment import JudgmentRecord, MissingPart, SpanLink, SpanPart, StepLabelPart
 from annotation.text.edits import applied, is_faithful
 from annotation.text.traces import PlacedStep
 
@@ -282,7 +282,15 @@ def ranks_by_place(ranks: Sequence[int]) -> dict[str, int]:
 
 
 def span_at(
-    place: int, text: str, category: str, start: int, end: int, *, severity: int | None = None, note: str = ""
+    place: int,
+    text: str,
+    category: str,
+    start: int,
+    end: int,
+    *,
+    severity: int | None = None,
+    note: str = "",
+    relations: tuple[SpanLink, ...] = (),
 ) -> SpanPart:
     """Return a span of the answer at a place, whose text is `text`."""
     return SpanPart(
@@ -293,6 +301,7 @@ def span_at(
         quote=text[start:end],
         severity=severity,
         note=note,
+        relations=relations,
     )
 
 

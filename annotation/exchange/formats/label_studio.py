@@ -175,7 +175,10 @@ def _labels(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
                 "text": span["quote"],
                 "labels": [span["category"]],
             },
-            "meta": meta | ({"text": [span["note"]]} if span["note"] else {}),
+            "meta": meta
+            | ({"text": [span["note"]]} if span["note"] else {})
+            | ({"parent": [span["parent"]]} if "parent" in span else {})
+            | ({"liked": ["true"]} if "liked" in span else {}),
         }
 
 

@@ -15,7 +15,9 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
   which are below all ranked ones and have no order
 - `strength`: 1 to 4 for a pair with a winner, or null
 - `spans`: `completion`, `category`, `start`, `end` (code points, half open), `quote`, `severity`
-  (1, the mildest, to the category's steps, or null), `note`
+  (1, the mildest, to the category's steps, or null), `note`; of a sub-category also `parent`, the key of the
+  category above it, and of a merit `liked`, true, which an import takes from the project's categories;
+  `relations` to other spans, each `kind` (cause, contradicts) and `to`, the other's place in the list, from 0
 - `missing`: `completion`, `category`, `text`, `insert_at` (the code point before which it belongs, or
   null), `evidence` (a list of `passage` and `sentence`, both from 0
   and null for the title, and the `quote` that stands there)
@@ -58,7 +60,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import StepKind, StepLabel, Verdict
+from annotation.choices import SpanRelation, StepKind, StepLabel, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, unknown_value
 from annotation.exchange.formats.items import (
@@ -85,6 +87,7 @@ from annotation.record.judgment import (
     MissingPart,
     Origin,
     RatingPart,
+    SpanLink,
     SpanPart,
     StepLabelPart,
 )
@@ -391,6 +394,16 @@ def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> SpanPar
         end,
         severity=None if severity is None else fields.whole_number(severity, "spans.severity"),
         note=fields.optional_text(span.get("note"), "spans.note"),
+        relations=tuple(_link(link) for link in fields.items_of(span.get("relations"), "spans.relations")),
+    )
+
+
+def _link(value: Any) -> SpanLink:
+    where = "spans.relations"
+    link = fields.object_of(value, where)
+    return SpanLink(
+        kind=fields.choice(link.get("kind"), SpanRelation.values, f"{where}.kind"),
+        to=fields.whole_number(link.get("to"), f"{where}.to"),
     )
 
 

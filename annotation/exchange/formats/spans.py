@@ -16,6 +16,8 @@ from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, 
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _MARK = ("category", "start", "end", "quote", "severity", "note")
+_MORE = ("parent", "liked")
+"""Only of spans that have them: the category above theirs, and whether they are a merit."""
 
 
 def words(text: str) -> list[tuple[int, int]]:
@@ -69,7 +71,10 @@ def _offsets(record: Record, scene: Scene) -> Written:
             yield row
         else:
             marks = row.pop("marks")
-            yield {**row, "spans": [{name: mark[name] for name in _MARK} for mark in marks]}
+            yield {
+                **row,
+                "spans": [{name: mark[name] for name in (*_MARK, *_MORE) if name in mark} for mark in marks],
+            }
 
 
 def _bio(record: Record, scene: Scene) -> Written:

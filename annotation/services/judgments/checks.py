@@ -35,7 +35,7 @@ from annotation.record.judgment import (
     StepLabelPart,
 )
 from annotation.record.questions import Question, in_order_of_choices, shown_places
-from annotation.selectors.configuration import configuration_of, question_in
+from annotation.selectors.configuration import Configuration, configuration_of, question_in
 from annotation.text.edits import applied, changing, is_faithful
 
 # Missing parts of an annotation, in words: form, service and API say it alike.
@@ -154,6 +154,14 @@ def check_span(
         )
     _check_severity(span, category, where, is_asked=severity_asked)
     check_text(span.note, "span_flags")
+    if severity_asked and category.needs_note and not span.note.strip():
+        raise InvalidAnswer(
+            "span_note_missing",
+            _("Span %(number)s (%(start)s–%(end)s, “%(quote)s”) needs a note: “%(category)s” asks for one."),
+            field="span_flags",
+            category=category.full_label,
+            **where,
+        )
     if span.text_hash != completion.text_hash:
         raise StaleAnswer(
             "span_of_other_text",
@@ -188,6 +196,47 @@ def check_span(
             marked=marked[:40],
             **where,
         )
+
+
+def _check_is_not_split(span: SpanPart, number: int, category: Category, configured: Configuration) -> None:
+    """Refuse a span of a category that has sub-categories, naming them."""
+    if category.pk not in configured.split_categories:
+        return
+    parts = [row.label for row in configured.asked_categories if row.parent_id == category.pk]
+    raise InvalidAnswer(
+        "subcategory_missing",
+        _(
+            "Span %(number)s (%(start)s–%(end)s, “%(quote)s”) needs a sub-category of “%(category)s”: "
+            "%(parts)s."
+        ),
+        field="span_flags",
+        category=category.label,
+        parts=", ".join(parts),
+        number=number,
+        start=span.start,
+        end=span.end,
+        quote=span.quote[:40],
+    )
+
+
+def _check_relations(answer: JudgmentRecord) -> None:
+    """Refuse a relation of a span to itself or to none of the judgment, and one that is there twice."""
+    for number, span in enumerate(answer.spans, start=1):
+        for link in span.relations:
+            if link.to >= len(answer.spans) or link.to == number - 1:
+                raise InvalidAnswer(
+                    "span_relation_without_other",
+                    _("Span %(number)s relates to no other span of the annotation. Take the relation away."),
+                    field="span_flags",
+                    number=number,
+                )
+        if len(set(span.relations)) < len(span.relations):
+            raise InvalidAnswer(
+                "span_relation_twice",
+                _("Span %(number)s has a relation twice. Take one away."),
+                field="span_flags",
+                number=number,
+            )
 
 
 def _check_severity(
@@ -748,6 +797,9 @@ def check_answer(
     check_text(answer.comment, "comment")
     for number, span in enumerate(answer.spans, start=1):
         check_span(span, number, completions, categories, severity_asked=not imported)
+        if not imported:
+            _check_is_not_split(span, number, categories[span.category], configured)
+    _check_relations(answer)
     refuse_doubles(
         "span_flags",
         _("Span %(number)s is there twice; take one away."),
@@ -866,6 +918,12 @@ def _check_asked(
             project.ask_missing_info,
             "missing_info",
             _("This project does not ask what is missing. Leave it out."),
+        ),
+        (
+            any(span.relations for span in answer.spans),
+            project.ask_span_relations,
+            "span_flags",
+            _("This project does not ask for relations of spans. Leave them out."),
         ),
         (
             bool(answer.step_labels),

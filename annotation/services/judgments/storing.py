@@ -22,7 +22,7 @@ from annotation.models import (
     TraceStep,
     bulk,
 )
-from annotation.record.judgment import CorrectionPart, Edit, JudgmentRecord, MissingPart
+from annotation.record.judgment import CorrectionPart, Edit, JudgmentRecord, MissingPart, SpanPart
 from annotation.text.edits import applied, edits
 
 
@@ -148,6 +148,25 @@ def _store(model: Any, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> N
         bulk.insert(model, names, rows)
 
 
+def _relations(row: StoredJudgment, part: SpanPart) -> str | None:
+    """Return what a span is to others, by their places: rows are not read in the order of the record."""
+    if not part.relations:
+        return None
+    others = [(link.kind, row.record.spans[link.to]) for link in part.relations]
+    return bulk.json_value(
+        [
+            {
+                "kind": kind,
+                "completion": row.completions[other.completion],
+                "category": other.category,
+                "start": other.start,
+                "end": other.end,
+            }
+            for kind, other in others
+        ]
+    )
+
+
 _Spans = Mapping[tuple[int, str, str, int, int], int]
 """Judgment, completion, category, start and end → id of the span."""
 
@@ -158,11 +177,22 @@ def _store_spans(judgments: Sequence[StoredJudgment], keys: PartKeys) -> _Spans:
         return {}
     ids = bulk.insert_numbered(
         SpanFlag,
-        ["judgment_id", "completion_id", "category_id", "start", "end", "quote", "severity", "note"],
+        [
+            "judgment_id",
+            "completion_id",
+            "category_id",
+            "start",
+            "end",
+            "quote",
+            "severity",
+            "note",
+            "relations",
+        ],
         [
             (
                 *(row.judgment, row.completions[part.completion], keys.categories[part.category]),
                 *(part.start, part.end, part.quote, part.severity, part.note),
+                _relations(row, part),
             )
             for row, part in spans
         ],

@@ -9,7 +9,7 @@ from typing import Any
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import transaction
-from django.db.models import Exists, Max, OuterRef
+from django.db.models import Exists, Max, OuterRef, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -18,6 +18,7 @@ from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
     Category,
+    Judgment,
     Project,
     ProjectQuestion,
     QuestionVersion,
@@ -26,7 +27,7 @@ from annotation.models import (
 )
 from annotation.record.questions import CHOSEN_KINDS, Choice, Question
 from annotation.selectors.configuration import question_in
-from annotation.selectors.questions import judgments_without
+from annotation.selectors.questions import judgments_with_unsplit, judgments_without
 from annotation.services import audit
 from annotation.services.people.shortcuts import screen_keys
 
@@ -329,26 +330,15 @@ def ask_again(*, question: ProjectQuestion, asked_by: User) -> int:
         waiting = RepeatedQuestion.objects.filter(
             assignment=OuterRef("assignment"), question=question, answered_at__isnull=True
         )
-        judged = judgments_without(question).filter(
-            ~Exists(waiting),
-            annotator__is_active=True,
-            assignment__retest_of__isnull=True,
-            assignment__state=AssignmentState.SUBMITTED,
-            annotator__memberships__project=question.project,
-        )
-        rows = [
-            RepeatedQuestion(assignment_id=pk, question=question)
-            for pk in judged.order_by("pk").values_list("assignment_id", flat=True).distinct()
-        ]
-        RepeatedQuestion.objects.bulk_create(rows, ignore_conflicts=True)
+        count = _repeat(judgments_without(question).filter(~Exists(waiting)), question=question)
         audit.record(
             action="projectquestion.ask_again",
             subject=question,
             actor=asked_by,
             project=question.project,
-            details={"key": question.key, "annotations": len(rows)},
+            details={"key": question.key, "annotations": count},
         )
-    return len(rows)
+    return count
 
 
 def ask_only_new(*, question: ProjectQuestion, asked_by: User) -> int:
@@ -366,16 +356,75 @@ def ask_only_new(*, question: ProjectQuestion, asked_by: User) -> int:
     return count
 
 
+def ask_split_again(*, category: Category, asked_by: User) -> int:
+    """Put the spans of a category that was split to who marked them; return how many annotations go back.
+
+    Each span then needs one of the sub-categories. Accounts that cannot sign in are left out, and so is who
+    has it already. Refuses a category without sub-categories.
+    """
+    with transaction.atomic():
+        if not category.parts.filter(is_archived=False).exists():
+            raise Refusal(
+                "category_not_split",
+                _("“%(label)s” has no sub-categories. Add one first."),
+                label=category.label,
+            )
+        waiting = RepeatedQuestion.objects.filter(
+            assignment=OuterRef("assignment"), category=category, answered_at__isnull=True
+        )
+        count = _repeat(judgments_with_unsplit(category).filter(~Exists(waiting)), category=category)
+        audit.record(
+            action="category.ask_again",
+            subject=category,
+            actor=asked_by,
+            project=category.project,
+            details={"key": category.key, "annotations": count},
+        )
+    return count
+
+
+def ask_split_only_new(*, category: Category, asked_by: User) -> int:
+    """Stop asking for sub-categories of earlier spans; return how many annotations were still waiting."""
+    with transaction.atomic():
+        open_rows = RepeatedQuestion.objects.filter(category=category, answered_at__isnull=True)
+        count, _deleted = open_rows.delete()
+        audit.record(
+            action="category.ask_only_new",
+            subject=category,
+            actor=asked_by,
+            project=category.project,
+            details={"key": category.key, "annotations": count},
+        )
+    return count
+
+
+def _repeat(judged: QuerySet[Judgment], **subject: ProjectQuestion | Category) -> int:
+    """Put a question or a category to who judged, where they can still answer; return how many."""
+    project = next(iter(subject.values())).project
+    judged = judged.filter(
+        annotator__is_active=True,
+        assignment__retest_of__isnull=True,
+        assignment__state=AssignmentState.SUBMITTED,
+        annotator__memberships__project=project,
+    )
+    rows = [
+        RepeatedQuestion(assignment_id=pk, **subject)
+        for pk in judged.order_by("pk").values_list("assignment_id", flat=True).distinct()
+    ]
+    RepeatedQuestion.objects.bulk_create(rows, ignore_conflicts=True)
+    return len(rows)
+
+
 def oldest_repeated(project: Project, annotator: User) -> Assignment | None:
-    """Return the assignment with the oldest question that is put again to an annotator."""
+    """Return the assignment with the oldest question or split category that is put again to an annotator."""
     row = (
         RepeatedQuestion.objects.filter(
             assignment__annotator=annotator,
             assignment__comparison__project=project,
             assignment__state=AssignmentState.SUBMITTED,
             answered_at__isnull=True,
-            question__is_archived=False,
         )
+        .exclude(question__is_archived=True)
         .select_related("assignment__comparison__prompt", "assignment__annotator")
         .first()
     )
@@ -388,7 +437,13 @@ def oldest_repeated(project: Project, annotator: User) -> Assignment | None:
 def repeated_keys(assignment: Assignment) -> frozenset[str]:
     """Return the keys of the questions that are put again in an assignment."""
     rows = RepeatedQuestion.objects.filter(assignment=assignment, answered_at__isnull=True)
-    return frozenset(rows.values_list("question__key", flat=True))
+    return frozenset(rows.filter(question__isnull=False).values_list("question__key", flat=True))
+
+
+def repeated_categories(assignment: Assignment) -> list[Category]:
+    """Return the split categories whose spans are put again in an assignment."""
+    open_rows = Q(repeated__assignment=assignment, repeated__answered_at__isnull=True)
+    return list(Category.objects.filter(open_rows).order_by("position", "id").distinct())
 
 
 def close_repeated(*, assignment: Assignment) -> None:

@@ -103,16 +103,22 @@ def order_questions(
 
 
 def move_question(*, question: Ordered, by: int, changed_by: User) -> None:
-    """Move a category, criterion or question up (-1) or down (+1) by one place. At the end it stays."""
+    """Move a category, criterion or question up (-1) or down (+1) by one place. At the end it stays.
+
+    A sub-category moves among those of its category.
+    """
     kind = type(question)
     with transaction.atomic():
         _lock(question.project)
-        ordered = kind._default_manager.filter(project=question.project).order_by("position", "id")
-        keys = list(ordered.values_list("key", flat=True))
-        old = keys.index(question.key)
-        new = min(max(old + by, 0), len(keys) - 1)
-        if new != old:
-            keys.insert(new, keys.pop(old))
+        ordered = list(kind._default_manager.filter(project=question.project).order_by("position", "id"))
+        keys = [row.key for row in ordered]
+        above = getattr(question, "parent_id", None)
+        peers = [row.key for row in ordered if getattr(row, "parent_id", None) == above]
+        old = peers.index(question.key)
+        other = peers[min(max(old + by, 0), len(peers) - 1)]
+        if other != question.key:
+            first, second = keys.index(question.key), keys.index(other)
+            keys[first], keys[second] = other, question.key
             order_questions(kind=kind, project=question.project, keys=keys, changed_by=changed_by)
 
 
@@ -120,6 +126,12 @@ def delete_question(*, question: Category | Criterion | ProjectQuestion, deleted
     """Ask no more by a category or criterion. Refuses one that somebody has used, naming how many have."""
     if isinstance(question, ProjectQuestion):
         require_unneeded(question, for_deletion=True)
+    if isinstance(question, Category) and question.parts.exists():
+        raise Refusal(
+            "category_has_parts",
+            _("“%(label)s” has sub-categories. Move or delete them first."),
+            label=question.label,
+        )
     with transaction.atomic():
         _write_down("delete", question, deleted_by)
         try:
@@ -179,6 +191,8 @@ def _set(
         if row is None:
             last = rows.aggregate(last=Max("position"))["last"] or 0
             row = kind(project=project, key=key, position=last + 1)
+        if isinstance(values.get("parent"), str):
+            values = {**values, "parent": _category_named(project, values["parent"])}
         once = _CHOSEN_ONCE[kind]
         if row.pk is not None and once in values and values[once] != getattr(row, once):
             raise Refusal(
@@ -189,6 +203,10 @@ def _set(
         before = {name: str(getattr(row, name)) for name in changed}
         for name, value in values.items():
             setattr(row, name, value)
+        if isinstance(row, Category) and row.pk is None and row.parent is not None:
+            # One of a group looks like it, unless it says otherwise.
+            row.colour = values.get("colour", row.parent.colour)
+            row.polarity = values.get("polarity", row.parent.polarity)
         _require_free_shortcut(row, shortcut_before)
         try:
             row.full_clean()
@@ -201,6 +219,21 @@ def _set(
         after = {name: str(getattr(row, name)) for name in changed}
         _write_down("set", row, changed_by, {"from": before, "to": after} if changed else {})
     return row
+
+
+def _category_named(project: Project, key: str) -> Category | None:
+    """Return the category of a key; None for an empty one."""
+    if not key:
+        return None
+    category = Category.objects.filter(project=project, key=key).first()
+    if category is None:
+        raise Refusal(
+            "unknown_parent_category",
+            _("The project has no category %(key)s. Name one of its categories of spans."),
+            field="parent",
+            key=key,
+        )
+    return category
 
 
 def _require_free_shortcut(row: Category | Criterion, before: str) -> None:

@@ -33,7 +33,11 @@ from annotation.selectors.rubrics import published_version
 from annotation.selectors.suggestions import oldest_open_reveal, planted_suggestions
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import Doubt, doubts_of
-from annotation.services.projects.project_questions import oldest_repeated, repeated_keys
+from annotation.services.projects.project_questions import (
+    oldest_repeated,
+    repeated_categories,
+    repeated_keys,
+)
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, own_assignment
 from annotation.views.labelling.screen import Screen, draft_of
@@ -132,13 +136,16 @@ def show_final_pass(
 def assignment_to_change(project: Project, annotator: User) -> Assignment | None:
     """Return the annotation that its annotator has to look at again before anything else; None for none.
 
-    The oldest that a reviewer returned, else the oldest to which a question is put again. No query where the
-    project has neither.
+    The oldest that a reviewer returned, else the oldest to which a question or a split category is put again.
+    No query where the project has none of them.
     """
     returned = oldest_return(project, annotator)
     if returned is not None:
         return returned
-    return oldest_repeated(project, annotator) if configuration_of(project).asked_questions else None
+    configured = configuration_of(project)
+    if not configured.asked_questions and not configured.split_categories:
+        return None
+    return oldest_repeated(project, annotator)
 
 
 def show_again(
@@ -157,6 +164,9 @@ def show_again(
         annotator=request.user,
         entered=entered,
         repeated=repeated_keys(assignment),
+        repeated_categories=repeated_categories(assignment)
+        if configuration_of(project).split_categories
+        else (),
     )
     return show(request, screen, notice=notice)
 

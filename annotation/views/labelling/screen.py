@@ -24,11 +24,13 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import (
     SCALE_VALUES,
+    SIGNS,
     STRENGTHS,
     AssignmentState,
     CategoryScope,
     ContextDisplay,
     FinishReason,
+    Polarity,
     RatingScale,
     ReturnState,
     SuggestionDecision,
@@ -54,7 +56,7 @@ from annotation.models import (
 from annotation.selectors import access
 from annotation.selectors.annotator_work import progress_and_pace
 from annotation.selectors.comparison import step_address
-from annotation.selectors.configuration import configuration_of
+from annotation.selectors.configuration import configuration_of, in_groups
 from annotation.selectors.reviews import ReviewPage, returns_of
 from annotation.selectors.suggestions import suggestions_for
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
@@ -355,9 +357,11 @@ class Screen:
         reveal: HelpReveal | None = None,
         sent: Mapping[str, Any] | None = None,
         repeated: Collection[str] = (),
+        repeated_categories: Sequence[Category] = (),
     ) -> None:
         self.project = project
         self.repeated = repeated
+        self.repeated_categories = repeated_categories
         self.assignment = assignment
         self.annotator = annotator
         self.entered = entered
@@ -401,7 +405,11 @@ class Screen:
             self.help = HelpOnScreen(reveal, self.candidates, tokens, fields)
         # A row that names an archived category keeps it.
         used = {row.category for row in entered.missing}
-        categories = [c for c in access.categories_of(project) if not c.is_archived or c.key in used]
+        categories = [
+            c
+            for c in in_groups(access.categories_of(project))
+            if not c.is_archived or c.key in used or c.pk in self.split_categories
+        ]
         self.keys = keys_of(annotator)
         # The steps of a trace are labelled, not marked: they are not there whole.
         is_marked = project.ask_span_flags and not all(candidate.steps for candidate in self.candidates)
@@ -540,25 +548,52 @@ class Screen:
         """The span categories above the responses."""
         return format_html_join(
             "",
-            '<span {}><span class="dot"></span>{}{}</span>',
+            '<span {}><span class="dot"></span>{}{}{}</span>',
             (
                 (
                     attributes(**{"class": "chip"}, data_category=c.key, title=c.description or None),
-                    c.label,
+                    self._sign(c),
+                    c.full_label,
                     _key_cap(c),
                 )
                 for c in self.span_categories
+                if c.pk not in self.split_categories
             ),
         )
 
     @property
     def category_buttons(self) -> SafeString:
         """The buttons that give a selection its span category."""
-        return format_html_join(
-            "",
+        return format_html_join("", "{}", ((self._button(c),) for c in self.span_categories))
+
+    def _button(self, category: Category) -> SafeString:
+        """The button of a category; of one that is split its name, before its sub-categories."""
+        if category.pk in self.split_categories:
+            return format_html('<span class="marker__group muted small">{}</span>', category.label)
+        return format_html(
             '<button type="button" class="chip chip--button" data-category="{0}" data-marks="{0}">'
-            '<span class="dot"></span>{1}{2}</button>',
-            ((c.key, c.label, _key_cap(c)) for c in self.span_categories),
+            '<span class="dot"></span>{1}{2}{3}</button>',
+            *(category.key, self._sign(category), category.label, _key_cap(category)),
+        )
+
+    @cached_property
+    def split_categories(self) -> frozenset[int]:
+        """Ids of the categories of which a sub-category is chosen."""
+        return configuration_of(self.project).split_categories
+
+    @cached_property
+    def shows_signs(self) -> bool:
+        """True where spans are not all errors: signs tell them apart then, beside the colour."""
+        return any(c.polarity != Polarity.ERROR for c in self.span_categories)
+
+    def _sign(self, category: Category) -> SafeString:
+        """The sign of a category with its meaning for who hears it, where the project has several."""
+        if not self.shows_signs:
+            return SafeString()
+        return format_html(
+            '<span class="sign" aria-hidden="true">{}</span><span class="visually-hidden">{}: </span>',
+            SIGNS[Polarity(category.polarity)],
+            Polarity(category.polarity).label,
         )
 
     @property
@@ -783,7 +818,11 @@ class Screen:
             ask_verdict=asked.ask_verdict,
             wins=tuple((win.key, win.short, win.letter_key) for (win,) in self.wins) if has_wins else (),
             no_wins=tuple(self.no_wins) if asked.ask_verdict else (),
-            spans=tuple((c.shortcut, c.label) for c in self.span_categories if c.shortcut),
+            spans=tuple(
+                (c.shortcut, c.full_label)
+                for c in self.span_categories
+                if c.shortcut and c.pk not in self.split_categories
+            ),
             spans_without_key=tuple((key, c.label) for c, key in self.categories_without_key),
             has_spans=bool(self.span_categories),
             has_help=self.help is not None,
@@ -833,13 +872,17 @@ class Screen:
             "categories": [
                 {
                     "key": c.key,
-                    "label": c.label,
-                    "shortcut": c.shortcut.lower(),
+                    "label": c.full_label,
+                    "shortcut": "" if c.pk in self.split_categories else c.shortcut.lower(),
                     "severitySteps": c.severity_steps,
                     "polarity": c.polarity,
+                    **({"sign": SIGNS[Polarity(c.polarity)]} if self.shows_signs else {}),
+                    **({"needsNote": True} if c.needs_note else {}),
+                    **({"isSplit": True} if c.pk in self.split_categories else {}),
                 }
                 for c in self.span_categories
             ],
+            "relates": self.project.ask_span_relations,
             "suggestions": [suggestion.as_json() for suggestion in self.help.suggestions]
             if self.help
             else [],

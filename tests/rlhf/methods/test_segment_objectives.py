@@ -22,7 +22,7 @@ from tests.rlhf.methods.segment_scene import (
 from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import row
-from training.contract import SegmentHead
+from training.contract import ContractError, SegmentHead
 from training.rlhf.methods.objectives.segments import likely_best_threshold
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack
@@ -223,3 +223,44 @@ def test_held_out_answers_without_a_fault_have_no_f1_and_raise_nothing(backbone:
     assert set(figures) == {f"faults_{name}" for name in ("log_loss", "prior_log_loss", "segments", "faulty")}
     assert method.details(observed) == {}
     assert method.figures({name: values[:0] for name, values in observed.items()}, held_out=True) == {}
+
+
+# ── Sub-categories and merits ─────────────────────────────────────────────────────────
+
+
+def with_spans(name: str, category: str, text: str, quotes: list[str], **more: object):
+    spans = [{**span(name, text, quote, category), **more} for quote in quotes]
+    return row(name, [text], [0], verdict="not_asked", spans=spans, read_for_spans=[f"{name}.0"])
+
+
+def test_a_sub_category_counts_for_the_category_that_a_head_names(backbone: Backbone) -> None:
+    text = f"{GOOD}{BAD}"
+    method = reward_method(backbone, **ONLY_FAULTS)
+    rows = [
+        with_spans("part", "invented", text, [BAD.strip()], parent="wrong"),
+        with_spans("other", "tone", text, [BAD.strip()], parent="manner"),
+    ]
+    examples = examples_of(backbone, method, *rows).train
+    (objective,) = method._objectives
+    objective.begin(examples)
+    assert [answer.faulty.tolist() for example in examples for answer in objective.read(example)] == [
+        [False, True],
+        [False, False],
+    ]
+
+
+def test_a_head_on_a_merit_scores_low_what_is_not_marked(backbone: Backbone) -> None:
+    text = f"{GOOD}{BAD}"
+    method = reward_method(backbone, **ONLY_FAULTS)
+    liked = with_spans("liked", "wrong", text, [GOOD], is_liked=True)
+    plain = with_spans("plain", "wrong", text, [], is_liked=True)
+    examples = examples_of(backbone, method, liked, plain).train
+    (objective,) = method._objectives
+    objective.begin(examples)
+    assert [answer.faulty.tolist() for example in examples for answer in objective.read(example)] == [
+        [False, True],
+        [True, True],
+    ]
+    fault = with_spans("fault", "invented", text, [BAD.strip()], parent="wrong")
+    with pytest.raises(ContractError, match="make two heads of them"):
+        objective.begin(examples_of(backbone, method, liked, fault).train)

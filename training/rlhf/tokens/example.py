@@ -97,7 +97,12 @@ class RowLabels:
     def __init__(self, row: SnapshotRow, labels: UsedLabels, *, again: bool) -> None:
         self._row = row
         self._ratings = [item for item in row.ratings if among(item.criterion, labels.criteria)]
-        self._flags = [item for item in row.spans if among(item.category, labels.categories)]
+        self._flags = [
+            item
+            for item in row.spans
+            # A sub-category counts for its category, too.
+            if among(item.category, labels.categories) or among(item.parent, labels.categories)
+        ]
         self._missing = [item for item in row.missing if among(item.category, labels.missing)]
         verdict = row.verdict if row.review is None else "" if again else row.review.verdict
         self._verdict = verdict if labels.verdicts and verdict in ("both_good", "both_bad") else ""

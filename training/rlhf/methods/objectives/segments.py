@@ -165,6 +165,7 @@ class SegmentObjective:
         self._adapter = adapter
         self.head = head
         self.prior = 0.5
+        self._is_liked = False
         self._continues = head.name in backbone.heads(adapter)
         if not self._continues:
             backbone.add_head(adapter, head.name, seed=spec.seed, scale=0.0)
@@ -179,6 +180,7 @@ class SegmentObjective:
         nothing but faults, to learn from."""
         teaching = [example for example in train if self.weight(example)]
         self._check_categories(teaching)
+        self._is_liked = self._are_liked(teaching)
         faulty = total = 0.0
         for example in teaching:
             answers = list(self.read(example))
@@ -307,15 +309,30 @@ class SegmentObjective:
             flags = [
                 (flag.start, flag.end, flag.category)
                 for answer, flag in labels.flags
-                if answer == place and flag.category in self.head.categories
+                if answer == place and {flag.category, flag.parent} & set(self.head.categories)
             ]
             segments = cut(text, self.head.granularity, example.answers[place])
             spans = [(start, end) for start, end, _ in trim_spans(text, flags)]
-            yield ReadAnswer(place, segments, segment_labels(segments, spans).bool())
+            marked = segment_labels(segments, spans).bool()
+            # Of a merit the segments without a span are those that the head scores low.
+            yield ReadAnswer(place, segments, ~marked if self._is_liked else marked)
 
     def marks(self, example: Example) -> list[str]:
-        """Return the category of everything that was marked in an example."""
-        return [flag.category for _, flag in example.labels.flags]
+        """Return the category of everything that was marked in an example, and the one above it."""
+        return [name for _, flag in example.labels.flags for name in (flag.category, flag.parent) if name]
+
+    def _are_liked(self, teaching: Sequence[Example]) -> bool:
+        """Return whether the head's categories are merits. Refuses merits and faults in one head."""
+        liked: dict[bool, set[str]] = {True: set(), False: set()}
+        for example in teaching:
+            for _, flag in example.labels.flags:
+                liked[flag.is_liked] |= {flag.category, flag.parent} & set(self.head.categories)
+        if liked[True] and liked[False]:
+            raise ContractError(
+                f"segment head {self.name!r}: spans of {self._listed(sorted(liked[True]))} are liked, "
+                f"those of {self._listed(sorted(liked[False]))} are faults; make two heads of them"
+            )
+        return bool(liked[True])
 
     def _check_categories(self, teaching: Sequence[Example]) -> None:
         flags = Counter(category for example in teaching for category in self.marks(example))
