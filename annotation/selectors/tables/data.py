@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db.models import (
+    Aggregate,
     Case,
     Count,
     F,
@@ -36,6 +37,7 @@ from annotation.models import (
     RankedCompletion,
 )
 from annotation.selectors.annotator_work import shown_to_annotator
+from annotation.selectors.tables.conditions import Kind
 from annotation.selectors.tables.search import matching
 from annotation.selectors.tables.table import (
     BulkAction,
@@ -81,6 +83,20 @@ class _LastTurn(Func):
 
     def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
         return self.as_sql(compiler, connection, template="(%(expressions)s #>> '{-1,content}')", **context)
+
+
+class _Tags(Func):
+    """Tags of a prompt with commas between."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        template = "(SELECT group_concat(value, ', ') FROM json_each(%(expressions)s))"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        template = "(SELECT string_agg(tag, ', ') FROM jsonb_array_elements_text(%(expressions)s) AS tag)"
+        return self.as_sql(compiler, connection, template=template, **context)
 
 
 def _letters(text: str | Func) -> Lower:
@@ -144,12 +160,14 @@ PROMPTS = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("messages")),
+            value=_LastTurn("messages"),
             label=gettext_lazy("Prompt"),
             cell=_prompt_cell,
         ),
         Column(
             name="tags",
             sort=Cast("tags", TextField()),
+            value=_Tags("tags"),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.tags)) or "—"),
         ),
@@ -176,6 +194,7 @@ PROMPTS = Table(
         Column(
             name="created",
             sort=F("created_at"),
+            kind=Kind.DATE,
             label=gettext_lazy("Created"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATE_FORMAT")),
             shown=False,
@@ -211,6 +230,13 @@ _STATE = Case(
     When(open_slots__gt=0, then=Value(0)),
     default=Value(1),
 )
+_STATE_NAME = Case(
+    When(
+        ~Q(withholding__state=WithholdingState.RELEASED), withholding__isnull=False, then=Value("quarantined")
+    ),
+    When(open_slots__gt=0, then=Value("open")),
+    default=Value("closed"),
+)
 _RESERVED: QuerySet[Any] = Comparison.reserved_for.through.objects.filter(comparison=OuterRef("pk"))
 _ASSIGNED = Coalesce(
     Subquery(
@@ -219,6 +245,23 @@ _ASSIGNED = Coalesce(
     Value(""),
 )
 """The first of the names that a comparison is reserved for."""
+
+
+class _Names(Aggregate):
+    """Texts with commas between."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="GROUP_CONCAT(%(expressions)s, ', ')", **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="STRING_AGG(%(expressions)s, ', ')", **context)
+
+
+_ALL_ASSIGNED = Subquery(
+    _RESERVED.values("comparison").annotate(names_=_Names("user__username")).values("names_")
+)
 
 
 COMPARISONS = Table(
@@ -231,6 +274,7 @@ COMPARISONS = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("prompt__messages")),
+            value=_LastTurn("prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.prompt.last_question), _comparison_address(row.project.slug, row.pk)
@@ -260,6 +304,7 @@ COMPARISONS = Table(
         Column(
             name="agreement",
             sort=Coalesce("agreement", Value(-1.0)),
+            value=F("agreement"),
             label=gettext_lazy("Agreement"),
             number=True,
             cell=lambda row: Cell("—" if row.agreement is None else f"{row.agreement:.0%}"),
@@ -267,6 +312,7 @@ COMPARISONS = Table(
         Column(
             name="state",
             sort=_STATE,
+            value=_STATE_NAME,
             label=gettext_lazy("State"),
             cell=_state,
         ),
@@ -274,6 +320,7 @@ COMPARISONS = Table(
         Column(
             name="assigned",
             sort=_ASSIGNED,
+            value=_ALL_ASSIGNED,
             label=gettext_lazy("Assigned to"),
             cell=lambda row: Cell(", ".join(str(user) for user in row.reserved_for.all()) or _("everybody")),
             shown=False,
@@ -288,6 +335,7 @@ COMPARISONS = Table(
         Column(
             name="tags",
             sort=Cast("prompt__tags", TextField()),
+            value=_Tags("prompt__tags"),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.prompt.tags)) or "—"),
             shown=False,
@@ -374,6 +422,7 @@ ANNOTATIONS = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("comparison__prompt__messages")),
+            value=_LastTurn("comparison__prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.comparison.prompt.last_question),
@@ -389,6 +438,7 @@ ANNOTATIONS = Table(
         Column(
             name="preference",
             sort=Concat("verdict", Value(" "), Cast("strength", TextField()), output_field=TextField()),
+            value=F("verdict"),
             label=gettext_lazy("Preference"),
             cell=_decision,
         ),
@@ -402,6 +452,7 @@ ANNOTATIONS = Table(
         Column(
             name="seconds",
             sort=Coalesce("active_seconds", Value(-1), output_field=IntegerField()),
+            value=F("active_seconds"),
             label=gettext_lazy("Active seconds"),
             number=True,
             cell=lambda row: Cell("—" if row.active_seconds is None else row.active_seconds),
@@ -409,12 +460,14 @@ ANNOTATIONS = Table(
         Column(
             name="submitted",
             sort=F("created_at"),
+            kind=Kind.DATE,
             label=gettext_lazy("Submitted"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATETIME_FORMAT")),
         ),
         Column(
             name="comment",
             sort=_letters("comment"),
+            value=F("comment"),
             label=gettext_lazy("Comment"),
             cell=lambda row: Cell(_short(row.comment) if row.comment else "—"),
             shown=False,
@@ -465,7 +518,13 @@ RESPONSES = Table(
     rows=_response_rows,
     search=lambda rows, text: matching(rows, text, column="text"),
     columns=(
-        Column(name="response", sort=_letters("text"), label=gettext_lazy("Response"), cell=_response_text),
+        Column(
+            name="response",
+            sort=_letters("text"),
+            value=F("text"),
+            label=gettext_lazy("Response"),
+            cell=_response_text,
+        ),
         Column(
             name="source",
             sort=F("source__name"),
@@ -475,6 +534,7 @@ RESPONSES = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("prompt__messages")),
+            value=_LastTurn("prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(_short(row.prompt.last_question)),
             shown=False,
@@ -482,6 +542,7 @@ RESPONSES = Table(
         Column(
             name="tokens",
             sort=Coalesce("token_count", Value(-1), output_field=IntegerField()),
+            value=F("token_count"),
             label=gettext_lazy("Tokens"),
             number=True,
             cell=lambda row: Cell("—" if row.token_count is None else row.token_count),
