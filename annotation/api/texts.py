@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import transaction
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Model, Prefetch, QuerySet
+from django.http import QueryDict
+from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
 from annotation.api import fields
@@ -18,12 +20,17 @@ from annotation.exchange.prompts import ImportReport, import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
+from annotation.selectors.saved_views import views_for
+from annotation.selectors.tables.conditions import from_json, to_pairs
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View as TableView
 from annotation.selectors.tables.table import calling
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
 from annotation.text.identity import MOST_TURNS
 
 _MOST_PROMPTS = 1000
+R = TypeVar("R", bound=Model)
 
 
 class MessageSerializer(serializers.Serializer[Any]):
@@ -91,10 +98,19 @@ class AddedSerializer(serializers.Serializer[Any]):
     comparisons = fields.integer("Comparisons of answers that came with prompts.")
 
 
+CONDITIONS = (
+    "Conditions on columns of the table and metadata, as JSON: a list of alternatives, each a list of "
+    "objects with `column`, `is` and `to` that all hold."
+)
+LONGEST_CONDITIONS = 4_000
+
+
 class PromptFilters(Filters):
     """Filters of prompts."""
 
     split = fields.choice(Split.choices, required=False)
+    conditions = fields.text(CONDITIONS, most=LONGEST_CONDITIONS, required=False)
+    view = fields.key("A saved view of prompts.", required=False)
 
 
 @fields.of(Completion, "id prompt source text text_hash sampling seed finish_reason token_count created_at")
@@ -140,6 +156,8 @@ class ComparisonFilters(Filters):
     against = fields.text("Who wrote another of them: a name.", required=False)
     tag = fields.text("A tag of its prompt.", required=False)
     tool = fields.text("A tool that was called in one of its answers.", required=False)
+    conditions = fields.text(CONDITIONS, most=LONGEST_CONDITIONS, required=False)
+    view = fields.key("A saved view of comparisons.", required=False)
 
 
 class JudgmentFilters(Filters):
@@ -163,12 +181,36 @@ comparisons = Resource(ProjectView, f"{PROJECT}comparisons/", tag="texts")
 comparison = comparisons.item("<int:pk>/", rows=lambda view: view.project.comparisons.all())
 judgments = Resource(ProjectView, f"{PROJECT}judgments/", tag="texts")
 
-prompts.add_list(
-    "prompts_list",
-    PromptSerializer,
-    "List prompts with references and split, newest first.",
-    filters=PromptFilters,
-)
+
+@prompts.get_list(PromptSerializer, filters=PromptFilters)
+def prompts_list(view: ProjectView, query: Values) -> QuerySet[Prompt]:
+    """List prompts with references and split, newest first."""
+    prompts = view.project.prompts.all()
+    if "split" in query:
+        prompts = prompts.filter(split=query["split"])
+    return _narrowed(view, "prompts", prompts, query)
+
+
+def _narrowed(view: ProjectView, table: str, rows: QuerySet[R], query: Values) -> QuerySet[R]:
+    """Return the rows that conditions and a saved view leave."""
+    if "view" in query:
+        saved = get_object_or_404(views_for(view.user, view.project), pk=query["view"], table=table)
+        rows = rows.filter(pk__in=_matching(view, table, QueryDict(saved.query)))
+    if "conditions" in query:
+        fields_of_address = QueryDict(mutable=True)
+        for name, value in to_pairs(from_json(query["conditions"])):
+            fields_of_address.appendlist(name, value)
+        rows = rows.filter(pk__in=_matching(view, table, fields_of_address))
+    return rows
+
+
+def _matching(view: ProjectView, table: str, query: QueryDict) -> QuerySet[Any]:
+    shown = TableView(TABLES[table], view.project, query)
+    if shown.fault is not None:
+        raise shown.fault
+    return shown.matching.order_by().values("pk")
+
+
 prompts.item("<int:pk>/").add_read("prompts_read", PromptSerializer, "Read one prompt.")
 completions.add_list(
     "completions_list",
@@ -207,7 +249,7 @@ def comparisons_list(view: ProjectView, query: Values) -> QuerySet[Comparison]:
         comparisons = comparisons.filter(tagged("prompt__tags", query["tag"]))
     if "tool" in query:
         comparisons = calling(comparisons, view.project, query["tool"])
-    return comparisons
+    return _narrowed(view, "comparisons", comparisons, query)
 
 
 @comparison.get_list(JudgmentSerializer, "judgments/", model=Judgment)

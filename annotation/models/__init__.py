@@ -36,6 +36,7 @@ from annotation.models.projects import (
     RubricScore,
     RubricVersion,
 )
+from annotation.models.saved_views import QueuedComparison, SavedView, ViewQueue
 from annotation.models.texts import (
     AcquisitionFigures,
     Completion,
@@ -105,6 +106,7 @@ __all__ = [
     "Prompt",
     "QuestionAnswer",
     "QuestionVersion",
+    "QueuedComparison",
     "RankedCompletion",
     "Rating",
     "RepeatedQuestion",
@@ -114,11 +116,13 @@ __all__ = [
     "RubricCriterion",
     "RubricScore",
     "RubricVersion",
+    "SavedView",
     "SpanFlag",
     "Suggestion",
     "SuggestionSet",
     "TraceStep",
     "User",
+    "ViewQueue",
     "WebhookAttempt",
     "WebhookDelivery",
     "WebhookEndpoint",

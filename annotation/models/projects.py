@@ -171,6 +171,12 @@ class Project(models.Model):
         editable=False,
         help_text="Whether comparisons were ever reserved for members: where none are, nobody pays for it.",
     )
+    has_queues = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether views were ever assigned to members: where none are, nobody pays for it.",
+    )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
     )

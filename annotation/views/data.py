@@ -20,6 +20,7 @@ from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
 from annotation.models import Project, Prompt
+from annotation.selectors.saved_views import MOST_SHOWN, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.search import near_duplicates
 from annotation.selectors.tables.table import View
@@ -52,8 +53,10 @@ def table(request: Request, project: Project, table: str) -> HttpResponse:
     """Show a table of the project's data. For managers."""
     view = View(TABLES[table], project, request.GET)
     context = {"project": project, "view": view, "address": reverse(_ADDRESSES[table], args=[project.slug])}
-    template = "annotation/data/rows.html" if request.htmx else "annotation/data/table.html"
-    return render(request, template, context)
+    if request.htmx:
+        return render(request, "annotation/data/rows.html", context)
+    context["saved_views"] = views_for(request.user, project).filter(table=table)[:MOST_SHOWN]
+    return render(request, "annotation/data/table.html", context)
 
 
 @require_POST

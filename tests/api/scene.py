@@ -27,7 +27,9 @@ from annotation.models import (
     Prompt,
     Review,
     RubricVersion,
+    SavedView,
     User,
+    ViewQueue,
     WebhookDelivery,
     Withholding,
 )
@@ -112,6 +114,10 @@ class Scene:
     """Of a test, to a webhook that is told of nothing else here."""
     comment: Comment
     """Alice's, on what she judged."""
+    saved_view: SavedView
+    """Carol's, of all comparisons, shared."""
+    queue: ViewQueue
+    """Alice's, of no comparison."""
     token_id: int
     """Of a token of Alice's."""
     stored: ApplicationRequest
@@ -137,6 +143,8 @@ class Scene:
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
+            "views": self.saved_view.pk,
+            "queues": self.queue.pk,
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
             "arenas": self.ballot.pair.arena_id,
@@ -235,6 +243,10 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
+        saved_view=SavedView.objects.create(
+            project=project, owner=carol, name="All", table="comparisons", is_shared=True
+        ),
+        queue=ViewQueue.objects.create(project=project, name="All", member=alice),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
         **_feedback(project, round_.policy, carol),
     )

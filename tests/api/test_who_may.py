@@ -141,6 +141,14 @@ TABLE: dict[str, tuple[int, ...]] = {
     "exports_download": MANAGERS,
     "exports_manifest": MANAGERS,
     "exports_dropped": MANAGERS,
+    "views_list": MANAGERS,
+    "views_read": MANAGERS,
+    "views_save": says(422, MANAGERS),
+    "views_change": MANAGERS,
+    "views_delete": says(204, MANAGERS),
+    "views_assign": says(422, MANAGERS),
+    "queues_list": MANAGERS,
+    "queues_end": MANAGERS,
     "webhooks_list": MANAGERS,
     "webhooks_create": says(422, MANAGERS),
     "webhooks_read": MANAGERS,
@@ -193,6 +201,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "checkpoints_verify": says(422, ALL_MANAGERS),
     # Nothing was evaluated, and nothing is exported yet.
     "checkpoints_evaluation": says(404, ALL_MANAGERS),
+    "checkpoints_slices": says(404, ALL_MANAGERS),
     "exports_archive": says(404, ALL_MANAGERS),
     "exports_list": ALL_MANAGERS,
     # A starter model is exported as it is: merged or not, there is nothing of ours in it.

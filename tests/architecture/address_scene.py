@@ -14,7 +14,9 @@ from annotation.models import (
     Criterion,
     FileImport,
     Project,
+    SavedView,
     User,
+    ViewQueue,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
@@ -96,6 +98,9 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         seed=1,
     )
     in_project = {"slug": project.slug}
+    saved_view = SavedView.objects.create(
+        project=project, owner=carol, name="All", table="comparisons", is_shared=True
+    )
     Criterion.objects.create(project=project, key="helpful", label="Helpful")
     in_trace = {**in_project, "index": 0}
     in_assignment = {**in_project, "pk": judgment.assignment_id}
@@ -176,6 +181,12 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "data-act": {**in_project, "table": "prompts"},
         "prompt-new": in_project,
         "prompt": {**in_project, "pk": prompt.pk},
+        "saved-views": in_project,
+        **{key: {**in_project, "pk": saved_view.pk} for key in ("saved-view", "saved-view-assign")},
+        "view-queue-end": {
+            **in_project,
+            "pk": ViewQueue.objects.create(project=project, name="x", member=alice).pk,
+        },
         "transfers": in_project,
         "transfer": {
             **in_project,

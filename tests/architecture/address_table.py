@@ -169,6 +169,11 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(("prompt", "prompt-new"), ("GET", MANAGERS)),
     # Nothing is chosen: back to the table, with a message.
     "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
+    "saved-views": ("GET", MANAGERS),
+    "saved-view": ("POST", (302, 404, 403, 403, 302, 302)),
+    # No member is named: back to the list, with a message.
+    "saved-view-assign": ("POST", (302, 404, 403, 403, 302, 302)),
+    "view-queue-end": ("POST", (302, 404, 403, 403, 302, 302)),
     "transfers": ("GET", MANAGERS),
     "transfer": ("GET", MANAGERS),
     "export-choose": ("GET", MANAGERS),

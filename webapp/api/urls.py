@@ -15,7 +15,18 @@ from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from annotation.api import account, inbox, labelling, members, projects, quality, texts, transfers, webhooks
+from annotation.api import (
+    account,
+    inbox,
+    labelling,
+    members,
+    projects,
+    quality,
+    saved_views,
+    texts,
+    transfers,
+    webhooks,
+)
 from annotation.api.base import ApiView
 from annotation.api.operations import urls_of
 from training.api import (
@@ -172,6 +183,7 @@ urlpatterns: list[URLPattern] = [
         members,
         quality,
         transfers,
+        saved_views,
         webhooks,
         applications,
         arenas,

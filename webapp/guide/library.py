@@ -331,7 +331,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     ),
     "how-to/manage-data": (
         *("data-comparisons", "data-prompts", "data-annotations", "data-responses", "data-act", "prompt"),
-        *("prompt-new", "statistics-item"),
+        *("prompt-new", "statistics-item", "saved-views", "saved-view", "saved-view-assign"),
     ),
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
     "how-to/check-quality": (

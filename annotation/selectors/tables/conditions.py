@@ -114,10 +114,10 @@ def from_query(query: Mapping[str, Any]) -> list[list[Condition]]:
 def to_pairs(alternatives: Alternatives) -> list[tuple[str, str]]:
     """Return the fields of an address that hold these conditions."""
     pairs = []
-    for conditions in alternatives:
+    for number, conditions in enumerate(alternatives):
         for place, condition in enumerate(conditions):
             pairs += [
-                ("join", "and" if place else "or"),
+                ("join", "or" if number and not place else "and"),
                 ("column", condition.column),
                 ("is", condition.relation),
                 ("to", condition.value),
@@ -134,11 +134,12 @@ def from_json(text: str) -> list[list[Condition]]:
     fields = {"column", "is", "to"}
     if not (
         isinstance(alternatives, list)
-        and all(isinstance(each, list) for each in alternatives)
+        and all(isinstance(each, list) and each for each in alternatives)
         and all(
             isinstance(condition, dict)
             and {"column", "is"} <= set(condition) <= fields
             and all(isinstance(value, str | int | float) for value in condition.values())
+            and condition["column"]
             for each in alternatives
             for condition in each
         )
@@ -156,7 +157,6 @@ def from_json(text: str) -> list[list[Condition]]:
             for each in conditions
         ]
         for conditions in alternatives
-        if conditions
     ]
 
 

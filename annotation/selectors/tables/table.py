@@ -455,12 +455,44 @@ class View:
         return bool(self.text or self.conditions) or any(shown.value for shown in self.fields)
 
     @property
+    def description(self) -> str:
+        """Return filters, search text and conditions in words; empty where nothing narrows the rows."""
+        labels = {column.name: str(column.label) for column in self.all_columns}
+        parts = [f"{shown.label}: {dict(shown.choices)[shown.value]}" for shown in self.fields if shown.value]
+        if self.text:
+            parts.append(f"“{self.text}”")
+        alternatives = [
+            ", ".join(
+                " ".join(
+                    (labels.get(each.column, each.column), _relation_label(each.relation), each.value)
+                ).strip()
+                for each in conditions
+            )
+            for conditions in self.conditions
+        ]
+        if alternatives:
+            parts.append(" {} ".format(_("or")).join(alternatives))
+        return Truncator(", ".join(parts)).chars(_DESCRIPTION_LENGTH)
+
+    @property
+    def members(self) -> Sequence[Choice]:
+        """Return the members to whom rows can be assigned; none where the table has no such filter."""
+        return next((shown.choices for shown in self.fields if shown.name == "assigned"), ())
+
+    @property
     def next_query(self) -> str:
         """Return the query of the next page; empty on the last."""
         rows, more = self._page
         if not more:
             return ""
         return "&".join(part for part in (self.address_query, f"after={rows[-1].pk}") if part)
+
+
+_DESCRIPTION_LENGTH = 120
+
+
+def _relation_label(relation: str) -> str:
+    return str(Relation(relation).label) if relation in Relation.values else relation
 
 
 def _is_metadata(name: str) -> bool:

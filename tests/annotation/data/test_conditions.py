@@ -245,7 +245,7 @@ def test_a_condition_that_cannot_be_met_leaves_no_row_and_says_why(
 
 
 def test_conditions_of_the_api_are_those_of_the_address():
-    text = '[[{"column": "round", "is": "above", "to": 2}, {"column": "tags", "is": "missing"}], []]'
+    text = '[[{"column": "round", "is": "above", "to": 2}, {"column": "tags", "is": "missing"}]]'
     assert from_json(text) == [
         [
             Condition(column="round", relation="above", value="2"),
@@ -253,6 +253,14 @@ def test_conditions_of_the_api_are_those_of_the_address():
         ]
     ]
     assert from_query(address_of(from_json(text))) == from_json(text)
-    for wrong in ("", "{}", "[{}]", '[[{"column": "round"}]]', '[[{"column": [], "is": "equals"}]]', "[[1]]"):
+    for wrong in (
+        "",
+        "{}",
+        "[{}]",
+        '[[{"column": "round"}]]',
+        '[[{"column": [], "is": "equals"}]]',
+        "[[1]]",
+        "[[]]",
+    ):
         with refused("invalid_conditions"):
             from_json(wrong)

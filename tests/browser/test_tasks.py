@@ -1,0 +1,80 @@
+"""Tasks of a lead by hand, with the number of clicks that each may take."""
+
+import json
+import os
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from annotation.exchange import uploads
+from annotation.exchange.file_imports import import_file
+from annotation.models import Comparison, Project, User, ViewQueue
+from tests import factories
+from tests.browser.conftest import Axe, Open
+from tests.browser.test_additional_questions import Pointer
+
+
+def picture(page: Page, name: str) -> None:
+    """Keep a picture where a person wants to look at one."""
+    if folder := os.environ.get("PICTURES_OF_TASKS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def test_a_lead_finds_disagreement_on_medical_prompts_and_assigns_it_in_eight_clicks(
+    project: Project, alice: User, bob: User, carol: User, open_as: Open, barriers: Axe
+):
+    project.overlap = 2
+    project.save()
+    dora = factories.make_user("dora")
+    project.memberships.create(user=dora, role="annotator")
+    wanted = []
+    for domain, ranks in (("medical", (2, 1)), ("medical", (1, 2)), ("law", (2, 1)), ("medical", (2, 1))):
+        comparison = factories.make_comparison(project)
+        Comparison.objects.filter(pk=comparison.pk).update(metadata={"domain": domain})
+        factories.make_judgment(comparison, alice, (1, 2))
+        factories.make_judgment(comparison, bob, ranks)
+        if domain == "medical" and ranks == (2, 1):
+            wanted.append(comparison.pk)
+    page = open_as(carol, "/projects/tea/data/comparisons/")
+    hand = Pointer(page)
+    hand.click(page.locator("#filters summary"))
+    hand.choose("Agreement", "50")
+    hand.choose("Column", "metadata.domain")
+    hand.fill("Value", "medical")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rows tbody tr")).to_have_count(2)
+    picture(page, "filtered")
+    assert barriers(page) == []
+    name = "Agreement: below 50 %, domain is medical"
+    expect(page.get_by_label("Name of the view")).to_have_value(name)
+    page.locator("#view-member").select_option(label="dora")
+    hand.clicks += 1
+    hand.button("Save view")
+    expect(page.get_by_text("2 of 2 comparisons are assigned.")).to_be_visible()
+    picture(page, "assign")
+    assert barriers(page) == []
+    hand.button("Assign")
+    expect(page.get_by_text("2 comparisons were assigned to dora.")).to_be_visible()
+    assert hand.clicks <= 8
+    queue = ViewQueue.objects.get(member=dora)
+    assert sorted(queue.queued.values_list("comparison", flat=True)) == wanted
+    picture(page, "views")
+    assert barriers(page) == []
+
+
+def test_a_lead_undoes_an_import_in_three_clicks(
+    project: Project, carol: User, open_as: Open, barriers: Axe, tmp_path: Path
+):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No."}), encoding="utf-8")
+    record = import_file(project=project, path=path)
+    page = open_as(carol, "/projects/tea/transfers/")
+    hand = Pointer(page)
+    hand.click(page.get_by_role("link", name="rows.jsonl"))
+    hand.click(page.get_by_text("Undo import", exact=True))
+    hand.button("Delete what it brought")
+    expect(page.get_by_role("heading", name="Being undone")).to_be_visible()
+    uploads.do_import(record.pk)
+    expect(page.get_by_role("heading", name="Undone")).to_be_visible()
+    assert hand.clicks <= 3
+    assert not Comparison.objects.exists()
