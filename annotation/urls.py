@@ -140,6 +140,7 @@ urlpatterns: list[URLPattern] = [
         path(f"projects/<slug:slug>/data/{name}/", data.table, {"table": name}, name=f"data-{name}")
         for name in TABLES
     ),
+    path("projects/<slug:slug>/changes/<int:pk>/undo/", data.undo, name="change-undo"),
     path("projects/<slug:slug>/prompts/new/", data.prompt_new, name="prompt-new"),
     path("projects/<slug:slug>/prompts/<int:pk>/", data.prompt, name="prompt"),
     path("projects/<slug:slug>/data/<slug:table>/act/", data.act, name="data-act"),

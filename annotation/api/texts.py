@@ -239,6 +239,8 @@ def comparisons_list(view: ProjectView, query: Values) -> QuerySet[Comparison]:
         comparisons = comparisons.filter(round_number=query["round"])
     if "purpose" in query:
         comparisons = comparisons.filter(purpose=query["purpose"])
+    else:
+        comparisons = comparisons.exclude(purpose=Purpose.DELETED)
     if "open" in query:
         comparisons = comparisons.filter(**{"open_slots__gt" if query["open"] else "open_slots": 0})
     if "judged" in query:
@@ -278,7 +280,7 @@ def _keys() -> serializers.ListField:
 
 
 class ComparisonsActionSerializer(serializers.Serializer[Any]):
-    """Bulk actions on comparisons: release, requeue, close, review, quarantine, overlap, priority, assign."""
+    """Bulk actions on comparisons; each that is sent is done."""
 
     comparisons = _keys()
     requeue = fields.flag("Ask one more annotator where all annotations are submitted.", default=False)
@@ -299,6 +301,7 @@ class ComparisonsActionSerializer(serializers.Serializer[Any]):
         required=False,
         most=50,
     )
+    delete = fields.flag("Delete them with their annotations; can be undone for a day.", default=False)
     dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
@@ -316,6 +319,9 @@ class PromptsActionSerializer(serializers.Serializer[Any]):
         trim_whitespace=False,
         help_text="Remove this tag.",
     )
+    delete = fields.flag(
+        "Delete them with responses, comparisons and annotations; can be undone for a day.", default=False
+    )
     dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
@@ -325,6 +331,7 @@ class EffectSerializer(serializers.Serializer[Any]):
     action = fields.text()
     changed = fields.integer("Rows.")
     skipped = serializers.DictField(child=fields.integer(), help_text="Reason → rows.")
+    lost = serializers.DictField(child=fields.integer(), help_text="What goes with the rows → its number.")
 
 
 _Action = tuple[str, Callable[..., bulk.Effect], Values]
@@ -347,7 +354,7 @@ prompt_actions = Resource(ProjectView, f"{PROJECT}prompts/act/", tag="texts")
 
 @comparison_actions.post(takes=ComparisonsActionSerializer, returns=[EffectSerializer])
 def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
-    """Release, re-queue, close, review, quarantine or assign comparisons, raise overlap, set priority.
+    """Release, re-queue, close, review, quarantine, assign or delete comparisons; set overlap or priority.
 
     All or nothing, in the order of the document.
     """
@@ -357,14 +364,20 @@ def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
     ]
     if "assign" in values:
         chosen.append(("assign", bulk.reserve, {"value": ",".join(values["assign"])}))
+    if values["delete"]:
+        chosen.append(("delete", bulk.delete_comparisons, {}))
     return _act(view, values["comparisons"], chosen, dry_run=values["dry_run"])
 
 
 @prompt_actions.post(takes=PromptsActionSerializer, returns=[EffectSerializer])
 def prompts_act(view: ProjectView, values: Values) -> list[Values]:
-    """Add a tag to prompts, or remove one, all or nothing."""
+    """Add a tag to prompts, remove one, or delete them, all or nothing."""
     actions = {"tag": bulk.add_tag, "untag": bulk.remove_tag}
-    chosen = [(name, action, {"value": values[name]}) for name, action in actions.items() if name in values]
+    chosen: list[_Action] = [
+        (name, action, {"value": values[name]}) for name, action in actions.items() if name in values
+    ]
+    if values["delete"]:
+        chosen.append(("delete", bulk.delete_prompts, {}))
     return _act(view, values["prompts"], chosen, dry_run=values["dry_run"])
 
 
@@ -381,5 +394,6 @@ def _act(
     for name, action, value in actions:
         effect = action(project=view.project, actor=view.user, chosen=rows, dry_run=dry_run, **value)
         skipped = {str(why): number for why, number in effect.skipped.items()}
-        effects.append({"action": name, "changed": effect.changed, "skipped": skipped})
+        lost = {str(what): number for what, number in effect.lost.items()}
+        effects.append({"action": name, "changed": effect.changed, "skipped": skipped, "lost": lost})
     return effects

@@ -232,7 +232,9 @@ def _store(project: Project, batch: list[ImportedItem]) -> tuple[int, int]:
 
 
 def _known(project: Project, digests: set[str]) -> dict[str, int]:
-    """Content hash → id of those that the project has."""
+    """Content hash → id of those that the project has. A deleted one comes back."""
+    deleted = Prompt.with_deleted.filter(project=project, deleted_at__isnull=False)
+    deleted.filter(content_hash__in=digests).update(deleted_at=None)
     prompts = Prompt.objects.filter(project=project).values_list("content_hash", "pk")
     # Of few prompts all are read, which is quicker than to ask for each of a batch by name.
     few = list(prompts[: len(digests) + 1])

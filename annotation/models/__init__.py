@@ -1,5 +1,6 @@
 """Questions to people and their answers, one module per subject."""
 
+from annotation.models.changes import BulkChange
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
 from annotation.models.jobs import FileImport
@@ -67,6 +68,7 @@ __all__ = [
     "ApiToken",
     "Assignment",
     "AuditEntry",
+    "BulkChange",
     "Candidate",
     "Category",
     "Comment",

@@ -79,7 +79,7 @@ class QueuedComparison(models.Model):
     )
     is_opened = models.BooleanField(
         default=False,
-        help_text="It had all its annotations: one more place was opened, for the member alone.",
+        help_text="It had all its annotations: one more place was opened for the member.",
     )
 
     class Meta:

@@ -20,12 +20,14 @@ from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
 from annotation.models import Project, Prompt
+from annotation.selectors.changes import LABELS, changes_of, undoable_changes
 from annotation.selectors.saved_views import MOST_SHOWN, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.search import near_duplicates
 from annotation.selectors.tables.table import View
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
+from annotation.services.changes import undo_change
 from annotation.text.identity import MOST_TURNS
 from annotation.views.access import Request, project_page
 
@@ -41,6 +43,8 @@ ACTIONS: dict[str, Callable[..., bulk.Effect]] = {
     "comparisons.release": bulk.release,
     "comparisons.quarantine": bulk.quarantine,
     "comparisons.reserve": bulk.reserve,
+    "comparisons.delete": bulk.delete_comparisons,
+    "prompts.delete": bulk.delete_prompts,
     "prompts.tag": bulk.add_tag,
     "prompts.untag": bulk.remove_tag,
 }
@@ -55,6 +59,7 @@ def table(request: Request, project: Project, table: str) -> HttpResponse:
     context = {"project": project, "view": view, "address": reverse(_ADDRESSES[table], args=[project.slug])}
     if request.htmx:
         return render(request, "annotation/data/rows.html", context)
+    context["changes"] = [(change, LABELS[change.action]) for change in undoable_changes(project)]
     context["saved_views"] = views_for(request.user, project).filter(table=table)[:MOST_SHOWN]
     return render(request, "annotation/data/table.html", context)
 
@@ -103,6 +108,26 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "address": address,
     }
     return render(request, "annotation/data/effect.html", context)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def undo(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Undo a bulk change of the last day. For managers."""
+    change = get_object_or_404(changes_of(project), pk=pk)
+    try:
+        restored = undo_change(change=change, undone_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    else:
+        done = ngettext(
+            "Undone: %(number)s row is as before.", "Undone: %(number)s rows are as before.", restored
+        )
+        messages.success(request, done % {"number": restored})
+        if restored < change.changed:
+            messages.warning(request, _("Rows that were changed again meanwhile stay as they are."))
+    is_of_prompts = change.action in ("tag", "untag", "delete_prompts")
+    return redirect("data-prompts" if is_of_prompts else "data-comparisons", project.slug)
 
 
 def _to_export(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:

@@ -12,6 +12,7 @@ from annotation.choices import ReviewReason, Role
 from annotation.exchange.uploads import receive_upload
 from annotation.models import (
     Assignment,
+    BulkChange,
     Category,
     Comment,
     Comparison,
@@ -118,6 +119,8 @@ class Scene:
     """Carol's, of all comparisons, shared."""
     queue: ViewQueue
     """Alice's, of no comparison."""
+    change: BulkChange
+    """Of no row."""
     token_id: int
     """Of a token of Alice's."""
     stored: ApplicationRequest
@@ -144,6 +147,7 @@ class Scene:
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
             "views": self.saved_view.pk,
+            "changes": self.change.pk,
             "queues": self.queue.pk,
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
@@ -246,6 +250,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         saved_view=SavedView.objects.create(
             project=project, owner=carol, name="All", table="comparisons", is_shared=True
         ),
+        change=BulkChange.objects.create(project=project, action="tag", changed=0),
         queue=ViewQueue.objects.create(project=project, name="All", member=alice),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
         **_feedback(project, round_.policy, carol),

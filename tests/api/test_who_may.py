@@ -149,6 +149,8 @@ TABLE: dict[str, tuple[int, ...]] = {
     "views_assign": says(422, MANAGERS),
     "queues_list": MANAGERS,
     "queues_end": MANAGERS,
+    "changes_list": MANAGERS,
+    "changes_undo": MANAGERS,
     "webhooks_list": MANAGERS,
     "webhooks_create": says(422, MANAGERS),
     "webhooks_read": MANAGERS,
@@ -201,7 +203,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "checkpoints_verify": says(422, ALL_MANAGERS),
     # Nothing was evaluated, and nothing is exported yet.
     "checkpoints_evaluation": says(404, ALL_MANAGERS),
-    "checkpoints_slices": says(404, ALL_MANAGERS),
+    "checkpoints_slices": says(422, ALL_MANAGERS),
     "exports_archive": says(404, ALL_MANAGERS),
     "exports_list": ALL_MANAGERS,
     # A starter model is exported as it is: merged or not, there is nothing of ours in it.

@@ -9,6 +9,7 @@ from django.test import Client, TestCase
 
 from annotation.choices import ReviewReason
 from annotation.models import (
+    BulkChange,
     Conversation,
     ConversationTask,
     Criterion,
@@ -181,6 +182,10 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "data-act": {**in_project, "table": "prompts"},
         "prompt-new": in_project,
         "prompt": {**in_project, "pk": prompt.pk},
+        "change-undo": {
+            **in_project,
+            "pk": BulkChange.objects.create(project=project, action="tag", changed=0).pk,
+        },
         "saved-views": in_project,
         **{key: {**in_project, "pk": saved_view.pk} for key in ("saved-view", "saved-view-assign")},
         "view-queue-end": {

@@ -174,6 +174,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # No member is named: back to the list, with a message.
     "saved-view-assign": ("POST", (302, 404, 403, 403, 302, 302)),
     "view-queue-end": ("POST", (302, 404, 403, 403, 302, 302)),
+    "change-undo": ("POST", (302, 404, 403, 403, 302, 302)),
     "transfers": ("GET", MANAGERS),
     "transfer": ("GET", MANAGERS),
     "export-choose": ("GET", MANAGERS),

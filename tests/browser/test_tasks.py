@@ -38,7 +38,8 @@ def test_a_lead_finds_disagreement_on_medical_prompts_and_assigns_it_in_eight_cl
     page = open_as(carol, "/projects/tea/data/comparisons/")
     hand = Pointer(page)
     hand.click(page.locator("#filters summary"))
-    hand.choose("Agreement", "50")
+    page.locator("#filter-agreement").select_option("50")
+    hand.clicks += 1
     hand.choose("Column", "metadata.domain")
     hand.fill("Value", "medical")
     page.keyboard.press("Enter")

@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from annotation.api import (
     account,
+    changes,
     inbox,
     labelling,
     members,
@@ -184,6 +185,7 @@ urlpatterns: list[URLPattern] = [
         quality,
         transfers,
         saved_views,
+        changes,
         webhooks,
         applications,
         arenas,

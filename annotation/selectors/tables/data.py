@@ -150,6 +150,11 @@ def _prompt_cell(prompt: Any) -> Cell:
     return Cell(_short(prompt.last_question), reverse("prompt", args=[prompt.project.slug, prompt.pk]))
 
 
+_DELETED = gettext_lazy(
+    "They leave every list, the queue, statistics and later snapshots at once. For a day they can be brought "
+    "back; then they are deleted for good, but for what snapshots and evaluations hold."
+)
+
 PROMPTS = Table(
     name="prompts",
     title=gettext_lazy("Prompts"),
@@ -204,6 +209,7 @@ PROMPTS = Table(
     actions=(
         BulkAction(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
         BulkAction(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
+        BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),
     ),
 )
 
@@ -211,7 +217,7 @@ PROMPTS = Table(
 def _comparison_rows(project: Project) -> QuerySet[Comparison]:
     return (
         Comparison.objects.filter(project=project)
-        .exclude(purpose=Purpose.ARENA)
+        .exclude(purpose__in=(Purpose.ARENA, Purpose.DELETED))
         .select_related("prompt", "project", "withholding")
         .prefetch_related("reserved_for")
         .annotate(annotations=_number_of(Judgment.objects.current(), "comparison"))
@@ -386,6 +392,7 @@ COMPARISONS = Table(
             value=gettext_lazy("Members, or empty for everybody"),
         ),
         BulkAction(name="export", label=gettext_lazy("Export"), icon="download"),
+        BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),
     ),
 )
 
@@ -394,6 +401,7 @@ def _annotation_rows(project: Project) -> QuerySet[Judgment]:
     return (
         Judgment.objects.current()
         .filter(comparison__project=project)
+        .exclude(comparison__purpose=Purpose.DELETED)
         .select_related(
             "annotator", "assignment", "superseded_by", "comparison__prompt", "comparison__project"
         )

@@ -244,7 +244,7 @@ def test_a_table_costs_the_same_queries_for_many_rows(
         factories.make_judgment(factories.make_comparison(project), alice)
     browser = client_of(carol)
     browser.get(reverse(f"data-{table}", args=["tea"]))
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         browser.get(reverse(f"data-{table}", args=["tea"]))
 
 
