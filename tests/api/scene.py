@@ -7,6 +7,7 @@ from typing import Any
 from allauth.usersessions.models import UserSession
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from annotation.choices import ReviewReason, Role
 from annotation.exchange.uploads import receive_upload
@@ -119,6 +120,8 @@ class Scene:
     """Carol's, of all comparisons, shared."""
     queue: ViewQueue
     """Alice's, of no comparison."""
+    binned: Project
+    """Carol's, in the bin."""
     change: BulkChange
     """Of no row."""
     token_id: int
@@ -148,6 +151,7 @@ class Scene:
             "deliveries": self.delivery.pk,
             "views": self.saved_view.pk,
             "changes": self.change.pk,
+            "bin": self.binned.pk,
             "queues": self.queue.pk,
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
@@ -181,6 +185,12 @@ class Scene:
         if "questions" in path:
             return self.question.key
         return self.criterion.key if "criteria" in path else self.category.key
+
+
+def _binned(carol: User) -> Project:
+    binned = factories.make_project(slug=f"binned-{carol.pk}", managers=[carol])
+    Project.objects.filter(pk=binned.pk).update(deleted_at=timezone.now(), is_incomplete=True)
+    return binned
 
 
 def make_scene(project: Project, alice: User, carol: User) -> Scene:
@@ -250,6 +260,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         saved_view=SavedView.objects.create(
             project=project, owner=carol, name="All", table="comparisons", is_shared=True
         ),
+        binned=_binned(carol),
         change=BulkChange.objects.create(project=project, action="tag", changed=0),
         queue=ViewQueue.objects.create(project=project, name="All", member=alice),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.test import Client, TestCase
+from django.utils import timezone
 
 from annotation.choices import ReviewReason
 from annotation.models import (
@@ -99,6 +100,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         seed=1,
     )
     in_project = {"slug": project.slug}
+    binned = factories.make_project(slug="binned", managers=[carol])
+    Project.objects.filter(pk=binned.pk).update(deleted_at=timezone.now(), is_incomplete=True)
     saved_view = SavedView.objects.create(
         project=project, owner=carol, name="All", table="comparisons", is_shared=True
     )
@@ -182,6 +185,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "data-act": {**in_project, "table": "prompts"},
         "prompt-new": in_project,
         "prompt": {**in_project, "pk": prompt.pk},
+        "bin-restore": {"pk": binned.pk},
         "change-undo": {
             **in_project,
             "pk": BulkChange.objects.create(project=project, action="tag", changed=0).pk,
@@ -215,7 +219,9 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "round-draft": in_project,
         "dashboard": in_project,
         "project-settings": in_project,
-        **dict.fromkeys(("project-archive", "project-preview", "project-questions"), in_project),
+        **dict.fromkeys(
+            ("project-archive", "project-delete", "project-preview", "project-questions"), in_project
+        ),
         **dict.fromkeys(("project-categories", "category-add", "criterion-add"), in_project),
         **{name: {**in_project, "key": "untruthful"} for name in ("category", "category-change")},
         **{name: {**in_project, "key": "helpful"} for name in ("criterion", "criterion-change")},
