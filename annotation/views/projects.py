@@ -243,7 +243,7 @@ def bin_of_projects(request: Request) -> HttpResponse:
 
 @require_POST
 def restore(request: Request, pk: int) -> HttpResponse:
-    """Bring a project back from the bin. For its managers."""
+    """Bring a project back from the bin. For managers of it."""
     if pk > BigIntegerField.MAX_BIGINT:
         raise Http404
     deleted = get_object_or_404(bin_for(request.user), pk=pk)

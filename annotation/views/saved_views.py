@@ -66,7 +66,7 @@ def _save(request: Request, project: Project) -> HttpResponse:
 @require_POST
 @project_page(role=Role.MANAGER)
 def saved_view(request: Request, project: Project, pk: int) -> HttpResponse:
-    """Rename, share or delete a view. For its owner."""
+    """Rename, share or delete a view. For who owns it."""
     view = get_object_or_404(views_for(request.user, project), pk=pk)
     try:
         if request.POST.get("action") == "delete":

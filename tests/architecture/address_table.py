@@ -132,7 +132,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "annotator": ("GET", MANAGERS),
     "project-settings": ("GET", MANAGERS),
     "bin": ("GET", (302, 200, 200, 200, 200, 200)),
-    "bin-restore": ("POST", (302, 404, 404, 404, 302, 302)),
+    # Its manager brings it back, and it is no longer there.
+    "bin-restore": ("POST", (302, 404, 404, 404, 302, 404)),
     "project-delete": ("GET", MANAGERS),
     "project-archive": ("POST", (302, 404, 403, 403, 302, 302)),
     "project-preview": ("GET", MANAGERS),
@@ -173,9 +174,10 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Nothing is chosen: back to the table, with a message.
     "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
     "saved-views": ("GET", MANAGERS),
-    "saved-view": ("POST", (302, 404, 403, 403, 302, 302)),
+    # The form of its owner does not share it: to the next it is not there.
+    "saved-view": ("POST", (302, 404, 403, 403, 302, 404)),
     # No member is named: back to the list, with a message.
-    "saved-view-assign": ("POST", (302, 404, 403, 403, 302, 302)),
+    "saved-view-assign": ("GET", (302, 404, 403, 403, 302, 302)),
     "view-queue-end": ("POST", (302, 404, 403, 403, 302, 302)),
     "change-undo": ("POST", (302, 404, 403, 403, 302, 302)),
     "transfers": ("GET", MANAGERS),
@@ -220,6 +222,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "round-retry": ("GET", MANAGERS),
     "round-reject": ("GET", MANAGERS),
     "round-promote": ("GET", MANAGERS),
+    "round-discard": ("GET", MANAGERS),
     "run": ("GET", MANAGERS),
     "run-live": ("GET", MANAGERS),
     "run-curves": ("GET", MANAGERS),

@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from annotation.agreement.intervals import wilson_interval
 from annotation.models import Prompt
 from annotation.selectors.tables.metadata import MetadataText, value_of
 from training.figures.evaluation_statistics import TIE, EvaluationFigure, win_rate
@@ -87,6 +86,9 @@ def _slice(
 
 
 def _accuracy(hits: Sequence[float]) -> EvaluationFigure | None:
+    # NumPy is imported on use.
+    from annotation.agreement.intervals import wilson_interval
+
     if not hits:
         return None
     low, high = wilson_interval(sum(hits), len(hits))
