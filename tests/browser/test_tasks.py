@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 from playwright.sync_api import Page, expect
@@ -61,6 +62,19 @@ def test_a_lead_finds_disagreement_on_medical_prompts_and_assigns_it_in_eight_cl
     assert sorted(queue.queued.values_list("comparison", flat=True)) == wanted
     picture(page, "views")
     assert barriers(page) == []
+
+
+def test_arrow_keys_lead_through_a_filtered_table(project: Project, carol: User, open_as: Open):
+    first, _other, last = (factories.make_comparison(project, round_number=n) for n in (1, 2, 1))
+    page = open_as(carol, "/projects/tea/data/comparisons/?round=1")
+    page.locator("#rows tbody a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {last.pk}")
+    page.keyboard.press("ArrowRight")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {first.pk}")
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {last.pk}")
+    page.get_by_role("link", name="All comparisons").click()
+    expect(page).to_have_url(re.compile(r"/data/comparisons/\?round=1$"))
 
 
 def test_a_lead_undoes_an_import_in_three_clicks(

@@ -275,6 +275,7 @@ COMPARISONS = Table(
     title=gettext_lazy("Comparisons"),
     empty=gettext_lazy("No comparisons yet. They appear when a round has sampled responses."),
     rows=_comparison_rows,
+    has_ways=True,
     search=lambda rows, text: matching(rows, text, of=Prompt, column="messages", path="prompt"),
     columns=(
         Column(

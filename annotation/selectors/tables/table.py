@@ -148,6 +148,8 @@ class Table:
     actions: tuple[BulkAction, ...] = ()
     about: str | Promise = ""
     """Which rows are in it, where other pages count others."""
+    has_ways: bool = False
+    """The page of a row leads on to the rows before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,6 +427,12 @@ class View:
         return [(row.pk, [(column, column.cell(row)) for column in self.columns]) for row in self._page[0]]
 
     @property
+    def leads_on(self) -> str:
+        """Return what an address of a row adds, so that its page leads on to the next row of this view."""
+        has_order = self.is_filtered or self.order
+        return urlencode({"table": self.address_query}) if has_order and self.table.has_ways else ""
+
+    @property
     def is_first_page(self) -> bool:
         return not self.query.get("after")
 
@@ -453,6 +461,16 @@ class View:
     def is_filtered(self) -> bool:
         """Return True where a filter or a search text narrows the rows."""
         return bool(self.text or self.conditions) or any(shown.value for shown in self.fields)
+
+    def neighbours(self, key: int) -> tuple[int | None, int | None]:
+        """Return the keys of the rows before and after one, in the order of the view."""
+        order = {"": "oldest", "oldest": ""}.get(self.order)
+        if order is None:
+            order = self.order.removeprefix("-") if self.descends else f"-{self.order}"
+        backwards = View(self.table, self.project, QueryDict(self._query_with(order)))
+        return tuple(  # type: ignore[return-value]
+            next(iter(view._keys_of(view.matching, 1, after=key)), None) for view in (backwards, self)
+        )
 
     @property
     def description(self) -> str:
