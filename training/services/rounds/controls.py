@@ -563,7 +563,7 @@ def discard_round(*, round_: Round, actor: User) -> None:
         if bulk.delete_comparisons(**arguments, chosen=batch, dry_run=True).skipped:
             raise Refusal(
                 "round_in_annotation",
-                _("Comparisons of %(round)s are labelled or reviewed now. Wait, or quarantine them first."),
+                _("Comparisons of %(round)s are labelled or reviewed now. Wait until they are not."),
                 round=round_,
             )
     # Each batch is a transaction of its own, so that others can write meanwhile; the round goes last.
