@@ -28,7 +28,7 @@ _QUERY = "What the address of the table holds after the question mark: filters, 
 class SavedViewSerializer(serializers.ModelSerializer[SavedView]):
     """A saved view of a table."""
 
-    owner = fields.text("A username.", source="owner.username")  # type: ignore[assignment]
+    owner = fields.text("A username.", source="owner.username")
 
 
 class NewSavedViewSerializer(serializers.Serializer[Any]):

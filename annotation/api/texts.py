@@ -175,7 +175,9 @@ completions = Resource(
     ProjectView,
     f"{PROJECT}completions/",
     tag="texts",
-    rows=lambda view: Completion.objects.filter(prompt__project=view.project).select_related("source"),
+    rows=lambda view: Completion.objects.filter(
+        prompt__project=view.project, deleted_at__isnull=True, prompt__deleted_at__isnull=True
+    ).select_related("source"),
 )
 comparisons = Resource(ProjectView, f"{PROJECT}comparisons/", tag="texts")
 comparison = comparisons.item("<int:pk>/", rows=lambda view: view.project.comparisons.all())
@@ -325,6 +327,17 @@ class PromptsActionSerializer(serializers.Serializer[Any]):
     dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
+class CompletionsActionSerializer(serializers.Serializer[Any]):
+    """Bulk actions on completions."""
+
+    completions = _keys()
+    delete = fields.flag(
+        "Delete them with the comparisons that hold them and their annotations; can be undone for a day.",
+        default=False,
+    )
+    dry_run = fields.flag("Return the effects and change nothing.", default=False)
+
+
 class EffectSerializer(serializers.Serializer[Any]):
     """The effect of one bulk action."""
 
@@ -349,6 +362,7 @@ _NUMBERED: dict[str, Callable[..., bulk.Effect]] = {
 
 
 comparison_actions = Resource(ProjectView, f"{PROJECT}comparisons/act/", tag="texts")
+completion_actions = Resource(ProjectView, f"{PROJECT}completions/act/", tag="texts")
 prompt_actions = Resource(ProjectView, f"{PROJECT}prompts/act/", tag="texts")
 
 
@@ -379,6 +393,13 @@ def prompts_act(view: ProjectView, values: Values) -> list[Values]:
     if values["delete"]:
         chosen.append(("delete", bulk.delete_prompts, {}))
     return _act(view, values["prompts"], chosen, dry_run=values["dry_run"])
+
+
+@completion_actions.post(takes=CompletionsActionSerializer, returns=[EffectSerializer])
+def completions_act(view: ProjectView, values: Values) -> list[Values]:
+    """Delete completions, all or nothing."""
+    chosen: list[_Action] = [("delete", bulk.delete_responses, {})] if values["delete"] else []
+    return _act(view, values["completions"], chosen, dry_run=values["dry_run"])
 
 
 @transaction.atomic

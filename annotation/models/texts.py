@@ -97,6 +97,9 @@ class Completion(WrittenOnce):
     step_count = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Steps of an agent trace or a session; 0 for a plain response."
     )
+    deleted_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="A deleted response is in no list."
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

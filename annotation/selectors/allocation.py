@@ -108,7 +108,7 @@ def allotted_to(project: Project, annotator: User) -> Q:
     if project.allocation:
         allotted &= open_under(closed_rules(project, membership_of(annotator, project)))
     if project.has_queues and (queue := queue_for(project, annotator, allotted)) is not None:
-        allotted &= Exists(in_queue(queue))
+        allotted &= Q(Exists(in_queue(queue)))
     return allotted
 
 

@@ -23,8 +23,17 @@ LABELS: dict[str, str | Promise] = {
     "untag": gettext_lazy("Remove tag"),
     "delete": gettext_lazy("Delete comparisons"),
     "delete_prompts": gettext_lazy("Delete prompts"),
+    "delete_responses": gettext_lazy("Delete responses"),
 }
 """Action of a bulk change → its name for people."""
+
+TABLE_OF = {
+    "tag": "prompts",
+    "untag": "prompts",
+    "delete_prompts": "prompts",
+    "delete_responses": "responses",
+}
+"""Action of a bulk change → the table of its rows; comparisons for all others."""
 
 
 def changes_of(project: Project) -> QuerySet[BulkChange]:

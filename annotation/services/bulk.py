@@ -18,7 +18,9 @@ from annotation.choices import AssignmentState, Purpose, ReviewReason, Withholdi
 from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
+    Candidate,
     Comparison,
+    Completion,
     ConversationTurn,
     Judgment,
     Project,
@@ -39,6 +41,7 @@ __all__ = [
     "close",
     "delete_comparisons",
     "delete_prompts",
+    "delete_responses",
     "open_comparisons",
     "quarantine",
     "raise_open_overlap",
@@ -494,24 +497,11 @@ def delete_prompts(*, project: Project, actor: User, chosen: Sequence[int], dry_
         is_other=Exists(of_prompt.exclude(purpose__in=(Purpose.WORK, Purpose.DELETED)))
         | Exists(ConversationTurn.objects.filter(prompt=OuterRef("pk"))),
     )
-    keys: list[int] = []
-    counts: Counter[str | Promise] = Counter()
-    for pk, is_held, is_reviewed, is_other in marked.values_list("pk", "is_held", "is_reviewed", "is_other"):
-        if is_held:
-            counts[gettext_lazy("being labelled")] += 1
-        elif is_reviewed:
-            counts[gettext_lazy("in review")] += 1
-        elif is_other:
-            counts[gettext_lazy("of gold items, arenas or conversations")] += 1
-        else:
-            keys.append(pk)
+    keys, skipped = _free_of(marked.values_list("pk", "is_held", "is_reviewed", "is_other"))
     work = Comparison.objects.filter(project=project, prompt__in=keys, purpose=Purpose.WORK).order_by("pk")
     rows = list(work.select_for_update(of=("self",)).values_list("prompt", "pk", "overlap", "open_slots"))
     comparisons = [pk for _prompt, pk, _overlap, _places in rows]
-    lost = lost_with(comparisons)
-    if rows:
-        lost = {gettext_lazy("comparisons"): len(rows), **lost}
-    effect = Effect(changed=len(keys), skipped=dict(counts), lost=lost)
+    effect = Effect(changed=len(keys), skipped=skipped, lost=_lost_with_comparisons(comparisons))
     if not dry_run:
         by_prompt: dict[int, list[tuple[int, int, int]]] = {pk: [] for pk in keys}
         for prompt, *row in rows:
@@ -531,6 +521,77 @@ def delete_prompts(*, project: Project, actor: User, chosen: Sequence[int], dry_
             },
         )
     return effect
+
+
+@transaction.atomic
+def delete_responses(
+    *, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False
+) -> Effect:
+    """Delete each chosen response with the comparisons that hold it and their annotations.
+
+    Skipped are those of a comparison that somebody labels or reviews now, and those of gold and qualification
+    items and arenas. As `delete_comparisons` does, it can be undone for a day.
+    """
+    check(project=project, actor=actor, rows=len(chosen))
+    responses = Completion.objects.filter(
+        prompt__project=project, pk__in=list(chosen), deleted_at__isnull=True
+    )
+    candidates = Candidate.objects.filter(completion=OuterRef("pk"))
+    marked = responses.order_by("pk").annotate(
+        is_held=Exists(candidates.filter(comparison__assignments__state=AssignmentState.LEASED)),
+        is_reviewed=Exists(
+            candidates.filter(comparison__review__isnull=False, comparison__review__decided_at__isnull=True)
+        ),
+        is_other=Exists(candidates.exclude(comparison__purpose__in=(Purpose.WORK, Purpose.DELETED)))
+        | Exists(ConversationTurn.objects.filter(comparison__candidates__completion=OuterRef("pk"))),
+    )
+    keys, skipped = _free_of(marked.values_list("pk", "is_held", "is_reviewed", "is_other"))
+    held_by = Candidate.objects.filter(completion__in=keys, comparison__purpose=Purpose.WORK).order_by("pk")
+    response_of = dict(held_by.values_list("comparison", "completion"))
+    comparisons = sorted(response_of)
+    locked = Comparison.objects.filter(pk__in=comparisons).order_by("pk").select_for_update(of=("self",))
+    rows = list(locked.values_list("pk", "overlap", "open_slots"))
+    effect = Effect(changed=len(keys), skipped=skipped, lost=_lost_with_comparisons(comparisons))
+    if not dry_run:
+        by_response: dict[int, list[Sequence[int]]] = {pk: [] for pk in keys}
+        for row in rows:
+            by_response[response_of[row[0]]].append(row)
+        _update(comparisons, purpose=Purpose.DELETED, open_slots=0)
+        Completion._base_manager.filter(pk__in=keys).update(deleted_at=timezone.now())
+        changes.record(project=project, actor=actor, action="delete_responses", before=by_response.items())
+        audit.record(
+            action="data.delete_responses",
+            subject=project,
+            actor=actor,
+            project=project,
+            details={
+                "responses": len(keys),
+                "comparisons": len(rows),
+                "annotations": _annotations(comparisons),
+            },
+        )
+    return effect
+
+
+def _free_of(marked: Iterable[tuple[int, bool, bool, bool]]) -> tuple[list[int], dict[str | Promise, int]]:
+    """Return the rows that nobody labels or reviews and that no gold item holds, and the others by reason."""
+    keys: list[int] = []
+    counts: Counter[str | Promise] = Counter()
+    for pk, is_held, is_reviewed, is_other in marked:
+        if is_held:
+            counts[gettext_lazy("being labelled")] += 1
+        elif is_reviewed:
+            counts[gettext_lazy("in review")] += 1
+        elif is_other:
+            counts[gettext_lazy("of gold items, arenas or conversations")] += 1
+        else:
+            keys.append(pk)
+    return keys, dict(counts)
+
+
+def _lost_with_comparisons(comparisons: Sequence[int]) -> dict[str | Promise, int]:
+    themselves: dict[str | Promise, int] = {gettext_lazy("comparisons"): len(comparisons)}
+    return {**themselves, **lost_with(comparisons)} if comparisons else {}
 
 
 def _in_review() -> Exists:

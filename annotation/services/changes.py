@@ -64,7 +64,7 @@ def undo_change(*, change: BulkChange, undone_by: User) -> int:
             field="change",
         )
     ids = [row[0] for row in change.before]
-    if change.action not in ("tag", "untag"):
+    if change.action not in ("tag", "untag", *_PURGES):
         # In the order of their keys, as the actions hold them.
         held = Comparison.objects.filter(project=change.project_id, pk__in=ids).order_by("pk")
         list(held.select_for_update(of=("self",)).values_list("pk", flat=True))
@@ -207,6 +207,16 @@ def _undo_delete_prompts(change: BulkChange) -> int:
     return restored
 
 
+def _undo_delete_responses(change: BulkChange) -> int:
+    """Bring responses back with the comparisons that went with them. Rows: id, and rows of comparisons."""
+    responses = Completion._base_manager.filter(pk__in=_ids(change), deleted_at__isnull=False)
+    restored = responses.update(deleted_at=None)
+    _undo_delete(
+        BulkChange(project=change.project, before=[row for _pk, rows in change.before for row in rows])
+    )
+    return restored
+
+
 def _ids(change: BulkChange) -> list[int]:
     return [row[0] for row in change.before]
 
@@ -224,6 +234,7 @@ _UNDO: Mapping[str, Callable[[BulkChange], int]] = {
     "untag": _undo_tags,
     "delete": _undo_delete,
     "delete_prompts": _undo_delete_prompts,
+    "delete_responses": _undo_delete_responses,
 }
 
 
@@ -238,14 +249,14 @@ def forget_changes(*, now: datetime | None = None) -> int:
     old = BulkChange.objects.filter(created_at__lt=before, undone_at__isnull=True, is_purged=False)
     gone = 0
     for change in old.order_by("pk"):
-        if change.action in ("delete", "delete_prompts"):
-            nested = change.action == "delete_prompts"
+        if change.action in ("delete", *_PURGES):
+            nested = change.action in _PURGES
             rows = [row for _pk, rows in change.before for row in rows] if nested else change.before
             for batch in _batches([row[0] for row in rows]):
                 gone += purge_comparisons(batch)
             if nested:
                 for batch in _batches(_ids(change)):
-                    _purge_prompts(batch)
+                    _PURGES[change.action](batch)
         BulkChange.objects.filter(pk=change.pk).update(is_purged=True, before=[])
     return gone
 
@@ -304,6 +315,22 @@ def _purge_prompts(ids: Sequence[int]) -> None:
         if pk not in held:
             with suppress(ProtectedError), transaction.atomic():
                 Prompt.with_deleted.filter(pk=pk).delete()
+
+
+def _purge_responses(ids: Sequence[int]) -> None:
+    rows = Completion.objects.filter(pk__in=ids, deleted_at__isnull=False, candidacies__isnull=True)
+    keys = list(rows.values_list("pk", flat=True))
+    held = used_elsewhere(Completion, keys)
+    for pk in keys:
+        if pk not in held:
+            with suppress(ProtectedError), transaction.atomic():
+                Completion._base_manager.filter(pk=pk).delete()
+
+
+_PURGES: Mapping[str, Callable[[Sequence[int]], None]] = {
+    "delete_prompts": _purge_prompts,
+    "delete_responses": _purge_responses,
+}
 
 
 def used_elsewhere(model: type[models.Model], ids: Sequence[int]) -> set[int]:

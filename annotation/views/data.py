@@ -14,13 +14,13 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.choices import Role
+from annotation.choices import Purpose, Role
 from annotation.errors import Refusal
 from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
 from annotation.models import Project, Prompt
-from annotation.selectors.changes import LABELS, changes_of, undoable_changes
+from annotation.selectors.changes import LABELS, TABLE_OF, changes_of, undoable_changes
 from annotation.selectors.saved_views import MOST_SHOWN, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.search import near_duplicates
@@ -45,6 +45,7 @@ ACTIONS: dict[str, Callable[..., bulk.Effect]] = {
     "comparisons.reserve": bulk.reserve,
     "comparisons.delete": bulk.delete_comparisons,
     "prompts.delete": bulk.delete_prompts,
+    "responses.delete": bulk.delete_responses,
     "prompts.tag": bulk.add_tag,
     "prompts.untag": bulk.remove_tag,
 }
@@ -126,8 +127,7 @@ def undo(request: Request, project: Project, pk: int) -> HttpResponse:
         messages.success(request, done % {"number": restored})
         if restored < change.changed:
             messages.warning(request, _("Rows that were changed again meanwhile stay as they are."))
-    is_of_prompts = change.action in ("tag", "untag", "delete_prompts")
-    return redirect("data-prompts" if is_of_prompts else "data-comparisons", project.slug)
+    return redirect(_ADDRESSES[TABLE_OF.get(change.action, "comparisons")], project.slug)
 
 
 def _to_export(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
@@ -268,8 +268,10 @@ def prompt(request: Request, project: Project, pk: int) -> HttpResponse:
     context = {
         "project": project,
         "prompt": shown,
-        "comparisons": shown.comparisons.order_by("-pk")[:_LISTED],
-        "completions": shown.completions.select_related("source").order_by("-pk")[:_LISTED],
+        "comparisons": shown.comparisons.exclude(purpose=Purpose.DELETED).order_by("-pk")[:_LISTED],
+        "completions": shown.completions.filter(deleted_at__isnull=True)
+        .select_related("source")
+        .order_by("-pk")[:_LISTED],
         "similar": near_duplicates(project, shown.messages, besides=shown),
     }
     return render(request, "annotation/data/prompt.html", context)

@@ -82,6 +82,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "comparisons_judgments": MANAGERS,
     "comparisons_act": says(422, MANAGERS),
     "prompts_act": says(422, MANAGERS),
+    "completions_act": says(422, MANAGERS),
     "judgments_list": MANAGERS,
     "assignments_list": MEMBERS,
     "assignments_next": MEMBERS,

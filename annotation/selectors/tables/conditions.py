@@ -229,7 +229,9 @@ def _met(rows: QuerySet[Any], condition: Condition, operand: Operand, name: str)
         return rows, part if relation == Relation.CONTAINS else absent | ~_contains(name, value)
     if relation in _BOUNDS:
         rows, name = _as_number(rows, operand, name)
-        return rows, ~Q(**{f"{name}__isnull": True}) & _bound(condition, operand, name, _BOUNDS[relation])
+        return rows, ~Q(**{f"{name}__isnull": True}) & _bound(
+            condition, operand, name, _BOUNDS[Relation(relation)]
+        )
     rows, equal = _equal(rows, condition, operand, name)
     return rows, equal if relation == Relation.EQUALS else ~equal
 

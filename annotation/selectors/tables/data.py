@@ -140,8 +140,8 @@ def _prompt_rows(project: Project) -> QuerySet[Prompt]:
         Prompt.objects.filter(project=project)
         .select_related("project")
         .annotate(
-            responses=_number_of(Completion.objects.all(), "prompt"),
-            asked=_number_of(Comparison.objects.all(), "prompt"),
+            responses=_number_of(Completion.objects.filter(deleted_at__isnull=True), "prompt"),
+            asked=_number_of(Comparison.objects.exclude(purpose=Purpose.DELETED), "prompt"),
         )
     )
 
@@ -507,7 +507,9 @@ ANNOTATIONS = Table(
 
 def _response_rows(project: Project) -> QuerySet[Completion]:
     return (
-        Completion.objects.filter(prompt__project=project)
+        Completion.objects.filter(
+            prompt__project=project, deleted_at__isnull=True, prompt__deleted_at__isnull=True
+        )
         .select_related("prompt__project", "source")
         .annotate(newest=_newest_comparison("completion"))
     )
@@ -568,6 +570,7 @@ RESPONSES = Table(
         split_filter("prompt__split"),
         tag_filter("prompt"),
     ),
+    actions=(BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),),
 )
 
 

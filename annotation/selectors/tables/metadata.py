@@ -45,7 +45,7 @@ class _MetadataValue(Func):
     def __init__(self, path: str, name: str) -> None:
         super().__init__(F(path), Value(name, output_field=TextField()))
 
-    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> tuple[str, list[Any]]:
+    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> tuple[str, Any]:
         column, name = self._compiled(compiler)
         # No path of JSON: a name may hold quotes, dots and brackets.
         sql = f"(SELECT {self.sqlite} FROM json_each({column[0]}) WHERE key = {name[0]})"  # noqa: S608
@@ -90,6 +90,7 @@ class MetadataNumber(_MetadataValue):
 
 def value_of(model: type[Model], kind: type[_MetadataValue], name: str) -> Combinable:
     """Return the value of metadata under a name for rows of a model."""
+    fallback: Combinable
     if model is Comparison:
         path, fallback = "metadata", kind("prompt__metadata", name)
     elif model is Judgment:

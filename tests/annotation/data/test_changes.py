@@ -49,6 +49,7 @@ def state() -> dict[str, Any]:
         "withheld": sorted(Withholding.objects.values_list("comparison", "state")),
         "reviews": sorted(Review.objects.values_list("comparison", "reason")),
         "prompts": list(Prompt.objects.order_by("pk").values_list("pk", "tags")),
+        "responses": list(Completion.objects.order_by("pk").values_list("pk", "deleted_at")),
     }
 
 
@@ -90,6 +91,7 @@ def rows(project: Project, alice: User, bob: User, carol: User) -> list[Comparis
         (bulk.add_tag, "old"),
         (bulk.remove_tag, "old"),
         (bulk.delete_prompts, None),
+        (bulk.delete_responses, None),
     ],
 )
 def test_an_undo_leaves_everything_as_before(
@@ -101,6 +103,9 @@ def test_an_undo_leaves_everything_as_before(
 ):
     is_of_prompts = action in (bulk.add_tag, bulk.remove_tag, bulk.delete_prompts)
     chosen = [row.prompt_id if is_of_prompts else row.pk for row in rows]
+    if action is bulk.delete_responses:
+        # Both of the first comparison, and one of the second.
+        chosen = list(Completion.objects.order_by("pk").values_list("pk", flat=True)[:3])
     before = state()
     effect = action(
         project=project, actor=carol, chosen=chosen, **({} if value is None else {"value": value})
