@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from annotation.choices import AssignmentState
-from annotation.models import Assignment, Project, SavedView, User, ViewQueue
+from annotation.models import Assignment, Project, QueuedComparison, SavedView, User, ViewQueue
 
 MOST_SHOWN = 100
 
@@ -16,6 +16,17 @@ def views_for(user: User, project: Project) -> QuerySet[SavedView]:
     return SavedView.objects.filter(Q(owner=user) | Q(is_shared=True), project=project).select_related(
         "owner", "project"
     )
+
+
+def count_assigned(project: Project, member: User) -> int:
+    """Return the number of comparisons in the queues of a member that have not ended.
+
+    Not how many are left: with gold items in between, it would tell which of them are gold.
+    """
+    queued = QueuedComparison.objects.filter(
+        queue__project=project, queue__member=member, queue__ended_at__isnull=True
+    )
+    return queued.values("comparison").distinct().count()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

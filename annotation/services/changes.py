@@ -336,15 +336,18 @@ _PURGES: Mapping[str, Callable[[Sequence[int]], None]] = {
 def used_elsewhere(model: type[models.Model], ids: Sequence[int]) -> set[int]:
     """Return the rows of these that other applications, such as snapshots and evaluations, point to."""
     used: set[int] = set()
-    if not ids:
-        return used
+    if ids:
+        for user, name in references_from_outside(model):
+            found = user._base_manager.filter(Q(**{f"{name}__in": list(ids)}))
+            used.update(found.values_list(name, flat=True).distinct())
+    return used
+
+
+def references_from_outside(model: type[models.Model]) -> Iterator[tuple[type[models.Model], str]]:
+    """Yield the models of other applications that point to a model, with the name of their field."""
     for relation in model._meta.get_fields(include_hidden=True):
         user = getattr(relation, "related_model", None)
         if not (isinstance(relation, ForeignObjectRel) and isinstance(user, type)):
             continue
-        if not issubclass(user, models.Model) or user._meta.app_label == model._meta.app_label:
-            continue
-        name = relation.field.name
-        found = user._base_manager.filter(Q(**{f"{name}__in": list(ids)})).values_list(name, flat=True)
-        used.update(found.distinct())
-    return used
+        if issubclass(user, models.Model) and user._meta.app_label != model._meta.app_label:
+            yield user, relation.field.name

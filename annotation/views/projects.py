@@ -28,6 +28,7 @@ from annotation.selectors import access
 from annotation.selectors import access as selectors
 from annotation.selectors.annotator_work import announced_guideline, progress_and_pace
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.saved_views import count_assigned
 from annotation.services.bulk import raise_open_overlap
 from annotation.services.projects.invitations import change_allotment, change_role, remove_member
 from annotation.services.projects.projects import (
@@ -84,6 +85,8 @@ def project(request: Request, project: Project) -> HttpResponse:
         "announced": announced_guideline(project, request.membership),
         "is_reviewer": selectors.may(request.user, project, Role.REVIEWER),
         "is_manager": is_manager,
+        # Without the name of the view, which may name a model.
+        "assigned": count_assigned(project, request.user) if project.has_queues else 0,
         "webhooks_off": is_manager and project.webhooks.exclude(why_disabled="").exists(),
         "arms": gain_of_strategy(project, round_number) if is_manager and follows_strategy else [],
     }

@@ -93,3 +93,64 @@ def test_a_lead_undoes_an_import_in_three_clicks(
     expect(page.get_by_role("heading", name="Undone")).to_be_visible()
     assert hand.clicks <= 3
     assert not Comparison.objects.exists()
+
+
+def test_what_goes_is_shown_before_a_deletion_and_all_of_it_comes_back(
+    project: Project, alice: User, carol: User, open_as: Open, barriers: Axe
+):
+    comparison = factories.make_comparison(project)
+    factories.make_judgment(comparison, alice)
+    page = open_as(carol, "/projects/tea/data/prompts/")
+    page.get_by_label("Select row").first.check()
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("1 annotations by people")).to_be_visible()
+    picture(page, "effect")
+    assert barriers(page) == []
+    page.get_by_role("button", name="Delete", exact=True).click()
+    expect(page.get_by_text("No prompts yet")).to_be_visible()
+    picture(page, "undo")
+    assert barriers(page) == []
+    page.get_by_role("button", name="Undo Delete prompts").click()
+    expect(page.locator("#rows tbody tr")).to_have_count(1)
+
+    page.goto(page.url.split("/projects/")[0] + "/projects/tea/settings/delete/")
+    expect(page.get_by_text("1 annotations by people")).to_be_visible()
+    picture(page, "project")
+    assert barriers(page) == []
+    page.get_by_label("I have exported what is needed").check()
+    page.get_by_role("button", name="Move to the bin").click()
+    expect(page.get_by_role("heading", name="Bin")).to_be_visible()
+    picture(page, "bin")
+    assert barriers(page) == []
+    page.get_by_role("button", name="Bring back").click()
+    expect(page.get_by_text("The project is back.")).to_be_visible()
+
+
+def test_conditions_are_joined_by_or_with_a_second_row(
+    project: Project, carol: User, open_as: Open, barriers: Axe
+):
+    for domain in ("medical", "law", "tax"):
+        comparison = factories.make_comparison(project)
+        Comparison.objects.filter(pk=comparison.pk).update(metadata={"domain": domain})
+    page = open_as(carol, "/projects/tea/data/comparisons/?columns=prompt&columns=metadata.domain")
+    page.locator("#filters summary").click()
+    page.locator("#column-1").select_option("metadata.domain")
+    page.locator("#to-1").fill("medical")
+    page.get_by_role("button", name="Add condition").click()
+    page.locator("#join-2").select_option("or")
+    page.locator("#column-2").select_option("metadata.domain")
+    page.locator("#to-2").fill("law")
+    page.keyboard.press("Enter")
+    expect(page.locator("#rows tbody tr")).to_have_count(2)
+    picture(page, "conditions")
+    assert barriers(page) == []
+    page.reload()
+    expect(page.locator("#rows tbody tr")).to_have_count(2)
+    expect(page.locator("#join-2")).to_have_value("or")
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.emulate_media(color_scheme="dark")
+    picture(page, "conditions-narrow")
+    page.locator("#to-1").fill("5")
+    page.locator("#column-1").select_option("round")
+    page.locator("#is-1").select_option("contains")
+    expect(page.get_by_role("alert")).to_contain_text("has no relation")

@@ -19,7 +19,7 @@ from annotation.errors import Refusal
 from annotation.models import Comparison, Completion, Judgment, Project, User
 from annotation.selectors import access
 from annotation.services import audit
-from annotation.services.changes import used_elsewhere
+from annotation.services.changes import references_from_outside
 
 IN_BIN = timedelta(days=30)
 """For this long a deleted project can be brought back."""
@@ -105,13 +105,10 @@ def empty_bin(*, now: datetime | None = None) -> int:
 
 def is_on_record(project: Project) -> bool:
     """Return True where a snapshot, or anything else outside of `annotation`, holds annotations of it."""
-    judgments = Judgment.objects.filter(comparison__project=project).order_by("pk")
-    last = 0
-    while keys := list(judgments.filter(pk__gt=last).values_list("pk", flat=True)[:_BATCH]):
-        if used_elsewhere(Judgment, keys):
-            return True
-        last = keys[-1]
-    return False
+    return any(
+        user._base_manager.filter(**{f"{name}__comparison__project": project}).exists()
+        for user, name in references_from_outside(Judgment)
+    )
 
 
 # Removal for good: tables are emptied before those that they refer to, a batch a transaction.

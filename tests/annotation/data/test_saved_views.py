@@ -79,12 +79,16 @@ def work_of(project: Project, annotator: User) -> list[int]:
 
 
 def test_a_queue_gives_its_comparisons_first_and_then_the_rest(
-    project: Project, carol: User, dora: User, scene: list[Comparison]
+    project: Project, carol: User, dora: User, scene: list[Comparison], client_of: ClientOf
 ):
-    unsure = saved(project, carol, f"agreement=50&{MEDICAL}")
+    unsure = saved(project, carol, f"agreement=50&{MEDICAL}", name="medical of tea-policy")
     queue, effect = assign_view(view=unsure, member=dora, assigned_by=carol)
     assert queue is not None
     assert (effect.changed, dict(effect.skipped)) == (2, {})
+    home = client_of(dora).get("/projects/tea/").content.decode()
+    assert "2 comparisons are assigned to you" in home
+    # The name of a view may name a model.
+    assert unsure.name not in home
     # Both had all their annotations: each is opened once more, for her alone.
     first, second, law, still_open = scene
     places = Comparison.objects.filter(pk__in=[first.pk, second.pk])
