@@ -103,7 +103,7 @@ def test_what_goes_is_shown_before_a_deletion_and_all_of_it_comes_back(
     page = open_as(carol, "/projects/tea/data/prompts/")
     page.get_by_label("Select row").first.check()
     page.get_by_role("button", name="Delete", exact=True).click()
-    expect(page.get_by_text("1 annotations by people")).to_be_visible()
+    expect(page.get_by_text("annotations by people: 1")).to_be_visible()
     picture(page, "effect")
     assert barriers(page) == []
     page.get_by_role("button", name="Delete", exact=True).click()
@@ -114,7 +114,7 @@ def test_what_goes_is_shown_before_a_deletion_and_all_of_it_comes_back(
     expect(page.locator("#rows tbody tr")).to_have_count(1)
 
     page.goto(page.url.split("/projects/")[0] + "/projects/tea/settings/delete/")
-    expect(page.get_by_text("1 annotations by people")).to_be_visible()
+    expect(page.get_by_text("annotations by people: 1")).to_be_visible()
     picture(page, "project")
     assert barriers(page) == []
     page.get_by_label("I have exported what is needed").check()

@@ -160,8 +160,12 @@ def test_deletion_says_what_goes_with_it_and_nothing_learns_from_it_any_more(
     snapshot.judgments.add(Judgment.objects.order_by("pk")[0])
     post = {"action": "delete", "chosen": [done.prompt_id, queued.prompt_id], "query": ""}
     page = client_of(carol).post("/projects/tea/data/prompts/act/", post).content.decode()
-    for number, what in ((2, "comparisons"), (2, "annotations by people"), (1, "annotations in snapshots")):
-        assert f'<strong class="number">{number}</strong> {what}' in page
+    for number, what in (
+        (2, "comparisons"),
+        (2, "annotations by people"),
+        (1, "annotations in snapshots, which stay for the record"),
+    ):
+        assert f'{what}: <strong class="number">{number}</strong>' in page
     assert Prompt.objects.count() == 4
     client_of(carol).post("/projects/tea/data/prompts/act/", {**post, "confirmed": "yes"})
     assert Prompt.objects.count() == 2

@@ -115,7 +115,7 @@ def test_what_people_annotated_goes_only_where_it_is_asked_for_and_comes_back_fo
     address = f"/projects/{project.slug}/transfers/{record.pk}/"
     page = client_of(carol).get(address).content.decode()
     for number, what in ((1, "annotations by people"), (1, "imported annotations"), (3, "prompts")):
-        assert f'<strong class="number">{number}</strong> {what}' in page
+        assert f'{what}: <strong class="number">{number}</strong>' in page
     assert client_of(carol).post(address, {"action": "undo"}).status_code == 422
     client_of(carol).post(address, {"action": "undo", "deletes_used": "1"})
     uploads.do_import(record.pk)

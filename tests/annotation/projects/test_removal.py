@@ -32,7 +32,7 @@ def test_the_page_shows_what_goes_and_asks_whether_it_was_exported(
     browser, address = client_of(carol), "/projects/tea/settings/delete/"
     page = browser.get(address).content.decode()
     for number, what in ((1, "annotations by people"), (1, "prompts"), (2, "responses"), (3, "members")):
-        assert f'<strong class="number">{number}</strong> {what}' in page
+        assert f'{what}: <strong class="number">{number}</strong>' in page
     assert browser.post(address).status_code == 422
     assert bin_for(carol).count() == 0
     browser.post(address, {"exported": "1"})

@@ -26,7 +26,7 @@ def test_the_page_shows_the_annotations_that_go_and_the_round_is_gone(
 ):
     annotations = Judgment.objects.count()
     page = client_of(carol).get("/projects/tea/rounds/1/discard/").content.decode()
-    assert f'<strong class="number">{annotations}</strong> annotations by people' in page
+    assert f'annotations by people: <strong class="number">{annotations}</strong>' in page
     answer = client_of(carol).post("/projects/tea/rounds/1/discard/")
     assert answer.headers["Location"] == "/projects/tea/rounds/"
     assert not Round.objects.exists()
