@@ -123,6 +123,7 @@ class Purpose(models.TextChoices):
     GOLD = "gold", _("gold: known answer, mixed in unannounced")
     QUALIFICATION = "qualification", _("qualification: to be passed before real work")
     ARENA = "arena", _("arena: voted on outside the queue")
+    DELETED = "deleted", _("deleted: in no list, and nothing learns from it")
 
 
 KNOWN_PURPOSES = [Purpose.GOLD.value, Purpose.QUALIFICATION.value]

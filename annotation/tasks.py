@@ -5,10 +5,11 @@ from celery import shared_task
 from annotation.agreement.records import Selection
 from annotation.choices import TaskName
 from annotation.exchange import uploads
-from annotation.services import inbox, quality, webhooks
+from annotation.services import changes, inbox, quality, webhooks
 from annotation.services.assignments import online
 from annotation.services.inbox import forget_notifications
 from annotation.services.people import accounts
+from annotation.services.projects import removal
 from annotation.statistics.cached import compute_in_worker
 
 
@@ -47,11 +48,16 @@ def update_acquisition(project_id: int) -> None:
 
 @shared_task(name=TaskName.SWEEP)
 def sweep() -> None:
-    """Look for uploaded files that nobody brings in, messages and e-mails that are due, stale choices."""
+    """Look for uploaded files that nobody brings in, messages and e-mails that are due, stale choices.
+
+    And for what was deleted and can no longer be brought back.
+    """
     uploads.sweep_imports()
     inbox.sweep_mail()
     webhooks.sweep_webhooks()
     online.sweep_acquisition()
+    changes.forget_changes()
+    removal.empty_bin()
 
 
 @shared_task(name=TaskName.DELIVER_WEBHOOKS)

@@ -15,6 +15,7 @@ from annotation.views import (
     questions,
     queues,
     reviews,
+    saved_views,
     statistics,
     tokens,
     transfers,
@@ -110,6 +111,9 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/items/<int:pk>/comments/", inbox.comments, name="comments"),
     path("projects/<slug:slug>/comments/<int:pk>/", inbox.comment_edit, name="comment-edit"),
     path("projects/<slug:slug>/settings/", projects.project_settings, name="project-settings"),
+    path("bin/", projects.bin_of_projects, name="bin"),
+    path("bin/<int:pk>/restore/", projects.restore, name="bin-restore"),
+    path("projects/<slug:slug>/settings/delete/", projects.delete, name="project-delete"),
     path("projects/<slug:slug>/settings/archive/", projects.archive, name="project-archive"),
     path("projects/<slug:slug>/settings/file/", project_file.project_file, name="project-file"),
     path(
@@ -155,9 +159,14 @@ urlpatterns: list[URLPattern] = [
         path(f"projects/<slug:slug>/data/{name}/", data.table, {"table": name}, name=f"data-{name}")
         for name in TABLES
     ),
+    path("projects/<slug:slug>/changes/<int:pk>/undo/", data.undo, name="change-undo"),
     path("projects/<slug:slug>/prompts/new/", data.prompt_new, name="prompt-new"),
     path("projects/<slug:slug>/prompts/<int:pk>/", data.prompt, name="prompt"),
     path("projects/<slug:slug>/data/<slug:table>/act/", data.act, name="data-act"),
+    path("projects/<slug:slug>/views/", saved_views.saved_views, name="saved-views"),
+    path("projects/<slug:slug>/views/<int:pk>/", saved_views.saved_view, name="saved-view"),
+    path("projects/<slug:slug>/views/<int:pk>/assign/", saved_views.assign, name="saved-view-assign"),
+    path("projects/<slug:slug>/queues/<int:pk>/end/", saved_views.end, name="view-queue-end"),
     path("projects/<slug:slug>/transfers/", transfers.transfers, name="transfers"),
     path("projects/<slug:slug>/transfers/<int:pk>/", transfers.transfer, name="transfer"),
     path("projects/<slug:slug>/export/", transfers.export_choose, name="export-choose"),

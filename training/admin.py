@@ -308,6 +308,8 @@ class RoundAdmin(BoundedAdmin):
                 perform_action(action, round_=round_, actor=user, answers=request.POST)
             except Refusal as refusal:
                 messages.error(request, refusal.message)
+            if not Round.objects.filter(pk=round_.pk).exists():
+                return redirect("admin:training_round_changelist")
             return redirect(self._address("change", round_))
         context = {
             **self.admin_site.each_context(request),

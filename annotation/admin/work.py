@@ -15,6 +15,7 @@ from annotation.errors import Refusal
 from annotation.models import (
     AnnotatorTally,
     Assignment,
+    BulkChange,
     Candidate,
     Comparison,
     Completion,
@@ -40,16 +41,19 @@ from annotation.models import (
     MissingInfo,
     Prompt,
     QuestionAnswer,
+    QueuedComparison,
     RankedCompletion,
     Rating,
     RepeatedQuestion,
     Review,
     ReviewDecision,
     ReviewReturn,
+    SavedView,
     SpanFlag,
     Suggestion,
     SuggestionSet,
     TraceStep,
+    ViewQueue,
     Withholding,
 )
 from annotation.services.assignments.leases import release_assignment
@@ -588,3 +592,43 @@ class DecidedSuggestionAdmin(WrittenOnceAdmin):
         "suggestion__suggestion_set__comparison",
     ]
     search_fields = ["reveal__assignment__annotator__username", "suggestion__quote", "suggestion__text"]
+
+
+@admin.register(SavedView)
+class SavedViewAdmin(WrittenOnceAdmin):
+    """Saved views of tables."""
+
+    list_display = ["name", "project", "table", "owner", "is_shared", "created_at"]
+    list_filter = ["table", "is_shared", "project"]
+    list_select_related = ["project", "owner"]
+    search_fields = ["name", "owner__username"]
+
+
+@admin.register(ViewQueue)
+class ViewQueueAdmin(WrittenOnceAdmin):
+    """Views that are assigned to members."""
+
+    list_display = ["name", "project", "member", "created_at", "ended_at"]
+    list_filter = ["project", "created_at", "ended_at"]
+    list_select_related = ["project", "member"]
+    search_fields = ["name", "member__username"]
+
+
+@admin.register(QueuedComparison)
+class QueuedComparisonAdmin(WrittenOnceAdmin):
+    """Comparisons of queues."""
+
+    list_display = ["comparison", "queue", "is_opened"]
+    list_filter = ["is_opened", "queue__project"]
+    list_select_related = ["comparison", "queue__member"]
+    search_fields = ["queue__name"]
+
+
+@admin.register(BulkChange)
+class BulkChangeAdmin(WrittenOnceAdmin):
+    """Bulk changes that can be undone for a day."""
+
+    list_display = ["action", "value", "project", "changed", "actor", "created_at", "undone_at"]
+    list_filter = ["action", "project", "created_at"]
+    list_select_related = ["project", "actor"]
+    search_fields = ["action", "value", "actor__username"]

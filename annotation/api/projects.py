@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
@@ -71,6 +72,7 @@ from annotation.services.projects.questions import (
     set_category,
     set_criterion,
 )
+from annotation.services.projects.removal import bin_for, delete_project, restore_project
 from annotation.services.projects.rubrics import (
     MOST_CHARACTERS,
     MOST_CRITERIA,
@@ -267,6 +269,11 @@ class NewGuidelineSerializer(serializers.Serializer[Any]):
     text = fields.text("Markdown.", most=200_000, trim_whitespace=False)
 
 
+@fields.of(Project, "id slug name deleted_at")
+class DeletedProjectSerializer(serializers.ModelSerializer[Project]):
+    """A project in the bin."""
+
+
 class SeenSerializer(serializers.Serializer[Any]):
     """The version of the guidelines that was read."""
 
@@ -287,6 +294,14 @@ project = Resource(
     find=lambda view: view.project,
     context=lambda view: {"roles": _roles_of(view.user)},
 )
+deleted_projects = Resource(
+    ApiView,
+    "bin/",
+    tag="projects",
+    rows=lambda view: bin_for(view.user),
+    context=lambda view: {"roles": _roles_of(view.user)},
+)
+deleted_project = deleted_projects.item("<int:pk>/")
 guidelines = Resource(
     ProjectView, f"{PROJECT}guidelines/", tag="projects", rows=lambda view: view.project.guidelines.all()
 )
@@ -336,6 +351,24 @@ def projects_read(view: ProjectView, project: Project) -> Project:
 def projects_archive(view: ProjectView, project: Project, values: Values) -> Project:
     """Archive a project, or restore it. An archived project hands out no work."""
     return archive_project(project=project, archived=values["archived"], changed_by=view.user)
+
+
+@project.delete()
+def projects_delete(view: ProjectView, project: Project) -> None:
+    """Put a project into the bin. It can be brought back for 30 days. For managers."""
+    delete_project(project=project, deleted_by=view.user)
+
+
+@deleted_projects.get_list(DeletedProjectSerializer)
+def bin_list(view: ApiView) -> QuerySet[Project]:
+    """List the deleted projects that you may bring back."""
+    return bin_for(view.user)
+
+
+@deleted_project.post("restore/", returns=WholeProjectSerializer)
+def bin_restore(view: ApiView, project: Project) -> Project:
+    """Bring a project back from the bin. For its managers."""
+    return restore_project(project=project, restored_by=view.user)
 
 
 @project.get("settings/", returns=SettingsSerializer)

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db import transaction
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Model, Prefetch, QuerySet
+from django.http import QueryDict
+from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
 from annotation.api import fields
@@ -18,12 +20,17 @@ from annotation.exchange.prompts import ImportReport, import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
+from annotation.selectors.saved_views import views_for
+from annotation.selectors.tables.conditions import from_json, to_pairs
+from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.table import View as TableView
 from annotation.selectors.tables.table import calling
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
 from annotation.text.identity import MOST_TURNS
 
 _MOST_PROMPTS = 1000
+R = TypeVar("R", bound=Model)
 
 
 class MessageSerializer(serializers.Serializer[Any]):
@@ -91,10 +98,19 @@ class AddedSerializer(serializers.Serializer[Any]):
     comparisons = fields.integer("Comparisons of answers that came with prompts.")
 
 
+CONDITIONS = (
+    "Conditions on columns of the table and metadata, as JSON: a list of alternatives, each a list of "
+    "objects with `column`, `is` and `to` that all hold."
+)
+LONGEST_CONDITIONS = 4_000
+
+
 class PromptFilters(Filters):
     """Filters of prompts."""
 
     split = fields.choice(Split.choices, required=False)
+    conditions = fields.text(CONDITIONS, most=LONGEST_CONDITIONS, required=False)
+    view = fields.key("A saved view of prompts.", required=False)
 
 
 @fields.of(Completion, "id prompt source text text_hash sampling seed finish_reason token_count created_at")
@@ -140,6 +156,8 @@ class ComparisonFilters(Filters):
     against = fields.text("Who wrote another of them: a name.", required=False)
     tag = fields.text("A tag of its prompt.", required=False)
     tool = fields.text("A tool that was called in one of its answers.", required=False)
+    conditions = fields.text(CONDITIONS, most=LONGEST_CONDITIONS, required=False)
+    view = fields.key("A saved view of comparisons.", required=False)
 
 
 class JudgmentFilters(Filters):
@@ -157,18 +175,44 @@ completions = Resource(
     ProjectView,
     f"{PROJECT}completions/",
     tag="texts",
-    rows=lambda view: Completion.objects.filter(prompt__project=view.project).select_related("source"),
+    rows=lambda view: Completion.objects.filter(
+        prompt__project=view.project, deleted_at__isnull=True, prompt__deleted_at__isnull=True
+    ).select_related("source"),
 )
 comparisons = Resource(ProjectView, f"{PROJECT}comparisons/", tag="texts")
 comparison = comparisons.item("<int:pk>/", rows=lambda view: view.project.comparisons.all())
 judgments = Resource(ProjectView, f"{PROJECT}judgments/", tag="texts")
 
-prompts.add_list(
-    "prompts_list",
-    PromptSerializer,
-    "List prompts with references and split, newest first.",
-    filters=PromptFilters,
-)
+
+@prompts.get_list(PromptSerializer, filters=PromptFilters)
+def prompts_list(view: ProjectView, query: Values) -> QuerySet[Prompt]:
+    """List prompts with references and split, newest first."""
+    prompts = view.project.prompts.all()
+    if "split" in query:
+        prompts = prompts.filter(split=query["split"])
+    return _narrowed(view, "prompts", prompts, query)
+
+
+def _narrowed(view: ProjectView, table: str, rows: QuerySet[R], query: Values) -> QuerySet[R]:
+    """Return the rows that conditions and a saved view leave."""
+    if "view" in query:
+        saved = get_object_or_404(views_for(view.user, view.project), pk=query["view"], table=table)
+        rows = rows.filter(pk__in=_matching(view, table, QueryDict(saved.query)))
+    if "conditions" in query:
+        fields_of_address = QueryDict(mutable=True)
+        for name, value in to_pairs(from_json(query["conditions"])):
+            fields_of_address.appendlist(name, value)
+        rows = rows.filter(pk__in=_matching(view, table, fields_of_address))
+    return rows
+
+
+def _matching(view: ProjectView, table: str, query: QueryDict) -> QuerySet[Any]:
+    shown = TableView(TABLES[table], view.project, query)
+    if shown.fault is not None:
+        raise shown.fault
+    return shown.matching.order_by().values("pk")
+
+
 prompts.item("<int:pk>/").add_read("prompts_read", PromptSerializer, "Read one prompt.")
 completions.add_list(
     "completions_list",
@@ -197,6 +241,8 @@ def comparisons_list(view: ProjectView, query: Values) -> QuerySet[Comparison]:
         comparisons = comparisons.filter(round_number=query["round"])
     if "purpose" in query:
         comparisons = comparisons.filter(purpose=query["purpose"])
+    else:
+        comparisons = comparisons.exclude(purpose=Purpose.DELETED)
     if "open" in query:
         comparisons = comparisons.filter(**{"open_slots__gt" if query["open"] else "open_slots": 0})
     if "judged" in query:
@@ -207,7 +253,7 @@ def comparisons_list(view: ProjectView, query: Values) -> QuerySet[Comparison]:
         comparisons = comparisons.filter(tagged("prompt__tags", query["tag"]))
     if "tool" in query:
         comparisons = calling(comparisons, view.project, query["tool"])
-    return comparisons
+    return _narrowed(view, "comparisons", comparisons, query)
 
 
 @comparison.get_list(JudgmentSerializer, "judgments/", model=Judgment)
@@ -236,7 +282,7 @@ def _keys() -> serializers.ListField:
 
 
 class ComparisonsActionSerializer(serializers.Serializer[Any]):
-    """Bulk actions on comparisons: release, requeue, close, review, quarantine, overlap, priority, assign."""
+    """Bulk actions on comparisons; each that is sent is done."""
 
     comparisons = _keys()
     requeue = fields.flag("Ask one more annotator where all annotations are submitted.", default=False)
@@ -257,6 +303,7 @@ class ComparisonsActionSerializer(serializers.Serializer[Any]):
         required=False,
         most=50,
     )
+    delete = fields.flag("Delete them with their annotations; can be undone for a day.", default=False)
     dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
@@ -274,6 +321,20 @@ class PromptsActionSerializer(serializers.Serializer[Any]):
         trim_whitespace=False,
         help_text="Remove this tag.",
     )
+    delete = fields.flag(
+        "Delete them with responses, comparisons and annotations; can be undone for a day.", default=False
+    )
+    dry_run = fields.flag("Return the effects and change nothing.", default=False)
+
+
+class CompletionsActionSerializer(serializers.Serializer[Any]):
+    """Bulk actions on completions."""
+
+    completions = _keys()
+    delete = fields.flag(
+        "Delete them with the comparisons that hold them and their annotations; can be undone for a day.",
+        default=False,
+    )
     dry_run = fields.flag("Return the effects and change nothing.", default=False)
 
 
@@ -283,6 +344,7 @@ class EffectSerializer(serializers.Serializer[Any]):
     action = fields.text()
     changed = fields.integer("Rows.")
     skipped = serializers.DictField(child=fields.integer(), help_text="Reason → rows.")
+    lost = serializers.DictField(child=fields.integer(), help_text="What goes with the rows → its number.")
 
 
 _Action = tuple[str, Callable[..., bulk.Effect], Values]
@@ -300,12 +362,13 @@ _NUMBERED: dict[str, Callable[..., bulk.Effect]] = {
 
 
 comparison_actions = Resource(ProjectView, f"{PROJECT}comparisons/act/", tag="texts")
+completion_actions = Resource(ProjectView, f"{PROJECT}completions/act/", tag="texts")
 prompt_actions = Resource(ProjectView, f"{PROJECT}prompts/act/", tag="texts")
 
 
 @comparison_actions.post(takes=ComparisonsActionSerializer, returns=[EffectSerializer])
 def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
-    """Release, re-queue, close, review, quarantine or assign comparisons, raise overlap, set priority.
+    """Release, re-queue, close, review, quarantine, assign or delete comparisons; set overlap or priority.
 
     All or nothing, in the order of the document.
     """
@@ -315,15 +378,28 @@ def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
     ]
     if "assign" in values:
         chosen.append(("assign", bulk.reserve, {"value": ",".join(values["assign"])}))
+    if values["delete"]:
+        chosen.append(("delete", bulk.delete_comparisons, {}))
     return _act(view, values["comparisons"], chosen, dry_run=values["dry_run"])
 
 
 @prompt_actions.post(takes=PromptsActionSerializer, returns=[EffectSerializer])
 def prompts_act(view: ProjectView, values: Values) -> list[Values]:
-    """Add a tag to prompts, or remove one, all or nothing."""
+    """Add a tag to prompts, remove one, or delete them, all or nothing."""
     actions = {"tag": bulk.add_tag, "untag": bulk.remove_tag}
-    chosen = [(name, action, {"value": values[name]}) for name, action in actions.items() if name in values]
+    chosen: list[_Action] = [
+        (name, action, {"value": values[name]}) for name, action in actions.items() if name in values
+    ]
+    if values["delete"]:
+        chosen.append(("delete", bulk.delete_prompts, {}))
     return _act(view, values["prompts"], chosen, dry_run=values["dry_run"])
+
+
+@completion_actions.post(takes=CompletionsActionSerializer, returns=[EffectSerializer])
+def completions_act(view: ProjectView, values: Values) -> list[Values]:
+    """Delete completions, all or nothing."""
+    chosen: list[_Action] = [("delete", bulk.delete_responses, {})] if values["delete"] else []
+    return _act(view, values["completions"], chosen, dry_run=values["dry_run"])
 
 
 @transaction.atomic
@@ -339,5 +415,6 @@ def _act(
     for name, action, value in actions:
         effect = action(project=view.project, actor=view.user, chosen=rows, dry_run=dry_run, **value)
         skipped = {str(why): number for why, number in effect.skipped.items()}
-        effects.append({"action": name, "changed": effect.changed, "skipped": skipped})
+        lost = {str(what): number for what, number in effect.lost.items()}
+        effects.append({"action": name, "changed": effect.changed, "skipped": skipped, "lost": lost})
     return effects

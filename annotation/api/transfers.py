@@ -125,6 +125,12 @@ class ImportSerializer(serializers.ModelSerializer[FileImport]):
         return ColumnSerializer(accounts_of(record.account), many=True).data
 
 
+class UndoSerializer(serializers.Serializer[Any]):
+    """How far an undoing goes."""
+
+    deletes_used = fields.flag("Delete what people annotated or used, too.", default=False)
+
+
 class UploadSerializer(serializers.Serializer[Any]):
     """A file to import: JSON Lines, JSON or CSV."""
 
@@ -301,10 +307,11 @@ def imports_start(view: ProjectView, record: FileImport, values: Values) -> File
     return record
 
 
-@file_import.post("undo/", returns=ImportSerializer, status=202)
-def imports_undo(view: ProjectView, record: FileImport) -> FileImport:
-    """Delete what an import brought, while nobody has annotated it or builds on it. Poll its `state`."""
-    request_undo(record=record, user=view.user)
+@file_import.post("undo/", takes=UndoSerializer, returns=ImportSerializer, status=202)
+def imports_undo(view: ProjectView, record: FileImport, values: Values) -> FileImport:
+    """Delete what an import brought. Refused where people annotated or use it, unless `deletes_used` is true;
+    then it can be brought back for a day. Poll its `state`."""
+    request_undo(record=record, user=view.user, deletes_used=values["deletes_used"])
     record.refresh_from_db()
     return record
 

@@ -8,6 +8,7 @@ import hashlib
 import json
 import sqlite3
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -28,7 +29,7 @@ from annotation.exchange.formats.items import (
     ImportedJudgment,
     ImportedTurn,
 )
-from annotation.exchange.prompts import Placed, add_prompts, create_tasks, store_completions
+from annotation.exchange.prompts import Placed, add_metadata, add_prompts, create_tasks, store_completions
 from annotation.models import (
     Assignment,
     Comparison,
@@ -37,6 +38,7 @@ from annotation.models import (
     ConversationTurn,
     Judgment,
     Project,
+    Prompt,
     QuestionVersion,
     User,
     bulk,
@@ -209,7 +211,7 @@ class _Accepted:
 
 @dataclass(kw_only=True, slots=True)
 class ItemCounts:
-    """Counts of imported items. All but `already_there` and `left_out` were added."""
+    """Counts of imported items. All but `already_there`, `metadata_differs` and `left_out` were added."""
 
     prompts: int = 0
     prompts_already_there: int = 0
@@ -221,6 +223,8 @@ class ItemCounts:
     already_there: int = 0
     rankings_with_broken_ties: int = 0
     """Rankings among `judgments` of pairs whose ties are not transitive."""
+    metadata_differs: int = 0
+    """Items whose metadata differs from that of the prompt or comparison that is there; it keeps its own."""
     left_out: list[str] = field(default_factory=list)
     """Judgments that contradict one that the same person gave of the same answers: row and reason."""
 
@@ -267,9 +271,19 @@ class ItemImport:
             elif item.completions:
                 tasks.append((item, prompt))
         if tasks:
-            counts.waiting = create_tasks(
+            counts.waiting, counts.metadata_differs = create_tasks(
                 project=self._scene.project, tasks=tasks, new_prompts=new, file_import=self._file_import
             )
+        # What came with answers stands with their comparison.
+        alone = [
+            (prompt, item.metadata)
+            for (_, item), prompt in zip(items, prompts, strict=True)
+            if not item.completions
+        ]
+        repeated = Counter(prompt for prompt, _metadata in alone)
+        counts.metadata_differs += add_metadata(
+            Prompt, [each for each in alone if each[0] not in new or repeated[each[0]] > 1]
+        )
         if judged:
             self._write_judged(judged, new, counts)
         write_turns(

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
@@ -227,11 +228,13 @@ def _store(project: Project, batch: list[ImportedItem]) -> tuple[int, int]:
     """Write what is new of a batch; how many prompts and how many comparisons were."""
     ids, new = add_prompts(project=project, prompts=batch)
     tasks = [(parsed, pk) for pk, parsed in zip(ids, batch, strict=True) if parsed.completions]
-    return len(new), create_tasks(project=project, tasks=tasks, new_prompts=new) if tasks else 0
+    return len(new), create_tasks(project=project, tasks=tasks, new_prompts=new)[0] if tasks else 0
 
 
 def _known(project: Project, digests: set[str]) -> dict[str, int]:
-    """Content hash → id of those that the project has."""
+    """Content hash → id of those that the project has. A deleted one comes back."""
+    deleted = Prompt.with_deleted.filter(project=project, deleted_at__isnull=False)
+    deleted.filter(content_hash__in=digests).update(deleted_at=None)
     prompts = Prompt.objects.filter(project=project).values_list("content_hash", "pk")
     # Of few prompts all are read, which is quicker than to ask for each of a batch by name.
     few = list(prompts[: len(digests) + 1])
@@ -253,20 +256,26 @@ _Key = tuple[int, int, str, int | None]
 
 def create_tasks(
     *, project: Project, tasks: Sequence[Placed], new_prompts: set[int], file_import: int | None = None
-) -> int:
+) -> tuple[int, int]:
     """Write the answers and their comparisons, in the newest round; how many comparisons were new.
+
+    And how many items say otherwise in their metadata than a comparison that is there: it keeps what it has.
 
     Idempotent: an answer of the same source with the same text is the one that is there, and the
     same set of answers is compared once, in whatever round that was. `new_prompts` were written in
     this transaction: nothing needs to be looked up for them. Call it inside a transaction.
     """
     by_set: dict[str, tuple[Placed, list[int]]] = {}
+    repeated: list[tuple[str, Mapping[str, Any]]] = []
     for task, ids in zip(tasks, store_completions(tasks, new_prompts), strict=True):
-        by_set.setdefault(completion_set(ids), (task, ids))
+        key = completion_set(ids)
+        if by_set.setdefault(key, (task, ids))[0] is not task:
+            repeated.append((key, task[0].metadata))
     old = [key for key, ((_, prompt), _) in by_set.items() if prompt not in new_prompts]
     there = Comparison.objects.filter(project=project, completion_set__in=old, purpose=Purpose.WORK)
-    for key in set(there.values_list("completion_set", flat=True)):
-        del by_set[key]
+    known_sets = dict(there.order_by("-pk").values_list("completion_set", "pk"))
+    for key in known_sets:
+        repeated.append((key, by_set.pop(key)[0][0].metadata))
     round_number = access.current_round(project)
     new: dict[int, NewComparison] = {}
     withheld = []
@@ -288,7 +297,32 @@ def create_tasks(
         )
     write_comparisons(new)
     Withholding.objects.bulk_create(withheld)
-    return len(by_set)
+    ids_of_sets = {**known_sets, **dict(zip(by_set, new, strict=True))}
+    differing = add_metadata(Comparison, [(ids_of_sets[key], metadata) for key, metadata in repeated])
+    return len(by_set), differing
+
+
+def add_metadata(
+    model: type[Prompt] | type[Comparison], rows: Sequence[tuple[int, Mapping[str, Any]]]
+) -> int:
+    """Give rows that are there the names of metadata that they lack; return how many items say otherwise.
+
+    rows: id and metadata of each item; the first one counts. What a row has stays.
+    """
+    named = [(pk, metadata) for pk, metadata in rows if metadata]
+    if not named:
+        return 0
+    there = model._default_manager.filter(pk__in={pk for pk, _metadata in named})
+    stored = {pk: metadata or {} for pk, metadata in there.values_list("pk", "metadata")}
+    changed: dict[int, dict[str, Any]] = {}
+    differing = 0
+    for pk, metadata in named:
+        has = changed.get(pk, stored[pk])
+        differing += any(name in has and has[name] != value for name, value in metadata.items())
+        if not metadata.keys() <= has.keys():
+            changed[pk] = {**metadata, **has}
+    bulk.update(model, "metadata", [(pk, bulk.json_value(metadata)) for pk, metadata in changed.items()])
+    return differing
 
 
 def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[list[int]]:

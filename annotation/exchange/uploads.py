@@ -17,10 +17,12 @@ from django.db.models.fields.reverse_related import ForeignObjectRel
 from django.db.models.functions import Greatest
 from django.utils import timezone
 from django.utils.formats import number_format
+from django.utils.functional import Promise
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from annotation.choices import AssignmentState, ImportState, SourceKind, TaskName
+from annotation.choices import AssignmentState, ImportState, Purpose, SourceKind, TaskName
 from annotation.errors import ImportErrors, Refusal
 from annotation.exchange.file_imports import (
     LISTED_ERRORS,
@@ -49,6 +51,7 @@ from annotation.models import (
 )
 from annotation.selectors import access
 from annotation.services import audit, jobs
+from annotation.services.bulk import delete_comparisons, delete_prompts
 from annotation.services.job_runs import refuse_without_room, run_job
 from annotation.services.jobs import Heartbeat
 from annotation.services.projects.templates import create_from_template
@@ -416,29 +419,75 @@ _BATCH = 500
 """Rows deleted in one transaction: nobody who labels waits for longer than a moment."""
 
 
-def request_undo(*, record: FileImport, user: User) -> None:
-    """Have a worker undo an import. Refuses one that is not in, and one that people build on."""
+def request_undo(*, record: FileImport, user: User, deletes_used: bool = False) -> None:
+    """Have a worker undo an import. Refuses one that is not in, and one that people build on.
+
+    deletes_used: delete all the same what people annotated or used. For a day it can be brought back; what a
+    snapshot holds stays for the record; what somebody labels or reviews now stays.
+    """
     access.refuse_unless_manager(user, record.project, "manager_imports")
     with transaction.atomic():
         record = FileImport.objects.select_for_update().select_related("project").get(pk=record.pk)
-        require_undoable(record)
+        contents = {str(what): number for what, number in contents_of(record).items()}
+        if deletes_used:
+            _require_ended(record)
+            deletes_used = why_not_undoable(record) is not None
+        else:
+            require_undoable(record)
         FileImport.objects.filter(pk=record.pk).update(
-            state=ImportState.UNDOING, worker="", heartbeat_at=None, errors=[], errors_total=0
+            state=ImportState.UNDOING,
+            deletes_used=deletes_used,
+            worker="",
+            heartbeat_at=None,
+            errors=[],
+            errors_total=0,
         )
         audit.record(
             action="import.undo",
             subject=record,
             actor=user,
             project=record.project,
-            details={"name": record.name, "counts": record.counts},
+            details={"name": record.name, "counts": record.counts, "deleted": contents},
         )
         jobs.send_after_commit(TaskName.DO_IMPORT, record.pk)
 
 
-def require_undoable(record: FileImport) -> None:
-    """Refuse an import that is not in, or of which something is in use."""
+def contents_of(record: FileImport) -> dict[str | Promise, int]:
+    """Return what goes with an import, in words, with its number; what there is none of is left out."""
+    prompts, comparisons = record.prompts.all(), record.comparisons.exclude(purpose=Purpose.DELETED)
+    judgments = Judgment.objects.filter(
+        Q(comparison__in=comparisons.values("pk")) | Q(comparison__prompt__in=prompts.values("pk"))
+    ).aggregate(
+        people=Count("pk", filter=Q(imported_from__isnull=True, annotator__is_machine=False)),
+        machines=Count("pk", filter=Q(imported_from__isnull=True, annotator__is_machine=True)),
+    )
+    counts: dict[str | Promise, int] = {
+        gettext_lazy("annotations by people"): judgments["people"],
+        gettext_lazy("annotations by AI annotators"): judgments["machines"],
+        gettext_lazy("imported annotations"): _judgments(record).count(),
+        gettext_lazy("prompts"): prompts.count(),
+        gettext_lazy("comparisons"): comparisons.count(),
+    }
+    return {what: number for what, number in counts.items() if number}
+
+
+def why_not_undoable(record: FileImport) -> Refusal | None:
+    """Return why an import that has ended cannot be undone without deleting what others use."""
+    try:
+        require_undoable(record)
+    except Refusal as refusal:
+        return refusal
+    return None
+
+
+def _require_ended(record: FileImport) -> None:
     if record.state not in (ImportState.FINISHED, ImportState.FAILED):
         raise Refusal("import_not_ended", _("Only an import that has ended can be undone."), field="state")
+
+
+def require_undoable(record: FileImport) -> None:
+    """Refuse an import that is not in, or of which something is in use."""
+    _require_ended(record)
     judged = Judgment.objects.filter(comparison__file_import=record)
     others = judged.filter(~Q(imported_from__import=record.pk) | Q(imported_from__isnull=True))
     if others.exists() or Judgment.objects.filter(**_of_judgments("supersedes", record)).exists():
@@ -524,6 +573,9 @@ def undo(record: FileImport, beat: Callable[[], object]) -> None:
 
     One that was cut off goes on where it stopped. Raises `Refusal` where something is in use after all.
     """
+    if record.deletes_used:
+        _delete_used(record, beat)
+        return
     try:
         for ids in _batches(_judgments(record), beat):
             _delete_judgments(ids)
@@ -539,6 +591,24 @@ def undo(record: FileImport, beat: Callable[[], object]) -> None:
             _("Something of this import came into use while it was undone. What is in use stays."),
             field="used",
         ) from None
+
+
+def _delete_used(record: FileImport, beat: Callable[[], object]) -> None:
+    """Delete what an import brought as managers delete rows of tables, so that it can be brought back."""
+    arguments: dict[str, Any] = {"project": record.project, "actor": _undone_by(record)}
+    for ids in _batches(record.prompts.all(), beat):
+        delete_prompts(**arguments, chosen=ids)
+    for ids in _batches(record.comparisons.filter(purpose=Purpose.WORK), beat):
+        delete_comparisons(**arguments, chosen=ids)
+
+
+def _undone_by(record: FileImport) -> User:
+    """Return who asked for the undoing."""
+    asked = AuditEntry.objects.filter(action="import.undo", subject_id=record.pk, actor__isnull=False)
+    entry = asked.select_related("actor").order_by("-pk").first()
+    if entry is None or entry.actor is None:
+        raise Refusal("import_not_ended", _("Only an import that has ended can be undone."), field="state")
+    return entry.actor
 
 
 def _batches(rows: QuerySet[Any], beat: Callable[[], object]) -> Iterator[Sequence[int]]:

@@ -1,5 +1,6 @@
 """Questions to people and their answers, one module per subject."""
 
+from annotation.models.changes import BulkChange
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
 from annotation.models.jobs import FileImport
@@ -38,6 +39,7 @@ from annotation.models.projects import (
     RubricScore,
     RubricVersion,
 )
+from annotation.models.saved_views import QueuedComparison, SavedView, ViewQueue
 from annotation.models.texts import (
     AcquisitionFigures,
     Completion,
@@ -68,6 +70,7 @@ __all__ = [
     "ApiToken",
     "Assignment",
     "AuditEntry",
+    "BulkChange",
     "Candidate",
     "Category",
     "Comment",
@@ -107,6 +110,7 @@ __all__ = [
     "Prompt",
     "QuestionAnswer",
     "QuestionVersion",
+    "QueuedComparison",
     "RankedCompletion",
     "Rating",
     "RepeatedQuestion",
@@ -118,11 +122,13 @@ __all__ = [
     "RubricCriterion",
     "RubricScore",
     "RubricVersion",
+    "SavedView",
     "SpanFlag",
     "Suggestion",
     "SuggestionSet",
     "TraceStep",
     "User",
+    "ViewQueue",
     "WebhookAttempt",
     "WebhookDelivery",
     "WebhookEndpoint",

@@ -139,6 +139,11 @@ class FileImport(Claimable):
     made = models.JSONField(
         default=dict, db_default={}, blank=True, help_text="Ids of the categories and criteria that it made."
     )
+    deletes_used = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Its undoing deletes, too, what people annotated or used; what a snapshot holds stays.",
+    )
     skip_bad = models.BooleanField(
         default=False, help_text="Leave bad rows out and list them, in place of refusing the file."
     )

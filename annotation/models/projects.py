@@ -201,6 +201,12 @@ class Project(models.Model):
         editable=False,
         help_text="Whether an annotation was ever returned: where none was, no screen asks for returns.",
     )
+    has_queues = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether views were ever assigned to members: where none are, nobody pays for it.",
+    )
     members = models.ManyToManyField(
         settings.AUTH_USER_MODEL, through="annotation.Membership", related_name="projects"
     )
@@ -211,11 +217,18 @@ class Project(models.Model):
         editable=False,
         help_text="An archived project is not listed and hands out no work.",
     )
+    deleted_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="In the bin since then: no page opens it, and a manager can bring it back.",
+    )
     is_incomplete = models.BooleanField(
         default=False,
         db_default=False,
         editable=False,
-        help_text="Rondo is still writing it: no page lists or opens it, and workers leave its rounds alone.",
+        help_text="Rondo is still writing it, or it is in the bin: no page opens it, and workers leave its "
+        "rounds alone.",
     )
 
     visitor: "tuple[int, Membership | None] | None" = None

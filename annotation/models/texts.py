@@ -9,6 +9,13 @@ from annotation.text.identity import shortened
 from annotation.text.traces import is_agents
 
 
+class PromptManager(models.Manager["Prompt"]):
+    """Prompts that are not deleted."""
+
+    def get_queryset(self) -> models.QuerySet["Prompt"]:
+        return super().get_queryset().filter(deleted_at__isnull=True)
+
+
 class Prompt(models.Model):
     """One chat to be answered. Its content, and so its hash and its split, never change."""
 
@@ -36,6 +43,12 @@ class Prompt(models.Model):
     content_hash = models.CharField(max_length=64, help_text="SHA-256 of messages and context.")
     split = models.CharField(max_length=10, choices=Split)
     created_at = models.DateTimeField(auto_now_add=True)
+    deleted_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="A deleted prompt is in no list and in no new round."
+    )
+
+    objects = PromptManager()
+    with_deleted = models.Manager["Prompt"]()
 
     class Meta:
         constraints = [
@@ -83,6 +96,9 @@ class Completion(WrittenOnce):
     token_count = models.PositiveIntegerField(null=True, blank=True)
     step_count = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Steps of an agent trace or a session; 0 for a plain response."
+    )
+    deleted_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="A deleted response is in no list."
     )
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -16,8 +16,16 @@ from django.contrib.auth.models import AnonymousUser
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.lookups import LessThan
 
-from annotation.choices import AssignmentState, Purpose
-from annotation.models import Assignment, Comparison, Membership, Project, User
+from annotation.choices import SPENT_STATES, AssignmentState, Purpose
+from annotation.models import (
+    Assignment,
+    Comparison,
+    Membership,
+    Project,
+    QueuedComparison,
+    User,
+    ViewQueue,
+)
 from annotation.models.people import ALL
 
 # Memberships: a person's row in a project, and the groups of its annotators. Reads only.
@@ -92,11 +100,39 @@ def open_under(closed: Sequence[Closed], path: str = "") -> Q:
 
 
 def allotted_to(project: Project, annotator: User) -> Q:
-    """Comparisons that rules and reservations let this person get. No query where there are no rules."""
-    reserved = not_reserved_for_others(annotator) if project.has_reservations else Q()
-    if not project.allocation:
-        return reserved
-    return reserved & open_under(closed_rules(project, membership_of(annotator, project)))
+    """Comparisons that rules, reservations and queues let this person get.
+
+    No query where the project has neither rules nor queues.
+    """
+    allotted = not_reserved_for_others(annotator) if project.has_reservations else Q()
+    if project.allocation:
+        allotted &= open_under(closed_rules(project, membership_of(annotator, project)))
+    if project.has_queues and (queue := queue_for(project, annotator, allotted)) is not None:
+        allotted &= Q(Exists(in_queue(queue)))
+    return allotted
+
+
+def queue_for(project: Project, annotator: User, allotted: Q) -> int | None:
+    """Return the oldest queue that has an open comparison for this person; None without one.
+
+    allotted: what rules and reservations let them get.
+    """
+    queues = ViewQueue.objects.filter(member=annotator, project=project, ended_at__isnull=True)
+    for pk in queues.order_by("pk").values_list("pk", flat=True):
+        had = Assignment.objects.filter(
+            comparison=OuterRef("pk"), annotator=annotator, state__in=SPENT_STATES
+        )
+        left = Comparison.objects.filter(
+            allotted, ~Exists(had), Exists(in_queue(pk)), project=project, open_slots__gt=0
+        )
+        if left.exists():
+            return pk
+    return None
+
+
+def in_queue(queue: int) -> QuerySet[QueuedComparison]:
+    """Return the row of a queue for the comparison of the outer query."""
+    return QueuedComparison.objects.filter(comparison=OuterRef("pk"), queue=queue)
 
 
 def reservations(comparison: str = "pk") -> QuerySet[Any]:

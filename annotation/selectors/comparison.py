@@ -78,7 +78,7 @@ def neighbours_in(listed: Sequence[int], comparison: Comparison) -> Neighbours |
 
 def neighbours_by_age(comparison: Comparison) -> Neighbours:
     """Return the neighbours among all comparisons of the project, newest first. Two queries."""
-    others = Comparison.objects.filter(project=comparison.project_id)
+    others = Comparison.objects.filter(project=comparison.project_id).exclude(purpose=Purpose.DELETED)
     newer = others.filter(pk__gt=comparison.pk).order_by("pk")
     older = others.filter(pk__lt=comparison.pk).order_by("-pk")
     return Neighbours(

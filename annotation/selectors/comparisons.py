@@ -48,7 +48,7 @@ def items_behind(project: Project, selection: Selection, shown: Shown) -> list[i
 
 def comparisons_behind(project: Project, selection: Selection, shown: Shown) -> QuerySet[Comparison] | None:
     """Return the comparisons that `shown` names where the database knows them by their rows; else None."""
-    comparisons = Comparison.objects.filter(project=project)
+    comparisons = Comparison.objects.filter(project=project).exclude(purpose=Purpose.DELETED)
     if selection.rounds is not None:
         comparisons = comparisons.filter(round_number__in=selection.rounds)
     if shown == Shown.OPEN:

@@ -103,7 +103,7 @@ def current_of_people() -> QuerySet[Judgment]:
     return (
         Judgment.objects.current()
         .filter(annotator__is_machine=False)
-        .exclude(comparison__purpose=Purpose.ARENA)
+        .exclude(comparison__purpose__in=(Purpose.ARENA, Purpose.DELETED))
     )
 
 

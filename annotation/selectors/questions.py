@@ -20,7 +20,7 @@ def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
     return (
         Judgment.objects.current()
         .filter(~Exists(answered), comparison__project=question.project_id, annotator__is_machine=False)
-        .exclude(comparison__purpose=Purpose.ARENA)
+        .exclude(comparison__purpose__in=(Purpose.ARENA, Purpose.DELETED))
         .exclude(verdict=Verdict.CANNOT_JUDGE)
     )
 

@@ -2,12 +2,12 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Case, Exists, F, OuterRef, Q, QuerySet, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Greatest
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -18,7 +18,10 @@ from annotation.choices import AssignmentState, Purpose, ReviewReason, Withholdi
 from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
+    Candidate,
     Comparison,
+    Completion,
+    ConversationTurn,
     Judgment,
     Project,
     Prompt,
@@ -29,13 +32,16 @@ from annotation.models import (
 )
 from annotation.models.bulk import json_value
 from annotation.selectors import access
-from annotation.services import audit
+from annotation.services import audit, changes
 from annotation.services.texts import open_free_places
 
 __all__ = [
     "Effect",
     "add_tag",
     "close",
+    "delete_comparisons",
+    "delete_prompts",
+    "delete_responses",
     "open_comparisons",
     "quarantine",
     "raise_open_overlap",
@@ -61,6 +67,8 @@ class Effect:
 
     changed: int
     skipped: Mapping[str | Promise, int] = field(default_factory=dict)
+    lost: Mapping[str | Promise, int] = field(default_factory=dict)
+    """What hangs on the rows and goes with them, or stays for the record: in words, with its number."""
 
     @property
     def chosen(self) -> int:
@@ -111,7 +119,7 @@ def requeue(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bo
     )
     if not dry_run:
         _update(keys, overlap=F("overlap") + 1, open_slots=F("open_slots") + 1)
-        _note(project, actor, "data.requeue", effect)
+        _note(project, actor, "data.requeue", effect, before=[(pk, 1) for pk in keys])
     return effect
 
 
@@ -124,8 +132,9 @@ def raise_overlap(
     lower = Q(overlap__lt=overlap), gettext_lazy("overlap is as high already")
     keys, effect = _choose(project, actor, chosen, _WORK & _FREE, lower)
     if not dry_run:
+        before = [(pk, overlap - old) for pk, old in _values(keys, "overlap")]
         _update(keys, open_slots=F("open_slots") + overlap - F("overlap"), overlap=overlap)
-        _note(project, actor, "data.overlap", effect, overlap=overlap)
+        _note(project, actor, "data.overlap", effect, before=before, value=value, overlap=overlap)
     return effect
 
 
@@ -156,8 +165,17 @@ def set_priority(
     other = ~Q(priority=priority), gettext_lazy("has this priority already")
     keys, effect = _choose(project, actor, chosen, _WORK, other)
     if not dry_run:
+        before = _values(keys, "priority")
         _update(keys, priority=priority)
-        _note(project, actor, "data.priority", effect, priority=priority)
+        _note(
+            project,
+            actor,
+            "data.priority",
+            effect,
+            before=before,
+            value=str(priority),
+            priority=priority,
+        )
     return effect
 
 
@@ -170,8 +188,9 @@ def close(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool
     closable = Q(~_leased(), open_slots__gt=0), gettext_lazy("closed, or being labelled")
     keys, effect = _choose(project, actor, chosen, _WORK & _FREE, closable)
     if not dry_run:
+        before = _values(keys, "overlap", "open_slots")
         _update(keys, **CLOSED)
-        _note(project, actor, "data.close", effect)
+        _note(project, actor, "data.close", effect, before=before)
     return effect
 
 
@@ -183,7 +202,7 @@ def send_to_review(*, project: Project, actor: User, chosen: Sequence[int], dry_
     keys, effect = _choose(project, actor, chosen, _WORK & _FREE, unreviewed)
     if not dry_run:
         Review.objects.bulk_create(Review(comparison_id=pk, reason=ReviewReason.REQUESTED) for pk in keys)
-        _note(project, actor, "data.review", effect)
+        _note(project, actor, "data.review", effect, before=[(pk,) for pk in keys])
     return effect
 
 
@@ -198,7 +217,7 @@ def release(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bo
             state=WithholdingState.RELEASED, decided_by=actor, decided_at=timezone.now()
         )
         open_free_places(keys)
-        _note(project, actor, "data.release", effect)
+        _note(project, actor, "data.release", effect, before=[(pk,) for pk in keys])
     return effect
 
 
@@ -222,7 +241,7 @@ def quarantine(*, project: Project, actor: User, chosen: Sequence[int], dry_run:
             ((pk, actor.pk, WithholdingState.PENDING.value, "", now) for pk in keys if pk not in known),
         )
         Comparison.objects.filter(pk__in=keys).update(open_slots=0)
-        _note(project, actor, "data.quarantine", effect)
+        _note(project, actor, "data.quarantine", effect, before=[(pk, pk in known) for pk in keys])
     return effect
 
 
@@ -238,6 +257,9 @@ def reserve(
     keys, effect = _choose(project, actor, chosen, _WORK)
     if not dry_run:
         through = Comparison.reserved_for.through
+        had: dict[int, list[int]] = {pk: [] for pk in keys}
+        for pk, user in through.objects.filter(comparison__in=keys).values_list("comparison", "user"):
+            had[pk].append(user)
         through.objects.filter(comparison__in=keys).delete()
         bulk.insert(
             through,
@@ -247,7 +269,15 @@ def reserve(
         if members:
             Project.objects.filter(pk=project.pk).update(has_reservations=True)
             project.has_reservations = True
-        _note(project, actor, "data.reserve", effect, members=sorted(members))
+        _note(
+            project,
+            actor,
+            "data.reserve",
+            effect,
+            before=had.items(),
+            value=value,
+            members=sorted(members),
+        )
     return effect
 
 
@@ -266,7 +296,24 @@ def _members(project: Project, value: str) -> dict[str, int]:
     return members
 
 
-def _note(project: Project, actor: User, action: str, effect: Effect, **details: object) -> None:
+def _values(keys: Sequence[int], *names: str) -> list[tuple[Any, ...]]:
+    """Return the id and the values of each comparison, for an undo."""
+    return list(Comparison.objects.filter(pk__in=keys).order_by("pk").values_list("pk", *names))
+
+
+def _note(
+    project: Project,
+    actor: User,
+    action: str,
+    effect: Effect,
+    *,
+    before: Iterable[Sequence[Any]] = (),
+    value: str = "",
+    **details: object,
+) -> None:
+    changes.record(
+        project=project, actor=actor, action=action.removeprefix("data."), before=before, value=value
+    )
     audit.record(
         action=action,
         subject=project,
@@ -347,7 +394,7 @@ def add_tag(
     changed = [prompt for prompt in prompts if tag not in prompt.tags and len(prompt.tags) < MOST_TAGS]
     if not dry_run:
         _store(changed, [[*prompt.tags, tag] for prompt in changed])
-        _prompt_note(project, actor, "data.tag", tag, len(changed))
+        _prompt_note(project, actor, "data.tag", tag, changed)
     skipped = {gettext_lazy("has the tag already"): len(tagged), gettext_lazy("has 20 tags"): len(full)}
     return Effect(changed=len(changed), skipped={why: number for why, number in skipped.items() if number})
 
@@ -364,7 +411,7 @@ def remove_tag(
         _store(
             changed, [[prompt_tag for prompt_tag in prompt.tags if prompt_tag != tag] for prompt in changed]
         )
-        _prompt_note(project, actor, "data.untag", tag, len(changed))
+        _prompt_note(project, actor, "data.untag", tag, changed)
     others = len(prompts) - len(changed)
     return Effect(changed=len(changed), skipped={gettext_lazy("lacks the tag"): others} if others else {})
 
@@ -380,8 +427,12 @@ def _store(prompts: Sequence[Prompt], tags: Sequence[list[str]]) -> None:
     bulk.update(Prompt, "tags", values)
 
 
-def _prompt_note(project: Project, actor: User, action: str, tag: str, number: int) -> None:
-    details = {"tag": tag, "prompts": number}
+def _prompt_note(project: Project, actor: User, action: str, tag: str, prompts: Sequence[Prompt]) -> None:
+    before = [(prompt.pk,) for prompt in prompts]
+    changes.record(
+        project=project, actor=actor, action=action.removeprefix("data."), before=before, value=tag
+    )
+    details = {"tag": tag, "prompts": len(prompts)}
     audit.record(action=action, subject=project, actor=actor, project=project, details=details)
 
 
@@ -394,3 +445,176 @@ def _tag(value: str) -> str:
             most=LONGEST_TAG,
         )
     return tag
+
+
+# Deletion of comparisons and of prompts. They leave every list at once, can be brought back for a day, and
+# then go for good, but for what snapshots and evaluations hold.
+
+
+@transaction.atomic
+def delete_comparisons(
+    *, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False
+) -> Effect:
+    """Delete each chosen comparison of work with its annotations.
+
+    Skipped are those that somebody labels now, and those in review.
+
+    They leave every list, the queue, statistics and later snapshots at once; for a day they can be brought
+    back. What a snapshot holds stays for the record.
+    """
+    keys, effect = _choose(
+        project,
+        actor,
+        chosen,
+        _WORK,
+        (Q(~_leased()), gettext_lazy("being labelled")),
+        (Q(~_in_review()), gettext_lazy("in review")),
+    )
+    effect = replace(effect, lost=lost_with(keys))
+    if not dry_run:
+        before = _values(keys, "overlap", "open_slots")
+        _update(keys, purpose=Purpose.DELETED, open_slots=0)
+        _note(project, actor, "data.delete", effect, before=before, annotations=_annotations(keys))
+    return effect
+
+
+@transaction.atomic
+def delete_prompts(*, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False) -> Effect:
+    """Delete each chosen prompt with its responses, its comparisons and their annotations.
+
+    Skipped are those with a comparison that somebody labels now, and those of gold and qualification items,
+    arenas and conversations. As `delete_comparisons` does, it can be undone for a day.
+    """
+    check(project=project, actor=actor, rows=len(chosen))
+    prompts = Prompt.objects.filter(project=project, pk__in=list(chosen)).order_by("pk")
+    list(prompts.select_for_update(of=("self",)).values_list("pk", flat=True))
+    of_prompt = Comparison.objects.filter(prompt=OuterRef("pk"))
+    held = Assignment.objects.filter(comparison__prompt=OuterRef("pk"), state=AssignmentState.LEASED)
+    in_review = Review.objects.filter(comparison__prompt=OuterRef("pk"), decided_at__isnull=True)
+    marked = prompts.annotate(
+        is_held=Exists(held),
+        is_reviewed=Exists(in_review),
+        is_other=Exists(of_prompt.exclude(purpose__in=(Purpose.WORK, Purpose.DELETED)))
+        | Exists(ConversationTurn.objects.filter(prompt=OuterRef("pk"))),
+    )
+    keys, skipped = _free_of(marked.values_list("pk", "is_held", "is_reviewed", "is_other"))
+    work = Comparison.objects.filter(project=project, prompt__in=keys, purpose=Purpose.WORK).order_by("pk")
+    rows = list(work.select_for_update(of=("self",)).values_list("prompt", "pk", "overlap", "open_slots"))
+    comparisons = [pk for _prompt, pk, _overlap, _places in rows]
+    effect = Effect(changed=len(keys), skipped=skipped, lost=_lost_with_comparisons(comparisons))
+    if not dry_run:
+        by_prompt: dict[int, list[tuple[int, int, int]]] = {pk: [] for pk in keys}
+        for prompt, *row in rows:
+            by_prompt[prompt].append((row[0], row[1], row[2]))
+        _update(comparisons, purpose=Purpose.DELETED, open_slots=0)
+        Prompt.objects.filter(pk__in=keys).update(deleted_at=timezone.now())
+        changes.record(project=project, actor=actor, action="delete_prompts", before=by_prompt.items())
+        audit.record(
+            action="data.delete_prompts",
+            subject=project,
+            actor=actor,
+            project=project,
+            details={
+                "prompts": len(keys),
+                "comparisons": len(rows),
+                "annotations": _annotations(comparisons),
+            },
+        )
+    return effect
+
+
+@transaction.atomic
+def delete_responses(
+    *, project: Project, actor: User, chosen: Sequence[int], dry_run: bool = False
+) -> Effect:
+    """Delete each chosen response with the comparisons that hold it and their annotations.
+
+    Skipped are those of a comparison that somebody labels or reviews now, and those of gold and qualification
+    items and arenas. As `delete_comparisons` does, it can be undone for a day.
+    """
+    check(project=project, actor=actor, rows=len(chosen))
+    responses = Completion.objects.filter(
+        prompt__project=project, pk__in=list(chosen), deleted_at__isnull=True
+    )
+    candidates = Candidate.objects.filter(completion=OuterRef("pk"))
+    marked = responses.order_by("pk").annotate(
+        is_held=Exists(candidates.filter(comparison__assignments__state=AssignmentState.LEASED)),
+        is_reviewed=Exists(
+            candidates.filter(comparison__review__isnull=False, comparison__review__decided_at__isnull=True)
+        ),
+        is_other=Exists(candidates.exclude(comparison__purpose__in=(Purpose.WORK, Purpose.DELETED)))
+        | Exists(ConversationTurn.objects.filter(comparison__candidates__completion=OuterRef("pk"))),
+    )
+    keys, skipped = _free_of(marked.values_list("pk", "is_held", "is_reviewed", "is_other"))
+    held_by = Candidate.objects.filter(completion__in=keys, comparison__purpose=Purpose.WORK).order_by("pk")
+    response_of = dict(held_by.values_list("comparison", "completion"))
+    comparisons = sorted(response_of)
+    locked = Comparison.objects.filter(pk__in=comparisons).order_by("pk").select_for_update(of=("self",))
+    rows = list(locked.values_list("pk", "overlap", "open_slots"))
+    effect = Effect(changed=len(keys), skipped=skipped, lost=_lost_with_comparisons(comparisons))
+    if not dry_run:
+        by_response: dict[int, list[Sequence[int]]] = {pk: [] for pk in keys}
+        for row in rows:
+            by_response[response_of[row[0]]].append(row)
+        _update(comparisons, purpose=Purpose.DELETED, open_slots=0)
+        Completion._base_manager.filter(pk__in=keys).update(deleted_at=timezone.now())
+        changes.record(project=project, actor=actor, action="delete_responses", before=by_response.items())
+        audit.record(
+            action="data.delete_responses",
+            subject=project,
+            actor=actor,
+            project=project,
+            details={
+                "responses": len(keys),
+                "comparisons": len(rows),
+                "annotations": _annotations(comparisons),
+            },
+        )
+    return effect
+
+
+def _free_of(marked: Iterable[tuple[int, bool, bool, bool]]) -> tuple[list[int], dict[str | Promise, int]]:
+    """Return the rows that nobody labels or reviews and that no gold item holds, and the others by reason."""
+    keys: list[int] = []
+    counts: Counter[str | Promise] = Counter()
+    for pk, is_held, is_reviewed, is_other in marked:
+        if is_held:
+            counts[gettext_lazy("being labelled")] += 1
+        elif is_reviewed:
+            counts[gettext_lazy("in review")] += 1
+        elif is_other:
+            counts[gettext_lazy("of gold items, arenas or conversations")] += 1
+        else:
+            keys.append(pk)
+    return keys, dict(counts)
+
+
+def _lost_with_comparisons(comparisons: Sequence[int]) -> dict[str | Promise, int]:
+    themselves: dict[str | Promise, int] = {gettext_lazy("comparisons"): len(comparisons)}
+    return {**themselves, **lost_with(comparisons)} if comparisons else {}
+
+
+def _in_review() -> Exists:
+    return Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=True))
+
+
+def lost_with(comparisons: Sequence[int]) -> dict[str | Promise, int]:
+    """Return what hangs on comparisons, in words: annotations of people and of others, and snapshots."""
+    judgments = Judgment.objects.filter(comparison__in=comparisons)
+    counts = judgments.aggregate(
+        people=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=True)),
+        imported=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=False)),
+        machines=Count("pk", filter=Q(annotator__is_machine=True)),
+    )
+    held = changes.used_elsewhere(Judgment, list(judgments.values_list("pk", flat=True)))
+    lost: dict[str | Promise, int] = {
+        gettext_lazy("annotations by people"): counts["people"],
+        gettext_lazy("imported annotations"): counts["imported"],
+        gettext_lazy("annotations by AI annotators"): counts["machines"],
+        gettext_lazy("annotations in snapshots, which stay for the record"): len(held),
+    }
+    return {what: number for what, number in lost.items() if number}
+
+
+def _annotations(comparisons: Sequence[int]) -> int:
+    return Judgment.objects.filter(comparison__in=comparisons).count()

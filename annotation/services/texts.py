@@ -120,7 +120,10 @@ def find_or_add_prompt(
     digest = content_hash(messages, context)
     # Of two who add one prompt at once the second finds it.
     Project.objects.select_for_update(no_key=True).get(pk=project.pk)
-    if prompt := Prompt.objects.filter(project=project, content_hash=digest).first():
+    if prompt := Prompt.with_deleted.filter(project=project, content_hash=digest).first():
+        if prompt.deleted_at is not None:
+            prompt.deleted_at = None
+            prompt.save(update_fields=["deleted_at"])
         return prompt
     return Prompt.objects.create(
         project=project,

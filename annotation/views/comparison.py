@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from django.core.exceptions import PermissionDenied
 from django.db.models import BigIntegerField
-from django.http import Http404, HttpResponse, JsonResponse
+from django.http import Http404, HttpResponse, JsonResponse, QueryDict
 from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
@@ -21,9 +22,12 @@ from annotation.selectors.comparison import (
     neighbours_in,
     step_token,
 )
+from annotation.selectors.tables.data import COMPARISONS
+from annotation.selectors.tables.table import View
 from annotation.selectors.traces import part_of_step, title_of
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.reviews import may_review
+from annotation.services.saved_views import LONGEST_QUERY
 from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, own_assignment, project_page
 
@@ -33,6 +37,8 @@ class Way:
     """The way to the comparisons before and after one, and back to the list that holds them."""
 
     neighbours: Neighbours
+    back: str
+    """The address of the list."""
     list_query: str
     """The list that was chosen, as a query; empty for all comparisons by age."""
     query: str
@@ -79,7 +85,13 @@ def _way(request: Request, project: Project, comparison: Comparison) -> Way:
     query = request.GET.copy()
     view = query.pop("view", [""])[-1]
     neighbours = None
-    if "show" in query:
+    back = reverse("statistics-items", args=[project.slug])
+    if table := query.get("table", "")[:LONGEST_QUERY]:
+        rows = View(COMPARISONS, project, QueryDict(table))
+        previous, following = rows.neighbours(comparison.pk)
+        neighbours = Neighbours(previous=previous, next=following)
+        back = f"{reverse('data-comparisons', args=[project.slug])}?{rows.address_query}"
+    elif "show" in query:
         form = ItemsForm(query, project=project)
         # In a large project the list takes long: its place is known while the list is fresh.
         arguments = (project, form.selection, form.shown)
@@ -88,8 +100,11 @@ def _way(request: Request, project: Project, comparison: Comparison) -> Way:
     list_query = query.urlencode() if neighbours else ""
     # What one annotator saw is looked at in one comparison; side by side, and everybody, in many.
     view_query = f"view={SIDE_BY_SIDE}" if view == SIDE_BY_SIDE else ""
+    if list_query and not table:
+        back += f"?{list_query}"
     return Way(
         neighbours=neighbours or neighbours_by_age(comparison),
+        back=back,
         list_query=list_query,
         query="&".join(part for part in (list_query, view_query) if part),
     )

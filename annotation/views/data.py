@@ -14,17 +14,20 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.choices import Role
+from annotation.choices import Purpose, Role
 from annotation.errors import Refusal
 from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
 from annotation.models import Project, Prompt
+from annotation.selectors.changes import LABELS, TABLE_OF, changes_of, undoable_changes
+from annotation.selectors.saved_views import MOST_SHOWN, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.search import near_duplicates
 from annotation.selectors.tables.table import View
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
+from annotation.services.changes import undo_change
 from annotation.text.identity import MOST_TURNS
 from annotation.views.access import Request, project_page
 
@@ -40,6 +43,9 @@ ACTIONS: dict[str, Callable[..., bulk.Effect]] = {
     "comparisons.release": bulk.release,
     "comparisons.quarantine": bulk.quarantine,
     "comparisons.reserve": bulk.reserve,
+    "comparisons.delete": bulk.delete_comparisons,
+    "prompts.delete": bulk.delete_prompts,
+    "responses.delete": bulk.delete_responses,
     "prompts.tag": bulk.add_tag,
     "prompts.untag": bulk.remove_tag,
 }
@@ -52,8 +58,11 @@ def table(request: Request, project: Project, table: str) -> HttpResponse:
     """Show a table of the project's data. For managers."""
     view = View(TABLES[table], project, request.GET)
     context = {"project": project, "view": view, "address": reverse(_ADDRESSES[table], args=[project.slug])}
-    template = "annotation/data/rows.html" if request.htmx else "annotation/data/table.html"
-    return render(request, template, context)
+    if request.htmx:
+        return render(request, "annotation/data/rows.html", context)
+    context["changes"] = [(change, LABELS[change.action]) for change in undoable_changes(project)]
+    context["saved_views"] = views_for(request.user, project).filter(table=table)[:MOST_SHOWN]
+    return render(request, "annotation/data/table.html", context)
 
 
 @require_POST
@@ -100,6 +109,25 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "address": address,
     }
     return render(request, "annotation/data/effect.html", context)
+
+
+@require_POST
+@project_page(role=Role.MANAGER)
+def undo(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Undo a bulk change of the last day. For managers."""
+    change = get_object_or_404(changes_of(project), pk=pk)
+    try:
+        restored = undo_change(change=change, undone_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+    else:
+        done = ngettext(
+            "Undone: %(number)s row is as before.", "Undone: %(number)s rows are as before.", restored
+        )
+        messages.success(request, done % {"number": restored})
+        if restored < change.changed:
+            messages.warning(request, _("Rows that were changed again meanwhile stay as they are."))
+    return redirect(_ADDRESSES[TABLE_OF.get(change.action, "comparisons")], project.slug)
 
 
 def _to_export(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
@@ -240,8 +268,10 @@ def prompt(request: Request, project: Project, pk: int) -> HttpResponse:
     context = {
         "project": project,
         "prompt": shown,
-        "comparisons": shown.comparisons.order_by("-pk")[:_LISTED],
-        "completions": shown.completions.select_related("source").order_by("-pk")[:_LISTED],
+        "comparisons": shown.comparisons.exclude(purpose=Purpose.DELETED).order_by("-pk")[:_LISTED],
+        "completions": shown.completions.filter(deleted_at__isnull=True)
+        .select_related("source")
+        .order_by("-pk")[:_LISTED],
         "similar": near_duplicates(project, shown.messages, besides=shown),
     }
     return render(request, "annotation/data/prompt.html", context)

@@ -9,7 +9,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import BigIntegerField, Q, QuerySet
 from django.http import Http404, HttpResponse, HttpResponseBadRequest
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
@@ -28,6 +28,7 @@ from annotation.selectors import access
 from annotation.selectors import access as selectors
 from annotation.selectors.annotator_work import announced_guideline, progress_and_pace
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.saved_views import count_assigned
 from annotation.services.bulk import raise_open_overlap
 from annotation.services.projects.invitations import change_allotment, change_role, remove_member
 from annotation.services.projects.projects import (
@@ -35,6 +36,14 @@ from annotation.services.projects.projects import (
     archive_project,
     change_settings,
     publish_guideline,
+)
+from annotation.services.projects.removal import (
+    IN_BIN,
+    bin_for,
+    contents_of,
+    delete_project,
+    is_on_record,
+    restore_project,
 )
 from annotation.services.projects.templates import TEMPLATES
 from annotation.statistics.home import home_rows
@@ -52,6 +61,7 @@ def projects(request: Request) -> HttpResponse:
         "rows": home_rows(request.user, archived=archived),
         "archived": archived,
         "has_archived": selectors.projects_for(request.user).filter(archived_at__isnull=False).exists(),
+        "has_deleted": bin_for(request.user).exists(),
         "may_create": selectors.may_create_projects(request.user),
     }
     return render(request, "annotation/projects.html", context)
@@ -75,6 +85,8 @@ def project(request: Request, project: Project) -> HttpResponse:
         "announced": announced_guideline(project, request.membership),
         "is_reviewer": selectors.may(request.user, project, Role.REVIEWER),
         "is_manager": is_manager,
+        # Without the name of the view, which may name a model.
+        "assigned": count_assigned(project, request.user) if project.has_queues else 0,
         "webhooks_off": is_manager and project.webhooks.exclude(why_disabled="").exists(),
         "arms": gain_of_strategy(project, round_number) if is_manager and follows_strategy else [],
     }
@@ -200,6 +212,51 @@ def archive(request: Request, project: Project) -> HttpResponse:
     archive_project(project=project, archived=archived, changed_by=request.user)
     messages.success(request, _("The project is archived.") if archived else _("The project is restored."))
     return redirect("project-settings", project.slug)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@project_page(role=Role.MANAGER)
+def delete(request: Request, project: Project) -> HttpResponse:
+    """Show what goes with a project, and put it into the bin once confirmed. For managers."""
+    is_missing = request.method == "POST" and request.POST.get("exported") != "1"
+    if request.method == "POST" and not is_missing:
+        delete_project(project=project, deleted_by=request.user)
+        messages.success(
+            request,
+            _("The project is in the bin. It can be brought back for %(days)s days.") % {"days": IN_BIN.days},
+        )
+        return redirect("bin")
+    context = {
+        "project": project,
+        "contents": contents_of(project),
+        "on_record": is_on_record(project),
+        "days": IN_BIN.days,
+        "is_missing": is_missing,
+    }
+    status = 422 if is_missing else 200
+    return render(request, "annotation/settings/delete.html", context, status=status)
+
+
+@require_safe
+def bin_of_projects(request: Request) -> HttpResponse:
+    """List the deleted projects that the user may bring back. For everyone."""
+    rows = [(project, project.deleted_at + IN_BIN) for project in bin_for(request.user) if project.deleted_at]
+    return render(request, "annotation/bin.html", {"rows": rows})
+
+
+@require_POST
+def restore(request: Request, pk: int) -> HttpResponse:
+    """Bring a project back from the bin. For managers of it."""
+    if pk > BigIntegerField.MAX_BIGINT:
+        raise Http404
+    deleted = get_object_or_404(bin_for(request.user), pk=pk)
+    try:
+        restored = restore_project(project=deleted, restored_by=request.user)
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
+        return redirect("bin")
+    messages.success(request, _("The project is back."))
+    return redirect("project", restored.slug)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -36,12 +36,14 @@ from annotation.exchange.uploads import (
     BUSY,
     Preview,
     accounts_of,
+    contents_of,
     correct_plan,
     discard_upload,
     preview_of,
     receive_upload,
     request_undo,
     start_import,
+    why_not_undoable,
 )
 from annotation.forms.statistics import rounds_of
 from annotation.models import FileImport, Project
@@ -315,7 +317,7 @@ def _execute(request: Request, record: FileImport) -> HttpResponse | None:
         )
         record.refresh_from_db()
     if action == "undo":
-        request_undo(record=record, user=request.user)
+        request_undo(record=record, user=request.user, deletes_used="deletes_used" in request.POST)
         return redirect("transfer", slug, record.pk)
     if action == "start":
         start_import(record=record, skip_bad="skip_bad" in request.POST, user=request.user)
@@ -323,14 +325,20 @@ def _execute(request: Request, record: FileImport) -> HttpResponse | None:
 
 
 def _progress(project: Project, record: FileImport) -> dict[str, Any]:
+    is_undoable = record.state in (ImportState.FINISHED, ImportState.FAILED) and record.rows_done > 0
     return {
         "project": project,
         "record": record,
         "goes_on": record.state in BUSY,
         "ahead": imports_ahead(record),
         "finished": record.state == ImportState.FINISHED,
-        "undoable": record.state in (ImportState.FINISHED, ImportState.FAILED) and record.rows_done > 0,
+        **(_undoing(record) if is_undoable else {"undoable": False}),
     }
+
+
+def _undoing(record: FileImport) -> dict[str, Any]:
+    """Return what goes with an import, and why more than that would go."""
+    return {"undoable": True, "contents": contents_of(record), "used": why_not_undoable(record)}
 
 
 def _preview_context(record: FileImport) -> dict[str, Any]:

@@ -13,3 +13,20 @@ document.addEventListener("change", ({ target }) => {
     all.indeterminate = selected > 0 && !all.checked;
   }
 });
+
+/* A further condition: an empty copy of the last one. Without JavaScript each filtering adds one. */
+document.addEventListener("click", ({ target }) => {
+  const button = target.closest("[data-adds-condition]");
+  if (!button) return;
+  const conditions = [...document.querySelectorAll("[data-condition]")];
+  const copy = conditions.at(-1).cloneNode(true);
+  for (const field of copy.querySelectorAll("[id]")) {
+    const id = `${field.name}-${conditions.length + 1}`;
+    copy.querySelector(`label[for="${field.id}"]`).htmlFor = id;
+    field.id = id;
+    if (field.tagName === "SELECT") field.selectedIndex = 0;
+    else field.value = "";
+  }
+  conditions.at(-1).after(copy);
+  copy.querySelector('[name="column"]').focus();
+});

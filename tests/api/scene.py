@@ -7,11 +7,13 @@ from typing import Any
 from allauth.usersessions.models import UserSession
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
+from django.utils import timezone
 
 from annotation.choices import ReviewReason, Role
 from annotation.exchange.uploads import receive_upload
 from annotation.models import (
     Assignment,
+    BulkChange,
     Category,
     Comment,
     Comparison,
@@ -28,7 +30,9 @@ from annotation.models import (
     Prompt,
     Review,
     RubricVersion,
+    SavedView,
     User,
+    ViewQueue,
     WebhookDelivery,
     Withholding,
 )
@@ -114,6 +118,14 @@ class Scene:
     """Of a test, to a webhook that is told of nothing else here."""
     comment: Comment
     """Alice's, on what she judged."""
+    saved_view: SavedView
+    """Carol's, of all comparisons, shared."""
+    queue: ViewQueue
+    """Alice's, of no comparison."""
+    binned: Project
+    """Carol's, in the bin."""
+    change: BulkChange
+    """Of no row."""
     token_id: int
     """Of a token of Alice's."""
     stored: ApplicationRequest
@@ -140,6 +152,10 @@ class Scene:
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
+            "views": self.saved_view.pk,
+            "changes": self.change.pk,
+            "bin": self.binned.pk,
+            "queues": self.queue.pk,
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
             "arenas": self.ballot.pair.arena_id,
@@ -172,6 +188,12 @@ class Scene:
         if "questions" in path:
             return self.question.key
         return self.criterion.key if "criteria" in path else self.category.key
+
+
+def _binned(carol: User) -> Project:
+    binned = factories.make_project(slug=f"binned-{carol.pk}", managers=[carol])
+    Project.objects.filter(pk=binned.pk).update(deleted_at=timezone.now(), is_incomplete=True)
+    return binned
 
 
 def make_scene(project: Project, alice: User, carol: User) -> Scene:
@@ -239,6 +261,12 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
+        saved_view=SavedView.objects.create(
+            project=project, owner=carol, name="All", table="comparisons", is_shared=True
+        ),
+        binned=_binned(carol),
+        change=BulkChange.objects.create(project=project, action="tag", changed=0),
+        queue=ViewQueue.objects.create(project=project, name="All", member=alice),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,
         **_feedback(project, round_.policy, carol),
     )

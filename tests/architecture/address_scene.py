@@ -6,15 +6,19 @@ from typing import Any
 
 from django.conf import settings
 from django.test import Client, TestCase
+from django.utils import timezone
 
 from annotation.choices import ReviewReason
 from annotation.models import (
+    BulkChange,
     Conversation,
     ConversationTask,
     Criterion,
     FileImport,
     Project,
+    SavedView,
     User,
+    ViewQueue,
     WebhookDelivery,
     WebhookEndpoint,
     WebhookMessage,
@@ -96,6 +100,11 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         seed=1,
     )
     in_project = {"slug": project.slug}
+    binned = factories.make_project(slug="binned", managers=[carol])
+    Project.objects.filter(pk=binned.pk).update(deleted_at=timezone.now(), is_incomplete=True)
+    saved_view = SavedView.objects.create(
+        project=project, owner=carol, name="All", table="comparisons", is_shared=True
+    )
     Criterion.objects.create(project=project, key="helpful", label="Helpful")
     in_trace = {**in_project, "index": 0}
     in_assignment = {**in_project, "pk": judgment.assignment_id}
@@ -177,6 +186,17 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "data-act": {**in_project, "table": "prompts"},
         "prompt-new": in_project,
         "prompt": {**in_project, "pk": prompt.pk},
+        "bin-restore": {"pk": binned.pk},
+        "change-undo": {
+            **in_project,
+            "pk": BulkChange.objects.create(project=project, action="tag", changed=0).pk,
+        },
+        "saved-views": in_project,
+        **{key: {**in_project, "pk": saved_view.pk} for key in ("saved-view", "saved-view-assign")},
+        "view-queue-end": {
+            **in_project,
+            "pk": ViewQueue.objects.create(project=project, name="x", member=alice).pk,
+        },
         "transfers": in_project,
         "transfer": {
             **in_project,
@@ -205,6 +225,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         **dict.fromkeys(
             (
                 "project-archive",
+                "project-delete",
                 "project-preview",
                 "project-questions",
                 "project-file",

@@ -138,6 +138,10 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "annotators": ("GET", MANAGERS),
     "annotator": ("GET", MANAGERS),
     "project-settings": ("GET", MANAGERS),
+    "bin": ("GET", (302, 200, 200, 200, 200, 200)),
+    # Its manager brings it back, and it is no longer there.
+    "bin-restore": ("POST", (302, 404, 404, 404, 302, 404)),
+    "project-delete": ("GET", MANAGERS),
     "project-archive": ("POST", (302, 404, 403, 403, 302, 302)),
     "project-file": ("GET", MANAGERS),
     "project-file-download": ("GET", MANAGERS),
@@ -179,6 +183,13 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(("prompt", "prompt-new"), ("GET", MANAGERS)),
     # Nothing is chosen: back to the table, with a message.
     "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
+    "saved-views": ("GET", MANAGERS),
+    # The form of its owner does not share it: to the next it is not there.
+    "saved-view": ("POST", (302, 404, 403, 403, 302, 404)),
+    # No member is named: back to the list, with a message.
+    "saved-view-assign": ("GET", (302, 404, 403, 403, 302, 302)),
+    "view-queue-end": ("POST", (302, 404, 403, 403, 302, 302)),
+    "change-undo": ("POST", (302, 404, 403, 403, 302, 302)),
     "transfers": ("GET", MANAGERS),
     "transfer": ("GET", MANAGERS),
     "export-choose": ("GET", MANAGERS),
@@ -221,6 +232,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "round-retry": ("GET", MANAGERS),
     "round-reject": ("GET", MANAGERS),
     "round-promote": ("GET", MANAGERS),
+    "round-discard": ("GET", MANAGERS),
     "run": ("GET", MANAGERS),
     "run-live": ("GET", MANAGERS),
     "run-curves": ("GET", MANAGERS),

@@ -4,14 +4,18 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from annotation.choices import Split
-from annotation.models import Candidate, Comparison, Completion, Project, Prompt, User
+from annotation.models import BulkChange, Candidate, Comparison, Completion, Project, Prompt, User
 from annotation.services import bulk
+from annotation.services.changes import forget_changes, undo_change
+from annotation.services.saved_views import assign_view, end_queue, save_view
 from annotation.text.identity import content_hash, text_hash
 from tests import factories
 from tests.write_lock import measured_write_lock
@@ -86,12 +90,43 @@ def test_no_bulk_action_on_ten_thousand_rows_holds_the_write_lock_for_long(proje
         ("release", comparisons, {}),
         ("add_tag", prompts, {"value": "new"}),
         ("remove_tag", prompts, {"value": "new"}),
+        ("delete_comparisons", comparisons, {}),
+        ("delete_prompts", prompts, {}),
     ):
         with measured_write_lock() as lock:
             effect = getattr(bulk, name)(project=project, actor=carol, chosen=chosen, **values)
         assert effect.changed == ROWS, name
         assert max(lock.seconds) < LONGEST_ON_THE_CLOCK, name
         longest[name] = round(max(lock.processor_seconds), 2)
+        if name == "delete_comparisons":
+            # Each prompt goes with its comparison.
+            undo_change(change=BulkChange.objects.order_by("-pk")[0], undone_by=carol)
+    for change in BulkChange.objects.filter(undone_at__isnull=True).order_by("-pk"):
+        with measured_write_lock() as lock:
+            undo_change(change=change, undone_by=carol)
+        longest[f"undo of {change.action}"] = round(max(lock.processor_seconds), 2)
+    assert max(longest.values()) < LONGEST, longest
+
+
+def test_neither_a_queue_nor_what_is_deleted_for_good_holds_the_write_lock_for_long(
+    project: Project, carol: User
+):
+    comparisons = make_rows(project)
+    Comparison.objects.update(open_slots=0)
+    view = save_view(project=project, owner=carol, name="all", table="comparisons", query="")
+    alice = project.members.get(username="alice")
+    longest = {}
+    with measured_write_lock() as lock:
+        queue, effect = assign_view(view=view, member=alice, assigned_by=carol)
+    assert (queue is not None, effect.changed) == (True, ROWS)
+    longest["assign"] = round(max(lock.processor_seconds), 2)
+    with measured_write_lock() as lock:
+        assert end_queue(queue=queue, ended_by=carol) == ROWS
+    longest["end"] = round(max(lock.processor_seconds), 2)
+    bulk.delete_comparisons(project=project, actor=carol, chosen=comparisons)
+    with measured_write_lock() as lock:
+        assert forget_changes(now=timezone.now() + timedelta(days=2)) == ROWS
+    longest["forget"] = round(max(lock.processor_seconds), 2)
     assert max(longest.values()) < LONGEST, longest
 
 

@@ -23,6 +23,7 @@ from training.models import Checkpoint, CheckpointExport
 from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
 from training.selectors.evaluations import report_file, report_of
 from training.selectors.projects import checkpoints_for, require_manager
+from training.selectors.slices import Slice, slices_of
 from training.services.checkpoint_exports import archive_name, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import (
@@ -234,6 +235,43 @@ def checkpoints_evaluation(view: ApiView, checkpoint: Checkpoint) -> HttpRespons
     answer = HttpResponse(report_file(report), content_type="text/html; charset=utf-8")
     answer["Content-Disposition"] = f'attachment; filename="{checkpoint.name}-evaluation.html"'
     return answer
+
+
+class SliceFigureSerializer(serializers.Serializer[Any]):
+    """A share with its 95 % interval."""
+
+    value = fields.number()
+    low = fields.number(allow_null=True)
+    high = fields.number(allow_null=True)
+    prompts = fields.integer("Prompts that it is measured on.")
+
+
+class SliceSerializer(serializers.Serializer[Any]):
+    """An evaluation on the prompts with one value of metadata."""
+
+    value = fields.text("Null for prompts without one, and for the rest.", allow_null=True)
+    is_rest = fields.flag("All values that are too many to list.")
+    prompts = fields.integer()
+    win_rate = SliceFigureSerializer(help_text="By the reward model.", allow_null=True)
+    people = SliceFigureSerializer(help_text="Win rate by people.", allow_null=True)
+    accuracy = SliceFigureSerializer(
+        help_text="Share of prompts on which the reward model prefers what people prefer.", allow_null=True
+    )
+
+
+class SliceFilters(Filters):
+    """The metadata by which an evaluation is sliced."""
+
+    by = fields.text("A name of metadata.")
+
+
+@checkpoint.get("evaluation/slices/", filters=SliceFilters, returns=[SliceSerializer])
+def checkpoints_slices(view: ApiView, checkpoint: Checkpoint, query: Values) -> list[Slice]:
+    """Read win rates and the accuracy of the reward model by metadata. 404 before anything was evaluated."""
+    report = report_of(checkpoint)
+    if report is None:
+        raise Http404
+    return slices_of(report.evaluation, report.people, query["by"])
 
 
 @checkpoint.get_list(ExportSerializer, "exports/")

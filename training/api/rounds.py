@@ -294,4 +294,6 @@ def rounds_act(view: ProjectView, round_: Round, values: Values, action: str) ->
             names=", ".join(ACTIONS),
         )
     perform_action(round_action.name, round_=round_, actor=view.user, answers=values)
-    return Round.objects.select_related("project", "policy", "snapshot", "started_by").get(pk=round_.pk)
+    rows = Round.objects.select_related("project", "policy", "snapshot", "started_by")
+    # A deleted one as it was.
+    return rows.filter(pk=round_.pk).first() or round_

@@ -59,7 +59,7 @@ def values_of(project: Project) -> dict[str, list[str]]:
 
 def items_behind(project: Project, choice: Choice, *, left: int, right: int | None) -> QuerySet[Comparison]:
     """Return the judged comparisons with an answer of `left`, and of `right` if named; newest first."""
-    comparisons = Comparison.objects.filter(judged(), project=project)
+    comparisons = Comparison.objects.filter(judged(), project=project).exclude(purpose=Purpose.DELETED)
     for source in (left, right):
         if source is not None:
             comparisons = comparisons.filter(with_answer_of(pk=source))

@@ -17,6 +17,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from annotation.choices import JobState, Role
 from annotation.errors import Refusal
 from annotation.models import Project
+from annotation.selectors.tables.metadata import metadata_names
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from training.choices import WRITES_TEXT, CheckpointKind
@@ -40,6 +41,7 @@ from training.selectors.checkpoints import (
 from training.selectors.drift import drift_page, items_behind, items_of
 from training.selectors.evaluations import EvaluationSummary, report_file, report_of
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
+from training.selectors.slices import slices_of
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import describe_checkpoint
@@ -284,9 +286,17 @@ _ROWS_ON_THE_PAGE = 20
 def evaluation(request: Request, name: str) -> HttpResponse:
     """Show a checkpoint's evaluation against its parent, largest regressions first. For managers."""
     report = _report(request, name)
+    project = report.evaluation.round.project
+    names = metadata_names(project)
+    by = request.GET.get("by", "")
     context = {
         "report": report,
-        "project": report.evaluation.round.project,
+        "project": project,
+        "names": names,
+        "by": by,
+        "slices": slices_of(report.evaluation, report.people, by)
+        if by in {each.name for each in names}
+        else [],
         "rows": report.rows[:_ROWS_ON_THE_PAGE],
         "rows_left_out": max(0, len(report.rows) - _ROWS_ON_THE_PAGE),
     }

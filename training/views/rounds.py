@@ -96,6 +96,9 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
             perform_action(action, round_=round_, actor=request.user, answers=request.POST)
         except Refusal as refusal:
             messages.error(request, refusal.message)
+        if not Round.objects.filter(pk=round_.pk).exists():
+            messages.success(request, _("The round was deleted."))
+            return redirect("rounds", project.slug)
         return redirect(round_)
     if round_action.on_recipe_page:
         return redirect(address_of(round_action, round_))

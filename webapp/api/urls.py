@@ -17,12 +17,14 @@ from rest_framework.response import Response
 
 from annotation.api import (
     account,
+    changes,
     inbox,
     labelling,
     members,
     project_file,
     projects,
     quality,
+    saved_views,
     texts,
     transfers,
     webhooks,
@@ -184,6 +186,8 @@ urlpatterns: list[URLPattern] = [
         members,
         quality,
         transfers,
+        saved_views,
+        changes,
         webhooks,
         applications,
         arenas,

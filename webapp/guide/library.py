@@ -331,7 +331,8 @@ _PAGES: dict[str, tuple[str, ...]] = {
     ),
     "how-to/manage-data": (
         *("data-comparisons", "data-prompts", "data-annotations", "data-responses", "data-act", "prompt"),
-        *("prompt-new", "statistics-item"),
+        *("prompt-new", "statistics-item", "saved-views", "saved-view", "saved-view-assign"),
+        *("view-queue-end", "change-undo", "bin", "bin-restore", "project-delete"),
     ),
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
     "how-to/check-quality": (

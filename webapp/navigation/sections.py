@@ -132,6 +132,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="data-prompts", label=_("Prompts"), inner=("prompt", "prompt-new")),
             Page(url="data-annotations", label=_("Annotations")),
             Page(url="data-responses", label=_("Responses")),
+            Page(url="saved-views", label=_("Views"), inner=("saved-view-assign",)),
             Page(url="transfers", label=_("Import and export"), inner=("transfer",)),
             Page(url="export-choose", label=_("Export")),
         ),

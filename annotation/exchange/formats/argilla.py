@@ -379,7 +379,7 @@ def _record(record: Record, _scene: Scene) -> Written:
             "prompt": messages[0]["content"] if is_plain else messages,
             **{names[completion["id"]]: completion["text"] for completion in record["completions"]},
         },
-        "metadata": {},
+        "metadata": record.get("metadata", {}),
         "responses": {
             question: [{"value": value, "user_id": record["annotator"], "status": "submitted"}]
             for question, value in responses.items()
@@ -428,7 +428,7 @@ WRITERS = (
         container="json",
         rows=_record,
         carries_answers=True,
-        carries="preferences, rankings with ties, spans, ratings, answers, comments",
+        carries="preferences, rankings with ties, spans, ratings, answers, comments, metadata",
         loses="missing information, corrections, critiques, demonstrations, strength, severities, sources",
     ),
 )

@@ -140,6 +140,11 @@ class Command(BaseCommand):
                 f"{repeated} of {record.rows_total} rows repeat a prompt of the file or of the project, "
                 "which has it once."
             )
+        if differing := counts.get("metadata_differs"):
+            self.stdout.write(
+                f"{differing} rows have other metadata than the prompt or comparison that was there, which "
+                "keeps its own."
+            )
         if broken := counts["rankings_with_broken_ties"]:
             self.stdout.write(
                 f"{broken} rankings have ties that are not transitive. Every decided pair stands; these ties "

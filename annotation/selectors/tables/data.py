@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.db.models import (
+    Aggregate,
     Case,
     Count,
     F,
@@ -36,6 +37,7 @@ from annotation.models import (
     RankedCompletion,
 )
 from annotation.selectors.annotator_work import shown_to_annotator
+from annotation.selectors.tables.conditions import Kind
 from annotation.selectors.tables.search import matching
 from annotation.selectors.tables.table import (
     BulkAction,
@@ -83,6 +85,20 @@ class _LastTurn(Func):
         return self.as_sql(compiler, connection, template="(%(expressions)s #>> '{-1,content}')", **context)
 
 
+class _Tags(Func):
+    """Tags of a prompt with commas between."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        template = "(SELECT group_concat(value, ', ') FROM json_each(%(expressions)s))"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        template = "(SELECT string_agg(tag, ', ') FROM jsonb_array_elements_text(%(expressions)s) AS tag)"
+        return self.as_sql(compiler, connection, template=template, **context)
+
+
 def _letters(text: str | Func) -> Lower:
     """Return the beginning of a text, to sort by."""
     return Lower(Left(Coalesce(text, Value(""), output_field=TextField()), _TEXT_LENGTH))
@@ -124,8 +140,8 @@ def _prompt_rows(project: Project) -> QuerySet[Prompt]:
         Prompt.objects.filter(project=project)
         .select_related("project")
         .annotate(
-            responses=_number_of(Completion.objects.all(), "prompt"),
-            asked=_number_of(Comparison.objects.all(), "prompt"),
+            responses=_number_of(Completion.objects.filter(deleted_at__isnull=True), "prompt"),
+            asked=_number_of(Comparison.objects.exclude(purpose=Purpose.DELETED), "prompt"),
         )
     )
 
@@ -133,6 +149,11 @@ def _prompt_rows(project: Project) -> QuerySet[Prompt]:
 def _prompt_cell(prompt: Any) -> Cell:
     return Cell(_short(prompt.last_question), reverse("prompt", args=[prompt.project.slug, prompt.pk]))
 
+
+_DELETED = gettext_lazy(
+    "They leave every list, the queue, statistics and later snapshots at once. For a day they can be brought "
+    "back; then they are deleted for good, but for what snapshots and evaluations hold."
+)
 
 PROMPTS = Table(
     name="prompts",
@@ -144,12 +165,14 @@ PROMPTS = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("messages")),
+            value=_LastTurn("messages"),
             label=gettext_lazy("Prompt"),
             cell=_prompt_cell,
         ),
         Column(
             name="tags",
             sort=Cast("tags", TextField()),
+            value=_Tags("tags"),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.tags)) or "—"),
         ),
@@ -176,6 +199,7 @@ PROMPTS = Table(
         Column(
             name="created",
             sort=F("created_at"),
+            kind=Kind.DATE,
             label=gettext_lazy("Created"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATE_FORMAT")),
             shown=False,
@@ -185,6 +209,7 @@ PROMPTS = Table(
     actions=(
         BulkAction(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
         BulkAction(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
+        BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),
     ),
 )
 
@@ -192,7 +217,7 @@ PROMPTS = Table(
 def _comparison_rows(project: Project) -> QuerySet[Comparison]:
     return (
         Comparison.objects.filter(project=project)
-        .exclude(purpose=Purpose.ARENA)
+        .exclude(purpose__in=(Purpose.ARENA, Purpose.DELETED))
         .select_related("prompt", "project", "withholding")
         .prefetch_related("reserved_for")
         .annotate(annotations=_number_of(Judgment.objects.current(), "comparison"))
@@ -211,6 +236,13 @@ _STATE = Case(
     When(open_slots__gt=0, then=Value(0)),
     default=Value(1),
 )
+_STATE_NAME = Case(
+    When(
+        ~Q(withholding__state=WithholdingState.RELEASED), withholding__isnull=False, then=Value("quarantined")
+    ),
+    When(open_slots__gt=0, then=Value("open")),
+    default=Value("closed"),
+)
 _RESERVED: QuerySet[Any] = Comparison.reserved_for.through.objects.filter(comparison=OuterRef("pk"))
 _ASSIGNED = Coalesce(
     Subquery(
@@ -221,16 +253,35 @@ _ASSIGNED = Coalesce(
 """The first of the names that a comparison is reserved for."""
 
 
+class _Names(Aggregate):
+    """Texts with commas between."""
+
+    output_field = TextField()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="GROUP_CONCAT(%(expressions)s, ', ')", **context)
+
+    def as_postgresql(self, compiler: Any, connection: Any, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="STRING_AGG(%(expressions)s, ', ')", **context)
+
+
+_ALL_ASSIGNED = Subquery(
+    _RESERVED.values("comparison").annotate(names_=_Names("user__username")).values("names_")
+)
+
+
 COMPARISONS = Table(
     name="comparisons",
     title=gettext_lazy("Comparisons"),
     empty=gettext_lazy("No comparisons yet. They appear when a round has sampled responses."),
     rows=_comparison_rows,
+    has_ways=True,
     search=lambda rows, text: matching(rows, text, of=Prompt, column="messages", path="prompt"),
     columns=(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("prompt__messages")),
+            value=_LastTurn("prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.prompt.last_question), _comparison_address(row.project.slug, row.pk)
@@ -260,6 +311,7 @@ COMPARISONS = Table(
         Column(
             name="agreement",
             sort=Coalesce("agreement", Value(-1.0)),
+            value=F("agreement"),
             label=gettext_lazy("Agreement"),
             number=True,
             cell=lambda row: Cell("—" if row.agreement is None else f"{row.agreement:.0%}"),
@@ -267,6 +319,7 @@ COMPARISONS = Table(
         Column(
             name="state",
             sort=_STATE,
+            value=_STATE_NAME,
             label=gettext_lazy("State"),
             cell=_state,
         ),
@@ -274,6 +327,7 @@ COMPARISONS = Table(
         Column(
             name="assigned",
             sort=_ASSIGNED,
+            value=_ALL_ASSIGNED,
             label=gettext_lazy("Assigned to"),
             cell=lambda row: Cell(", ".join(str(user) for user in row.reserved_for.all()) or _("everybody")),
             shown=False,
@@ -288,6 +342,7 @@ COMPARISONS = Table(
         Column(
             name="tags",
             sort=Cast("prompt__tags", TextField()),
+            value=_Tags("prompt__tags"),
             label=gettext_lazy("Tags"),
             cell=lambda row: Cell(", ".join(map(str, row.prompt.tags)) or "—"),
             shown=False,
@@ -338,6 +393,7 @@ COMPARISONS = Table(
             value=gettext_lazy("Members, or empty for everybody"),
         ),
         BulkAction(name="export", label=gettext_lazy("Export"), icon="download"),
+        BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),
     ),
 )
 
@@ -346,6 +402,7 @@ def _annotation_rows(project: Project) -> QuerySet[Judgment]:
     return (
         Judgment.objects.current()
         .filter(comparison__project=project)
+        .exclude(comparison__purpose=Purpose.DELETED)
         .select_related(
             "annotator", "assignment", "superseded_by", "comparison__prompt", "comparison__project"
         )
@@ -374,6 +431,7 @@ ANNOTATIONS = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("comparison__prompt__messages")),
+            value=_LastTurn("comparison__prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(
                 _short(row.comparison.prompt.last_question),
@@ -389,6 +447,7 @@ ANNOTATIONS = Table(
         Column(
             name="preference",
             sort=Concat("verdict", Value(" "), Cast("strength", TextField()), output_field=TextField()),
+            value=F("verdict"),
             label=gettext_lazy("Preference"),
             cell=_decision,
         ),
@@ -402,6 +461,7 @@ ANNOTATIONS = Table(
         Column(
             name="seconds",
             sort=Coalesce("active_seconds", Value(-1), output_field=IntegerField()),
+            value=F("active_seconds"),
             label=gettext_lazy("Active seconds"),
             number=True,
             cell=lambda row: Cell("—" if row.active_seconds is None else row.active_seconds),
@@ -409,12 +469,14 @@ ANNOTATIONS = Table(
         Column(
             name="submitted",
             sort=F("created_at"),
+            kind=Kind.DATE,
             label=gettext_lazy("Submitted"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATETIME_FORMAT")),
         ),
         Column(
             name="comment",
             sort=_letters("comment"),
+            value=F("comment"),
             label=gettext_lazy("Comment"),
             cell=lambda row: Cell(_short(row.comment) if row.comment else "—"),
             shown=False,
@@ -445,7 +507,9 @@ ANNOTATIONS = Table(
 
 def _response_rows(project: Project) -> QuerySet[Completion]:
     return (
-        Completion.objects.filter(prompt__project=project)
+        Completion.objects.filter(
+            prompt__project=project, deleted_at__isnull=True, prompt__deleted_at__isnull=True
+        )
         .select_related("prompt__project", "source")
         .annotate(newest=_newest_comparison("completion"))
     )
@@ -465,7 +529,13 @@ RESPONSES = Table(
     rows=_response_rows,
     search=lambda rows, text: matching(rows, text, column="text"),
     columns=(
-        Column(name="response", sort=_letters("text"), label=gettext_lazy("Response"), cell=_response_text),
+        Column(
+            name="response",
+            sort=_letters("text"),
+            value=F("text"),
+            label=gettext_lazy("Response"),
+            cell=_response_text,
+        ),
         Column(
             name="source",
             sort=F("source__name"),
@@ -475,6 +545,7 @@ RESPONSES = Table(
         Column(
             name="prompt",
             sort=_letters(_LastTurn("prompt__messages")),
+            value=_LastTurn("prompt__messages"),
             label=gettext_lazy("Prompt"),
             cell=lambda row: Cell(_short(row.prompt.last_question)),
             shown=False,
@@ -482,6 +553,7 @@ RESPONSES = Table(
         Column(
             name="tokens",
             sort=Coalesce("token_count", Value(-1), output_field=IntegerField()),
+            value=F("token_count"),
             label=gettext_lazy("Tokens"),
             number=True,
             cell=lambda row: Cell("—" if row.token_count is None else row.token_count),
@@ -498,6 +570,7 @@ RESPONSES = Table(
         split_filter("prompt__split"),
         tag_filter("prompt"),
     ),
+    actions=(BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),),
 )
 
 

@@ -13,15 +13,17 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db import connection
-from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, TextField
+from django.db.models import Exists, F, Max, Min, Model, OuterRef, Q, QuerySet, TextField, Value
 from django.db.models.expressions import Combinable
-from django.db.models.functions import Cast
+from django.db.models.functions import Cast, Coalesce, Left, Lower
 from django.http import QueryDict
 from django.utils.functional import Promise
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from annotation.choices import Purpose, Split, WithholdingState
+from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
     Candidate,
@@ -39,6 +41,22 @@ from annotation.models import (
 from annotation.selectors.allocation import reservations
 from annotation.selectors.cached_counts import cached
 from annotation.selectors.configuration import configuration_of
+from annotation.selectors.tables.conditions import (
+    Condition,
+    Kind,
+    Operand,
+    Relation,
+    from_query,
+    matching_conditions,
+    to_pairs,
+)
+from annotation.selectors.tables.metadata import (
+    PREFIX,
+    MetadataNumber,
+    MetadataText,
+    metadata_names,
+    value_of,
+)
 from annotation.selectors.tables.search import few_of, is_common
 
 ROWS_ON_A_PAGE = 50
@@ -71,6 +89,18 @@ class Column:
     number: bool = False
     shown: bool = True
     """Part of the table unless columns are chosen."""
+    value: Combinable | None = None
+    """The value that conditions compare, where it is not the one that rows are sorted by."""
+    kind: Kind | None = None
+    """Of that value; a number for columns of numbers, else a text, where it is not named."""
+    as_number: Combinable | None = None
+    """Of values of any kind: as a number, null where it is none."""
+
+    @property
+    def operand(self) -> Operand:
+        """Return the value that conditions compare, with its kind."""
+        kind = self.kind or (Kind.NUMBER if self.number else Kind.TEXT)
+        return Operand(kind=kind, value=self.value or self.sort, number=self.as_number)
 
 
 def never(_project: Project, _value: str) -> bool:
@@ -118,6 +148,8 @@ class Table:
     actions: tuple[BulkAction, ...] = ()
     about: str | Promise = ""
     """Which rows are in it, where other pages count others."""
+    has_ways: bool = False
+    """The page of a row leads on to the rows before and after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +162,92 @@ class Field:
     value: str
 
 
+_METADATA_LENGTH = 120
+
+
+def _metadata_column(model: type[Model], name: str, *, is_number: bool) -> Column:
+    """Return the column of metadata with a name. A row has its values under `_METADATA_VALUES`."""
+    text, number = (value_of(model, kind, name) for kind in (MetadataText, MetadataNumber))
+    letters = Lower(Left(Coalesce(text, Value("")), _METADATA_LENGTH))
+
+    def cell(row: Any) -> Cell:
+        value = getattr(row, _METADATA_VALUES).get(name)
+        return Cell("—" if value is None else Truncator(value).chars(_METADATA_LENGTH))
+
+    return Column(
+        name=f"{PREFIX}{name}",
+        label=name,
+        cell=cell,
+        sort=Coalesce(number, Value(-1e308)) if is_number else letters,
+        number=is_number,
+        shown=False,
+        value=text,
+        kind=Kind.ANY,
+        as_number=number,
+    )
+
+
+_METADATA_VALUES = "metadata_values"
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionField:
+    """A condition as the form shows it: how it is joined to the one before, and its fields."""
+
+    number: int
+    is_or: bool
+    condition: Condition
+
+
 @dataclass(frozen=True)
 class View:
-    """A table as an address asks for it. Values that do not exist are ignored."""
+    """A table as an address asks for it. Values that do not exist are ignored.
+
+    A condition that cannot be met, such as a column of numbers compared with a word, leaves no row:
+    `fault` says why.
+    """
 
     table: Table
     project: Project
     query: Mapping[str, Any] = field(default_factory=QueryDict)
+
+    @cached_property
+    def all_columns(self) -> list[Column]:
+        """Return the columns of the table and those of the project's metadata."""
+        model = self.table.rows(self.project).model
+        metadata = [
+            _metadata_column(model, each.name, is_number=each.is_number)
+            for each in metadata_names(self.project)
+        ]
+        return [*self.table.columns, *metadata]
+
+    @cached_property
+    def conditions(self) -> list[list[Condition]]:
+        """Return the conditions of the address."""
+        return from_query(self.query)
+
+    @property
+    def condition_fields(self) -> list[ConditionField]:
+        """Return the conditions in the order of the form, and an empty one to fill in."""
+        fields = [
+            ConditionField(0, bool(alternative and not place), condition)
+            for alternative, conditions in enumerate(self.conditions)
+            for place, condition in enumerate(conditions)
+        ]
+        fields.append(ConditionField(0, False, Condition(column="", relation=Relation.EQUALS)))
+        return [
+            ConditionField(number, each.is_or, each.condition) for number, each in enumerate(fields, start=1)
+        ]
+
+    @property
+    def relations(self) -> list[Choice]:
+        """Return the relations that a condition can have."""
+        return list(Relation.choices)
+
+    @cached_property
+    def fault(self) -> Refusal | None:
+        """Return why the conditions cannot be met; None where they can."""
+        return self._matching[2]
 
     @cached_property
     def text(self) -> str:
@@ -161,8 +272,10 @@ class View:
         """Return the columns to show: those of the address, else the usual ones."""
         getlist = getattr(self.query, "getlist", None)
         chosen = set(getlist("columns") if getlist else ())
-        columns = [column for column in self.table.columns if column.name in chosen]
-        return columns or [column for column in self.table.columns if column.shown]
+        # Without a name of metadata in the address nobody looks for its names.
+        columns = self.all_columns if any(map(_is_metadata, chosen)) else self.table.columns
+        shown = [column for column in columns if column.name in chosen]
+        return shown or [column for column in self.table.columns if column.shown]
 
     @cached_property
     def oldest_first(self) -> bool:
@@ -173,7 +286,8 @@ class View:
     def sorted_by(self) -> Column | None:
         """Return the column that the address sorts by; None where rows come by age."""
         name = str(self.query.get("order", "")).removeprefix("-")
-        return next((column for column in self.table.columns if column.name == name), None)
+        columns = self.all_columns if _is_metadata(name) else self.table.columns
+        return next((column for column in columns if column.name == name), None)
 
     @property
     def descends(self) -> bool:
@@ -203,7 +317,7 @@ class View:
         return headings
 
     @cached_property
-    def _matching(self) -> tuple[QuerySet[Any], bool]:
+    def _matching(self) -> tuple[QuerySet[Any], bool, Refusal | None]:
         rows, collects = self.table.rows(self.project), False
         for table_filter, shown in zip(self.table.filters, self.fields, strict=True):
             if shown.value:
@@ -212,7 +326,13 @@ class View:
         if self.text and self.table.search is not None:
             rows, far = self.table.search(rows, self.text)
             collects = collects or far
-        return rows, collects
+        if not self.conditions:
+            return rows, collects, None
+        operands = {column.name: column.operand for column in self.all_columns}
+        try:
+            return matching_conditions(rows, self.conditions, operands), True, None
+        except Refusal as refusal:
+            return rows.none(), True, refusal
 
     @property
     def matching(self) -> QuerySet[Any]:
@@ -266,7 +386,26 @@ class View:
         shared = self._collects and after is None
         keys = self._collected if shared else self._keys_of(self.matching, ROWS_ON_A_PAGE + 1, after=after)
         page = {row.pk: row for row in self.table.rows(self.project).filter(pk__in=keys[:ROWS_ON_A_PAGE])}
+        self._read_metadata(page)
         return [page[key] for key in keys if key in page], len(keys) > ROWS_ON_A_PAGE
+
+    def _read_metadata(self, page: Mapping[int, Any]) -> None:
+        """Give the rows of a page the metadata of the shown columns, in one query."""
+        names = [column for column in self.columns if _is_metadata(column.name)]
+        for row in page.values():
+            setattr(row, _METADATA_VALUES, {})
+        if not names or not page:
+            return
+        values = {
+            f"value_{place}_": column.value for place, column in enumerate(names) if column.value is not None
+        }
+        rows = self.table.rows(self.project).model._default_manager.filter(pk__in=page)
+        for pk, *texts in rows.annotate(**values).values_list("pk", *values):
+            getattr(page[pk], _METADATA_VALUES).update(
+                (column.name.removeprefix(PREFIX), text)
+                for column, text in zip(names, texts, strict=True)
+                if text is not None
+            )
 
     def _with_value(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.annotate(sort_value=self.sorted_by.sort) if self.sorted_by else rows
@@ -288,6 +427,12 @@ class View:
         return [(row.pk, [(column, column.cell(row)) for column in self.columns]) for row in self._page[0]]
 
     @property
+    def leads_on(self) -> str:
+        """Return what an address of a row adds, so that its page leads on to the next row of this view."""
+        has_order = self.is_filtered or self.order
+        return urlencode({"table": self.address_query}) if has_order and self.table.has_ways else ""
+
+    @property
     def is_first_page(self) -> bool:
         return not self.query.get("after")
 
@@ -300,6 +445,7 @@ class View:
         pairs: list[tuple[str, str]] = [(shown.name, shown.value) for shown in self.fields if shown.value]
         if self.text:
             pairs.append(("text", self.text))
+        pairs += to_pairs(self.conditions)
         if order:
             pairs.append(("order", order))
         if getattr(self.query, "getlist", None) and self.query.get("columns"):
@@ -308,13 +454,48 @@ class View:
 
     @property
     def filters_in_use(self) -> int:
-        """Return how many filters narrow the rows, the search text left out."""
-        return sum(bool(shown.value) for shown in self.fields)
+        """Return how many filters and conditions narrow the rows, the search text left out."""
+        return sum(bool(shown.value) for shown in self.fields) + sum(map(len, self.conditions))
 
     @property
     def is_filtered(self) -> bool:
         """Return True where a filter or a search text narrows the rows."""
-        return bool(self.text) or any(shown.value for shown in self.fields)
+        return bool(self.text or self.conditions) or any(shown.value for shown in self.fields)
+
+    def neighbours(self, key: int) -> tuple[int | None, int | None]:
+        """Return the keys of the rows before and after one, in the order of the view."""
+        order = {"": "oldest", "oldest": ""}.get(self.order)
+        if order is None:
+            order = self.order.removeprefix("-") if self.descends else f"-{self.order}"
+        backwards = View(self.table, self.project, QueryDict(self._query_with(order)))
+        return tuple(  # type: ignore[return-value]
+            next(iter(view._keys_of(view.matching, 1, after=key)), None) for view in (backwards, self)
+        )
+
+    @property
+    def description(self) -> str:
+        """Return filters, search text and conditions in words; empty where nothing narrows the rows."""
+        labels = {column.name: str(column.label) for column in self.all_columns}
+        parts = [f"{shown.label}: {dict(shown.choices)[shown.value]}" for shown in self.fields if shown.value]
+        if self.text:
+            parts.append(f"“{self.text}”")
+        alternatives = [
+            ", ".join(
+                " ".join(
+                    (labels.get(each.column, each.column), _relation_label(each.relation), each.value)
+                ).strip()
+                for each in conditions
+            )
+            for conditions in self.conditions
+        ]
+        if alternatives:
+            parts.append(" {} ".format(_("or")).join(alternatives))
+        return Truncator(", ".join(parts)).chars(_DESCRIPTION_LENGTH)
+
+    @property
+    def members(self) -> Sequence[Choice]:
+        """Return the members to whom rows can be assigned; none where the table has no such filter."""
+        return next((shown.choices for shown in self.fields if shown.name == "assigned"), ())
 
     @property
     def next_query(self) -> str:
@@ -323,6 +504,17 @@ class View:
         if not more:
             return ""
         return "&".join(part for part in (self.address_query, f"after={rows[-1].pk}") if part)
+
+
+_DESCRIPTION_LENGTH = 120
+
+
+def _relation_label(relation: str) -> str:
+    return str(Relation(relation).label) if relation in Relation.values else relation
+
+
+def _is_metadata(name: str) -> bool:
+    return name.startswith(PREFIX)
 
 
 # Filters of the tables of a project's data: the values to choose from, and the rows that a value leaves.

@@ -216,8 +216,8 @@ def test_the_api_previews_and_acts(project: Project, carol: User, client_of: Cli
     address = "/api/v1/projects/tea/comparisons/act/"
     body = {"comparisons": [done.pk], "overlap": 2, "priority": 5, "dry_run": True}
     expected = [
-        {"action": "overlap", "changed": 1, "skipped": {}},
-        {"action": "priority", "changed": 1, "skipped": {}},
+        {"action": "overlap", "changed": 1, "skipped": {}, "lost": {}},
+        {"action": "priority", "changed": 1, "skipped": {}, "lost": {}},
     ]
     assert browser.post(address, body, content_type="application/json").json() == expected
     done.refresh_from_db()

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import Verdict
-from annotation.models import Project, Prompt, User
+from annotation.models import Comparison, Project, Prompt, User
 from annotation.selectors.tables import search, table
 from annotation.selectors.tables import table as tables
 from annotation.selectors.tables.data import TABLES
@@ -92,6 +92,30 @@ def test_a_sorted_column_orders_by_what_it_shows(project: Project, alice: User, 
     assert rows(project, "comparisons", "order=-annotations&state=open") == [once.pk, never.pk]
     assert rows(project, "comparisons", "text=tea&order=prompt") == [never.pk, once.pk, twice.pk]
     assert rows(project, "comparisons", "order=nothing") == [twice.pk, never.pk, once.pk]
+
+
+@pytest.mark.parametrize("order", ["", "oldest", "agreement", "-agreement", "-prompt"])
+def test_the_page_of_a_comparison_leads_on_through_the_filtered_table(
+    order: str, project: Project, carol: User, client_of: ClientOf
+):
+    for number in range(5):
+        comparison = factories.make_comparison(project, round_number=1 + number % 2)
+        Comparison.objects.filter(pk=comparison.pk).update(agreement=[None, 0.5, 0.5, 0.5, 1.0][number])
+    query = QueryDict(f"round=1&order={order}")
+    view = View(TABLES["comparisons"], project, query)
+    listed = [pk for pk, _ in view.lines]
+    assert len(listed) == 3
+    for place, pk in enumerate(listed):
+        before, after = [None, *listed][place], [*listed, None][place + 1]
+        assert view.neighbours(pk) == (before, after)
+    browser = client_of(carol)
+    table = browser.get(reverse("data-comparisons", args=["tea"]), query).content.decode()
+    address = f"{reverse('statistics-item', args=['tea', listed[1]])}?{view.leads_on}"
+    assert f'href="{address}"' in table
+    page = browser.get(address).content.decode()
+    for near, key in ((listed[0], "ArrowLeft"), (listed[2], "ArrowRight")):
+        near_address = reverse("statistics-item", args=["tea", near])
+        assert f'href="{near_address}?{view.leads_on}" aria-keyshortcuts="{key}"' in page
 
 
 def test_headings_sort_and_keep_filters_and_search(project: Project, carol: User, client_of: ClientOf):
@@ -244,7 +268,7 @@ def test_a_table_costs_the_same_queries_for_many_rows(
         factories.make_judgment(factories.make_comparison(project), alice)
     browser = client_of(carol)
     browser.get(reverse(f"data-{table}", args=["tea"]))
-    with django_assert_max_num_queries(16):
+    with django_assert_max_num_queries(18):
         browser.get(reverse(f"data-{table}", args=["tea"]))
 
 

@@ -130,6 +130,28 @@ def test_metadata_stays_with_the_comparison_and_what_differs_with_the_judgment(
     assert [prompt.metadata for prompt in Prompt.objects.order_by("pk")] == [None, {"domain": "none"}]
 
 
+@pytest.mark.django_db
+def test_metadata_of_what_is_there_is_filled_up_and_what_differs_is_counted(tmp_path: Path, project: Project):
+    first = [{"prompt": "Alone?", "domain": "none"}, pair(domain="drinks")]
+    import_file(project=project, path=written(tmp_path, first))
+    more = [
+        {"prompt": "Alone?", "domain": "all", "topic": "t1"},
+        {"prompt": "Alone?", "topic": "t1"},
+        {"prompt": "Twice?", "domain": "a"},
+        {"prompt": "Twice?", "domain": "b", "topic": "t2"},
+        pair(domain="drinks", topic="t3"),
+        pair(domain="food", topic="t3"),
+    ]
+    record = import_file(project=project, path=written(tmp_path, more, "more.jsonl"))
+    assert record.counts["metadata_differs"] == 3
+    assert {prompt.last_question: prompt.metadata for prompt in Prompt.objects.all()} == {
+        "Alone?": {"domain": "none", "topic": "t1"},
+        Comparison.objects.get().prompt.last_question: None,
+        "Twice?": {"domain": "a", "topic": "t2"},
+    }
+    assert Comparison.objects.get().metadata == {"domain": "drinks", "topic": "t3"}
+
+
 @pytest.mark.parametrize(
     "column",
     [

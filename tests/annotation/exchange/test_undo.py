@@ -1,10 +1,12 @@
 """An import is undone whole, or not at all where somebody builds on what it brought."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from annotation.choices import ImportState, TaskName
 from annotation.errors import NotAllowed
@@ -15,6 +17,7 @@ from annotation.exchange.uploads import request_undo
 from annotation.models import (
     Assignment,
     AuditEntry,
+    BulkChange,
     Category,
     Comparison,
     Completion,
@@ -25,7 +28,9 @@ from annotation.models import (
     Prompt,
     User,
 )
+from annotation.selectors.access import judgments_current
 from annotation.services.assignments.next import assign_next
+from annotation.services.changes import undo_change
 from tests import factories
 from tests.refusals import refused
 from training.models import Snapshot
@@ -97,6 +102,32 @@ def test_what_somebody_judged_or_holds_is_not_undone(
         request_undo(record=record, user=carol)
     assert refusal.value.field == "judgments"
     assert counts() == before | {"Judgment": 1}
+
+
+def test_what_people_annotated_goes_only_where_it_is_asked_for_and_comes_back_for_a_day(
+    project: Project, alice: User, carol: User, tmp_path: Path, client_of: Callable[[User], Client]
+):
+    record = brought_in(project, tmp_path, pair(1, winner="answer_1"), pair(2), pair(3))
+    judged = Comparison.objects.filter(open_slots=1).order_by("pk")[0]
+    factories.make_judgment(judged, alice)
+    snapshot = Snapshot.objects.create(project=project, digest="0" * 64, folder="s", rounds=[1], counts={})
+    snapshot.judgments.set(Judgment.objects.filter(annotator=alice))
+    address = f"/projects/{project.slug}/transfers/{record.pk}/"
+    page = client_of(carol).get(address).content.decode()
+    for number, what in ((1, "annotations by people"), (1, "imported annotations"), (3, "prompts")):
+        assert f'{what}: <strong class="number">{number}</strong>' in page
+    assert client_of(carol).post(address, {"action": "undo"}).status_code == 422
+    client_of(carol).post(address, {"action": "undo", "deletes_used": "1"})
+    uploads.do_import(record.pk)
+    record.refresh_from_db()
+    assert record.state == ImportState.UNDONE
+    assert not Prompt.objects.exists()
+    assert not judgments_current(project).exists()
+    assert snapshot.judgments.count() == 1
+    for change in BulkChange.objects.all():
+        undo_change(change=change, undone_by=carol)
+    assert Prompt.objects.count() == 3
+    assert judgments_current(project).count() == 2
 
 
 def test_a_response_that_was_added_later_keeps_the_import(project: Project, carol: User, tmp_path: Path):

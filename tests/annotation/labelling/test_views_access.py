@@ -62,8 +62,8 @@ def test_the_list_of_projects_asks_as_often_for_many_as_for_one(
         factories.make_project(slug=f"more-{number}", annotators=[alice])
     client = client_of(alice)
     # Session, person with two kinds of permissions, projects with what is open, memberships, annotations by
-    # day and of today, archived projects, those with conversations.
-    with django_assert_max_num_queries(10):
+    # day and of today, archived projects, those in the bin, those with conversations.
+    with django_assert_max_num_queries(11):
         client.get("/")
 
 

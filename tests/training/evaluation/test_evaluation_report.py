@@ -11,7 +11,7 @@ from django.template.loader import render_to_string
 from django.test import Client
 from django.utils.html import strip_tags
 
-from annotation.models import Project, User
+from annotation.models import Project, Prompt, User
 from annotation.services.texts import create_comparison
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
@@ -19,6 +19,7 @@ from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.figures.evaluation_statistics import EvaluationFigure
 from training.models import Checkpoint
 from training.selectors.evaluations import DrawnWinRate, report_of
+from training.selectors.slices import slices_of
 
 pytestmark = pytest.mark.django_db
 
@@ -112,6 +113,37 @@ def test_the_page_shows_figures_and_texts_and_is_for_managers(
     assert f'<a href="{address}">too few prompts</a>' in listed
     assert client_of(alice).get(address).status_code == 403
     assert client_of(oscar).get(address).status_code == 404
+
+
+def test_slices_by_metadata_add_up_to_the_whole_and_stand_on_the_page_and_in_the_api(
+    checkpoint: Checkpoint, project: Project, alice: User, carol: User, client_of: Callable[[User], Client]
+):
+    report = report_of(checkpoint)
+    for row in report.rows:
+        domain = {"Loses": "medical", "Wins": "law"}.get(row.prompt.last_question)
+        Prompt.objects.filter(pk=row.prompt.pk).update(metadata=domain and {"domain": domain})
+    # People prefer the new response where the reward model prefers the old one.
+    loses = report.rows[0].prompt
+    old, new = (loses.completions.get(source=each.source) for each in (report.evaluation.parent, checkpoint))
+    comparison = create_comparison(prompt=loses, completions=[old, new], round_number=1)
+    factories.make_judgment(comparison, alice, (2, 1))
+    people = report_of(checkpoint).people
+    slices = {each.value: each for each in slices_of(report.evaluation, people, "domain")}
+    assert {value: each.prompts for value, each in slices.items()} == {"medical": 1, "law": 1, None: 1}
+    rates = {value: each.win_rate.value for value, each in slices.items() if each.win_rate}
+    assert rates == {"medical": 0.0, "law": 1.0, None: 0.5}
+    medical = slices["medical"]
+    assert medical.people is not None
+    assert medical.accuracy is not None
+    assert (medical.people.value, medical.accuracy.value, medical.accuracy.low) == (1.0, 0.0, 0.0)
+    assert 0.7 < (medical.accuracy.high or 0) < 0.9
+    assert slices["law"].accuracy is None
+
+    browser = client_of(carol)
+    page = browser.get(f"/checkpoints/{checkpoint.name}/evaluation/", {"by": "domain"}).content.decode()
+    assert '<th scope="row">medical</th>' in page
+    answer = browser.get(f"/api/v1/checkpoints/{checkpoint.name}/evaluation/slices/", {"by": "domain"})
+    assert {each["value"]: each["prompts"] for each in answer.json()} == {"medical": 1, "law": 1, None: 1}
 
 
 def test_the_file_stands_alone_and_runs_nothing(

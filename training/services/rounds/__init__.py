@@ -7,6 +7,7 @@ stops it and lets it go on, `deciding` promotes, rejects and rolls back; `execut
 
 from training.services.rounds.controls import (
     cancel_round,
+    discard_round,
     draft_first_round,
     open_first_round,
     open_round,
@@ -30,6 +31,7 @@ __all__ = [
     "advance_round",
     "cancel_round",
     "candidate_of",
+    "discard_round",
     "draft_first_round",
     "open_first_round",
     "open_round",

@@ -10,11 +10,18 @@ from django.utils.translation import gettext_lazy
 
 from annotation.errors import Refusal
 from annotation.models import User
+from annotation.services.bulk import lost_with
 from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round
 from training.selectors.rounds import RoundView, material_of, sampling_of
 from training.services import rounds
-from training.services.rounds.controls import CAN_CANCEL, CAN_RETRY, IN_PROGRESS
+from training.services.rounds.controls import (
+    CAN_CANCEL,
+    CAN_RETRY,
+    IN_PROGRESS,
+    comparisons_in,
+    is_discardable,
+)
 from training.services.rounds.deciding import rollback_choices
 from training.services.rounds.dry_run import memory_problems
 
@@ -52,6 +59,10 @@ def facts_of(action: RoundAction, round_: Round, *, step: str = "") -> dict[str,
             "memory_problems": memory_problems(round_),
             "sampling": sampling_of(round_),
         }
+    if action.name == "discard":
+        keys = comparisons_in(round_)
+        comparisons: dict[str | Promise, int] = {gettext_lazy("comparisons"): len(keys)} if keys else {}
+        return {"lost": {**comparisons, **lost_with(keys)}}
     if action.name == "rollback":
         return {"choices": rollback_choices(round_)}
     if action.name == "retry":
@@ -103,6 +114,8 @@ def perform_action(  # noqa: C901 - one case for each action
             rounds.reject_round(round_=round_, actor=actor, note=answers.get("reason", ""))
         case "promote":
             rounds.promote_round(round_=round_, actor=actor, note=answers.get("reason", ""))
+        case "discard":
+            rounds.discard_round(round_=round_, actor=actor)
         case _:
             raise KeyError(name)
 
@@ -221,6 +234,16 @@ _LIST = (
         ),
         is_offered=lambda view: view.can_decide,
         look="primary",
+    ),
+    RoundAction(
+        name="discard",
+        label=gettext_lazy("Delete round"),
+        explanation=gettext_lazy(
+            "A round that trained nothing is deleted with its comparisons and their annotations. For a day "
+            "the comparisons can be brought back in their table; prompts and responses stay."
+        ),
+        is_offered=lambda view: is_discardable(view.round, view.steps),
+        look="danger",
     ),
 )
 ACTIONS: Mapping[str, RoundAction] = {action.name: action for action in _LIST}

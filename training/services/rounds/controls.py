@@ -9,10 +9,11 @@ from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
+from annotation.choices import Purpose
 from annotation.errors import Refusal
-from annotation.models import Project, User
+from annotation.models import Comparison, Project, User
 from annotation.selectors.access import judgments_current
-from annotation.services import audit
+from annotation.services import audit, bulk
 from annotation.services.jobs import send_after_commit
 from training.choices import (
     CAN_START,
@@ -63,6 +64,17 @@ MAY_FOLLOW: Mapping[RoundState, frozenset[RoundState]] = {
     RoundState.REJECTED: frozenset(),
 }
 """From each state, those that may come next. Where a round stands still it may go on from any step."""
+
+CAN_DISCARD = (
+    RoundState.DRAFT,
+    RoundState.LABELLING,
+    RoundState.PAUSED,
+    RoundState.FAILED,
+    RoundState.CANCELLED,
+)
+"""States in which a round that trained nothing may be deleted."""
+_DISCARDED = 2_000
+"""Comparisons that are deleted in one transaction."""
 
 IN_PROGRESS = (RoundState.SAMPLING, RoundState.LABELLING, *TRAINS)
 """States in which workers look for steps to do."""
@@ -509,3 +521,65 @@ def _runs_of(round_: Round, *, from_position: int) -> list[str]:
 
 def _write_down(action: str, round_: Round, actor: User | None, **details: object) -> None:
     audit.record(action=action, subject=round_, actor=actor, project=round_.project, details=details)
+
+
+# ── Deleted, where nothing was trained ──
+
+
+def comparisons_in(round_: Round) -> list[int]:
+    """Return the comparisons of work of a round."""
+    work = Comparison.objects.filter(
+        project=round_.project_id, round_number=round_.number, purpose=Purpose.WORK
+    )
+    return list(work.order_by("pk").values_list("pk", flat=True))
+
+
+def is_discardable(round_: Round, steps: Collection[RoundStep]) -> bool:
+    """Return whether a round can be deleted: nobody works on it, and it froze and trained nothing."""
+    return (
+        round_.state in CAN_DISCARD
+        and round_.snapshot_id is None
+        and not any(step.run_id or step.state == StepState.RUNNING for step in steps)
+    )
+
+
+def discard_round(*, round_: Round, actor: User) -> None:
+    """Delete a round that trained nothing, with its comparisons, which can be brought back for a day.
+
+    Refuses one that others follow, one of which a comparison is labelled or reviewed now, and one that froze
+    or trained anything: it stays for the record.
+    """
+    _refuse_unless_discardable(round_)
+    if Round.objects.filter(project=round_.project_id, number__gt=round_.number).exists():
+        raise Refusal(
+            "round_is_followed",
+            _("A later round follows %(round)s. Delete that one first."),
+            round=round_,
+        )
+    keys = comparisons_in(round_)
+    batches = [keys[start : start + _DISCARDED] for start in range(0, len(keys), _DISCARDED)]
+    arguments: dict[str, Any] = {"project": round_.project, "actor": actor}
+    for batch in batches:
+        if bulk.delete_comparisons(**arguments, chosen=batch, dry_run=True).skipped:
+            raise Refusal(
+                "round_in_annotation",
+                _("Comparisons of %(round)s are labelled or reviewed now. Wait until they are not."),
+                round=round_,
+            )
+    # Each batch is a transaction of its own, so that others can write meanwhile; the round goes last.
+    for batch in batches:
+        bulk.delete_comparisons(**arguments, chosen=batch)
+    with transaction.atomic():
+        locked = Round.objects.select_for_update(no_key=True).get(pk=round_.pk)
+        _refuse_unless_discardable(locked)
+        _write_down("round.discard", round_, actor, comparisons=len(keys))
+        Round.objects.filter(pk=round_.pk).delete()
+
+
+def _refuse_unless_discardable(round_: Round) -> None:
+    if not is_discardable(round_, list(RoundStep.objects.filter(round=round_))):
+        raise Refusal(
+            "round_on_record",
+            _("%(round)s has trained, or a worker is on it. Only a round that trained nothing is deleted."),
+            round=round_,
+        )

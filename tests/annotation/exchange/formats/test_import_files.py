@@ -53,6 +53,7 @@ def test_pairs_become_comparisons_that_nobody_is_asked_again(project: Project, a
         "judgments": 2,
         "already_there": 0,
         "rankings_with_broken_ties": 0,
+        "metadata_differs": 0,
         "left_out": 0,
     }
     for judgment in Judgment.objects.all():

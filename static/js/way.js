@@ -1,0 +1,9 @@
+/* The way through a list of comparisons: the arrow keys follow its links, unless something on the page has the focus
+   or holds the key for itself. */
+document.addEventListener("keydown", (event) => {
+  if (event.target !== document.body || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  const link = document.querySelector(`a[aria-keyshortcuts="${event.key}"]`);
+  if (!link) return;
+  event.preventDefault();
+  link.click();
+});
