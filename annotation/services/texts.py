@@ -75,7 +75,8 @@ def _sides_there(project: Project, openings: set[str]) -> dict[str, Split]:
     """Return the sides of conversations of which the project has an earlier or another turn."""
     if not openings:
         return {}
-    prompts = Prompt.objects.filter(project=project)
+    # The deleted ones, too: a snapshot may hold what was said of them.
+    prompts = Prompt.with_deleted.filter(project=project)
     # A hash in the held-out share is held out whenever it comes: the quota's additions alone need a look.
     early = prompts.filter(split=Split.HELD_OUT).order_by("pk").values_list("messages", "context")[:_EARLY]
     there = {opening_hash(messages, context) for messages, context in early if len(messages) > 1}
