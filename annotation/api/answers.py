@@ -83,7 +83,7 @@ class SpanSerializer(serializers.Serializer[Any]):
     text_hash = fields.text("SHA-256 of the answer on whose text the offsets were counted.", most=64)
     severity = fields.integer(least=1, most=9, allow_null=True, default=None)
     note = text_field(required=False, default="", allow_blank=True)
-    relations = serializers.ListSerializer(
+    relations: Any = serializers.ListSerializer(
         child=SpanLinkSerializer(), required=False, default=list, max_length=50
     )
 

@@ -317,7 +317,8 @@ def _text_node(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = None
     if _NOT_IN_A_BLOCK.search(text) or _read_as_no_text(text):
         style = '"'
-    elif "\n" in text:
+    elif "\n" in text and not text[0].isspace():
+        # A block that begins with white space is not written as every reader reads it.
         style = "|"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 

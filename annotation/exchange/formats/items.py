@@ -433,6 +433,16 @@ def _check_spans(item: ImportedItem, spans: Sequence[SpanPart]) -> None:
             )
         if span.severity is not None and not 1 <= span.severity <= 9:
             raise out_of_range(span.severity, 1, 9, "spans")
+    for place, span in enumerate(spans):
+        for link in span.relations:
+            if link.to == place or link.to >= len(spans):
+                raise FieldError(
+                    "relation_without_other",
+                    _("A relation leads to the span %(to)s, which is no other span of the judgment."),
+                    field="spans.relations",
+                    to=link.to,
+                )
+        _refuse_doubles("spans.relations", [(link.kind, link.to) for link in span.relations])
     _refuse_doubles("spans", [(s.completion, s.category, s.start, s.end) for s in spans])
 
 

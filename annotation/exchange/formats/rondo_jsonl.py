@@ -401,10 +401,15 @@ def _span(span: Mapping[str, Any], completion: int, texts: list[str]) -> SpanPar
 def _link(value: Any) -> SpanLink:
     where = "spans.relations"
     link = fields.object_of(value, where)
-    return SpanLink(
-        kind=fields.choice(link.get("kind"), SpanRelation.values, f"{where}.kind"),
-        to=fields.whole_number(link.get("to"), f"{where}.to"),
-    )
+    to = fields.whole_number(link.get("to"), f"{where}.to")
+    if to < 0:
+        raise FieldError(
+            "relation_without_other",
+            _("A relation leads to the span %(to)s, which is no other span of the judgment."),
+            field=where,
+            to=to,
+        )
+    return SpanLink(kind=fields.choice(link.get("kind"), SpanRelation.values, f"{where}.kind"), to=to)
 
 
 def _edits(correction: Mapping[str, Any], original: str) -> tuple[Edit, ...]:

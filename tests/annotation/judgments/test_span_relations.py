@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from annotation.errors import InvalidAnswer
+from annotation.errors import ImportErrors, InvalidAnswer
 from annotation.exchange.file_exports import Export, ExportFilters
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.registry import WRITERS
@@ -119,3 +119,27 @@ def test_relations_go_out_and_come_back_as_jsonl(
     import_file(project=other, path=file, name="out.jsonl", format_name="jsonl")
     judgment = Judgment.objects.get(comparison__project=other)
     assert by_quote(records_of([judgment.pk])[judgment.pk].spans) == GIVEN
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        {"kind": "cause", "to": 9},
+        {"kind": "cause", "to": -1},
+        {"kind": "cause", "to": 0},
+        {"kind": "likes", "to": 1},
+    ],
+)
+def test_a_file_with_a_relation_to_nothing_is_refused_and_nothing_is_stored(
+    related: Project, pair: Comparison, assignment: Assignment, tmp_path: Any, link: dict[str, Any]
+):
+    submit(assignment, prefer_first(pair, spans=(span(pair, "gut"), span(pair, "ist"))))
+    export = Export(project=related, writer=WRITERS["jsonl"], filters=ExportFilters())
+    row = json.loads("".join(export.text_stream()))
+    row["spans"][0]["relations"] = [link]
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(row), encoding="utf-8")
+    other = factories.make_project(slug="other")
+    with pytest.raises(ImportErrors):
+        import_file(project=other, path=file, name="in.jsonl", format_name="jsonl")
+    assert not Judgment.objects.filter(comparison__project=other).exists()

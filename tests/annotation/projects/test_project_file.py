@@ -387,7 +387,8 @@ def test_words_that_older_yaml_takes_for_flags_and_days_stay_texts(project: Proj
 @given(
     st.dictionaries(
         st.sampled_from(["guidelines", "description"]),
-        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1),
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1)
+        | st.text(st.sampled_from(" \n\t\r-#:|>'\"a\x85\u2028"), min_size=1),
     )
 )
 def test_every_text_is_read_as_it_was_written(values: dict[str, str]):
