@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 from annotation.choices import Role, Split
 from annotation.errors import Refusal
 from annotation.exchange.prompts import import_prompts
-from annotation.models import Comment, Completion, Project, User
+from annotation.models import Assignment, Comment, Completion, Project, User
 from annotation.services.inbox import post_comment
 from annotation.services.jobs import no_messages
 from annotation.services.projects.projects import add_member
@@ -314,14 +314,11 @@ def _add_gold(demo: _Demo) -> None:
 
 def _answer_questions(demo: _Demo) -> None:
     """Let the manager answer what annotators asked."""
-    answered = Comment.objects.filter(author=demo.manager).values("assignment")
-    questions = Comment.objects.filter(assignment__comparison__project=demo.project).exclude(
-        assignment__in=answered
-    )
-    for comment in questions.select_related("assignment"):
+    assignments = Assignment.objects.filter(comparison__project=demo.project, comments__isnull=False)
+    for assignment in assignments.exclude(comments__author=demo.manager).order_by("pk").distinct():
         demo.clock.forward(minutes=3)
         text = "Yes. The guidelines say so now."
-        answer = post_comment(assignment=comment.assignment, author=demo.manager, text=text)
+        answer = post_comment(assignment=assignment, author=demo.manager, text=text)
         Comment.objects.filter(pk=answer.pk).update(created_at=demo.clock.now)
 
 

@@ -27,7 +27,7 @@ from annotation.selectors.access import judgments_current
 from annotation.services import bulk
 from annotation.services.assignments.next import assign_next
 from annotation.services.changes import forget_changes, undo_change
-from annotation.services.quality import open_review
+from annotation.services.reviews import open_review
 from tests import factories
 from tests.refusals import refused
 from training.models import Snapshot

@@ -31,7 +31,7 @@ def related(project: Project, pair: Comparison) -> Project:
     return project
 
 
-def links(*pairs: tuple[str, int]) -> dict[str, tuple[SpanLink, ...]]:
+def links(*pairs: tuple[str, int]) -> dict[str, Any]:
     return {"relations": tuple(SpanLink(kind=kind, to=to) for kind, to in pairs)}
 
 

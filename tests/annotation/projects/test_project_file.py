@@ -123,7 +123,7 @@ def test_the_file_is_of_the_shipped_schema_and_knows_every_setting(study: Projec
     jsonschema.validate(held(study), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**held(study), "categories": [{"key": "x"}]}, schema)
-    in_file = set(SettingsEntry.__dataclass_fields__)  # type: ignore[attr-defined]
+    in_file = set(SettingsEntry.__dataclass_fields__)
     assert in_file | {"name", "description", "allocation"} == set(_SETTINGS)
 
 

@@ -23,7 +23,7 @@ from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import row
 from training.contract import ContractError, SegmentHead
-from training.rlhf.methods.objectives.segments import likely_best_threshold
+from training.rlhf.methods.objectives.segments import SegmentObjective, likely_best_threshold
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack
 
@@ -242,6 +242,7 @@ def test_a_sub_category_counts_for_the_category_that_a_head_names(backbone: Back
     ]
     examples = examples_of(backbone, method, *rows).train
     (objective,) = method._objectives
+    assert isinstance(objective, SegmentObjective)
     objective.begin(examples)
     assert [answer.faulty.tolist() for example in examples for answer in objective.read(example)] == [
         [False, True],
@@ -256,6 +257,7 @@ def test_a_head_on_a_merit_scores_low_what_is_not_marked(backbone: Backbone) -> 
     plain = with_spans("plain", "wrong", text, [], is_liked=True)
     examples = examples_of(backbone, method, liked, plain).train
     (objective,) = method._objectives
+    assert isinstance(objective, SegmentObjective)
     objective.begin(examples)
     assert [answer.faulty.tolist() for example in examples for answer in objective.read(example)] == [
         [False, True],

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0053_deleted_responses'),
+        ('annotation', '0052_deleted_responses'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0055_sub_categories'),
+        ('annotation', '0053_sub_categories'),
     ]
 
     operations = [

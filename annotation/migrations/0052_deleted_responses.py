@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0052_import_deletion'),
+        ('annotation', '0051_import_deletion'),
     ]
 
     operations = [

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0051_deletion'),
+        ('annotation', '0050_deletion'),
     ]
 
     operations = [

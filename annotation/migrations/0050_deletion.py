@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('annotation', '0050_saved_views'),
+        ('annotation', '0049_saved_views'),
     ]
 
     operations = [
