@@ -87,6 +87,13 @@ class QuestionForm(forms.ModelForm):  # type: ignore[type-arg]
 _KEY_HELP = gettext_lazy("Name in exports; made of the label if empty. It stays.")
 
 
+_COLOURS = (
+    *("#b45309", "#be123c", "#0369a1", "#6d28d9", "#15803d", "#a21caf", "#0f766e", "#4d7c0f"),
+    *("#9f1239", "#1d4ed8", "#7c2d12", "#475569"),
+)
+"""What a new category is offered: the first that no other has."""
+
+
 class CategoryForm(QuestionForm):
     """A category of spans or of missing information."""
 
@@ -138,6 +145,10 @@ class CategoryForm(QuestionForm):
         assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - a foreign key
         field.queryset = upper.order_by("position", "id")
         field.empty_label = gettext("None")
+        if self.instance.pk is None:
+            used = Category.objects.filter(project=self.instance.project_id).values_list("colour", flat=True)
+            free = [colour for colour in _COLOURS if colour not in {one.lower() for one in used}]
+            self.initial["colour"] = (free or _COLOURS)[0]
 
 
 class CriterionForm(QuestionForm):

@@ -57,6 +57,21 @@ def test_a_manager_adds_a_category_after_the_others(project: Project, carol: Use
     assert AuditEntry.objects.get(action="category.set").details == {"key": "off-topic"}
 
 
+def test_a_new_category_is_offered_a_colour_that_no_other_has(
+    project: Project, carol: User, client_of: ClientOf
+):
+    def offered() -> str:
+        form = client_of(carol).get(page(project, "category-add")).context["form"]
+        return str(form["colour"].value())
+
+    first = offered()
+    assert first not in project.categories.values_list("colour", flat=True)
+    Category.objects.filter(key="missing").update(colour=first.upper())
+    assert offered() not in (first, *project.categories.values_list("colour", flat=True))
+    changed = client_of(carol).get(page(project, "category", "untruthful")).context["form"]
+    assert changed["colour"].value() == Category.objects.get(key="untruthful").colour
+
+
 def test_the_way_to_missing_information_fills_its_scope_in(
     project: Project, carol: User, client_of: ClientOf
 ):
