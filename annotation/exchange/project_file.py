@@ -90,25 +90,20 @@ def read(text: str | bytes) -> ProjectFile:
 
 def write(project: Project) -> str:
     """Return a project as a file. Equal projects give equal bytes."""
+    return dumped(state_of(project))
+
+
+def dumped(value: Any) -> str:
+    """Return a value as YAML that `read` gives back as it was."""
     text: str = yaml.dump(
-        state_of(project),
-        Dumper=_Writer,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=False,
-        width=math.inf,
+        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, default_flow_style=False, width=math.inf
     )
     return text
 
 
 def in_yaml(value: Any) -> str:
     """Return a value as a file holds it, for a list of changes; a text as it is."""
-    if isinstance(value, str):
-        return value
-    text: str = yaml.dump(
-        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, default_flow_style=False, width=math.inf
-    )
-    return text.removesuffix("...\n").strip("\n")
+    return value if isinstance(value, str) else dumped(value).removesuffix("...\n").strip("\n")
 
 
 # ── Lines of refusals ──

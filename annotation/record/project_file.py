@@ -55,6 +55,9 @@ class SettingsEntry:
     qualification_pass_share: UnitInterval | None
     review_disagreements: bool
     review_random_share: UnitInterval
+    review_every: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+    review_first: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
+    review_below_agreement: UnitInterval | None
 
 
 @record

@@ -18,6 +18,7 @@ from annotation.models import (
     ApiToken,
     Assignment,
     AuditEntry,
+    BulkChange,
     Category,
     Comment,
     Comparison,
@@ -48,6 +49,7 @@ from annotation.models import (
     Prompt,
     QuestionAnswer,
     QuestionVersion,
+    QueuedComparison,
     RepeatedQuestion,
     Review,
     ReviewDecision,
@@ -56,10 +58,12 @@ from annotation.models import (
     RubricCriterion,
     RubricScore,
     RubricVersion,
+    SavedView,
     SpanFlag,
     Suggestion,
     SuggestionSet,
     User,
+    ViewQueue,
     WebhookAttempt,
     WebhookDelivery,
     WebhookEndpoint,
@@ -120,6 +124,15 @@ def ask_again(project: Project, judgment: Judgment) -> None:
     RepeatedQuestion.objects.create(assignment=judgment.assignment, question=question)
 
 
+def queue_view(project: Project, judgment: Judgment) -> None:
+    """Save a view, assign it, and change its rows in bulk."""
+    member = judgment.assignment.annotator
+    view = SavedView.objects.create(project=project, owner=member, name=str(uuid.uuid4()), table="prompts")
+    queue = ViewQueue.objects.create(project=project, view=view, name=view.name, member=member)
+    QueuedComparison.objects.create(queue=queue, comparison=judgment.comparison)
+    BulkChange.objects.create(project=project, actor=member, action="close", changed=1)
+
+
 def judge_everything(project: Project, annotator: User) -> Judgment:
     """One judgment with a row of every kind."""
     project.ask_correction = project.ask_critique = project.ask_demonstration = True
@@ -164,6 +177,7 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     )
     assignment = judgment.assignment
     ask_again(project, judgment)
+    queue_view(project, judgment)
     give_help(judgment, first)
     score_by_rubric(project, judgment, first)
     Continuation.objects.create(assignment=assignment, completion=first, prefix="Two", text=" minutes.")

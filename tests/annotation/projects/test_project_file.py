@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from annotation.errors import NotAllowed
-from annotation.exchange.project_file import MOST_BYTES, _Writer, in_yaml, read, write
+from annotation.exchange.project_file import MOST_BYTES, _Writer, dumped, in_yaml, read, write
 from annotation.models import (
     AuditEntry,
     Category,
@@ -392,7 +392,7 @@ def test_words_that_older_yaml_takes_for_flags_and_days_stay_texts(project: Proj
     )
 )
 def test_every_text_is_read_as_it_was_written(values: dict[str, str]):
-    assert dict(read(in_yaml({"rondo": 1, **values})).content) == values
+    assert dict(read(dumped({"rondo": 1, **values})).content) == values
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**17), 10**17))
