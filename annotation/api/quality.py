@@ -526,7 +526,7 @@ class NewReturnSerializer(serializers.Serializer[Any]):
     comment = fields.text("What the annotator should look at.", most=LONGEST_REASON)
 
 
-class UndoSerializer(serializers.Serializer[Any]):
+class DecisionUndoSerializer(serializers.Serializer[Any]):
     """Why a decision is undone."""
 
     comment = fields.text(default="", most=LONGEST_REASON)
@@ -592,7 +592,7 @@ def reviews_return(view: ProjectView, review: Review, values: Values) -> Review:
     return review
 
 
-@review.post("undo/", takes=UndoSerializer, returns=WholeReviewSerializer)
+@review.post("undo/", takes=DecisionUndoSerializer, returns=WholeReviewSerializer)
 def reviews_undo(view: ProjectView, review: Review, values: Values) -> Review:
     """Undo a decision, which stays in the record. For who decided it, and for managers."""
     return undo_decision(review=review, user=view.user, reason=values["comment"])
