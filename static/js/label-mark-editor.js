@@ -16,7 +16,7 @@ export class MarkEditor {
     this.note.addEventListener("change", () => this.writeNote());
     marker.addEventListener("click", (event) => {
       const { step, moves, relates } = event.target.closest("button")?.dataset ?? {};
-      if (relates) this.marks.beginRelation(this.marks.active(), relates);
+      if (relates) this.marks.relations.begin(this.marks.active(), relates);
       if (step) this.rate(Number(step));
       if (moves) this.move(...moves.split(" "), false);
     });
@@ -24,7 +24,7 @@ export class MarkEditor {
 
   show(flag) {
     this.part.hidden = !flag;
-    this.relations.hidden = !this.marks.relates || this.marks.flags.length < 2;
+    if (this.relations) this.relations.hidden = !flag || !this.marks.relations || this.marks.flags.length < 2;
     for (const handle of this.handles) handle.hidden = !flag;
     if (!flag) return;
     const steps = this.marks.severitySteps(flag);

@@ -156,8 +156,7 @@ export class Marks {
     Object.assign(this, { screen, announce, onChange, onRewrite, keys: data.keys });
     this.categories = data.categories;
     this.relates = data.relates;
-    // Of a relation that waits for its other span: the one it is of, and its kind.
-    this.relating = null;
+    this.relations = null;
     this.field = screen.querySelector('input[name="span_flags"]');
     this.marker = screen.querySelector(".marker");
     this.answers = new Map(data.candidates.map((candidate) => {
@@ -170,8 +169,16 @@ export class Marks {
     this.bind();
     this.editor = null;
     for (const answer of this.answers.values()) this.draw(answer);
+    if (this.relates) this.loadRelations();
     // Asked no more: they are left out of what is submitted.
     if (!this.relates && this.field.value.includes('"relations": [{')) this.write();
+  }
+
+  /** Few projects ask for relations. */
+  async loadRelations() {
+    const { Relations } = await import("./label-relations.js");
+    this.relations = new Relations(this);
+    for (const answer of this.answers.values()) this.draw(answer);
   }
 
   stored() {
@@ -213,7 +220,7 @@ export class Marks {
     });
     screen.addEventListener("focusin", (event) => {
       // The marker would lie over the span that is looked for.
-      if (event.target.matches(".flag") && this.relating) return;
+      if (event.target.matches(".flag") && this.relations?.waiting) return;
       if (event.target.matches(".flag")) this.showFor(event.target);
       else if (!marker.contains(event.target) && !this.pending) this.hide();
     });
@@ -221,9 +228,7 @@ export class Marks {
     screen.addEventListener("pointerdown", () => { this.pressedOn = marker.dataset.flag; }, true);
     screen.addEventListener("click", (event) => {
       const mark = event.target.closest(".flag");
-      const unrelates = event.target.closest("[data-removes-relation]");
-      if (unrelates) return this.unrelate(...unrelates.dataset.removesRelation.split(" "));
-      if (mark && this.relating && getSelection().isCollapsed) return this.relate(this.flags.find(({ id }) => id === this.under(mark)));
+      if (this.relations?.clicked(event.target, mark)) return;
       if (mark && getSelection().isCollapsed) this.first(this.under(mark))?.focus();
       const remove = event.target.closest("[data-removes-flag]");
       if (remove) this.remove(this.flags.find((flag) => flag.id === remove.dataset.removesFlag));
@@ -391,49 +396,6 @@ export class Marks {
     this.announce(announcement);
   }
 
-  // ── Relations of two marks ──────────────────────────────────────────────────────────
-
-  relationName(kind) {
-    return kind === "cause" ? translate("causes") : translate("contradicts");
-  }
-
-  quoteOf(flag) {
-    return this.answers.get(flag.candidate).quote(flag.start, flag.end);
-  }
-
-  /** The next mark that is pressed, or chosen by Enter, is the other one. */
-  beginRelation(flag, kind) {
-    this.relating = { flag, kind };
-    this.first(flag.id)?.focus({ preventScroll: true });
-    this.hide();
-    this.announceAll(translate("“{quote}” {relation} …: choose the other span by a click or Enter; Escape cancels.", { quote: this.quoteOf(flag), relation: this.relationName(kind) }));
-  }
-
-  /** Said to who hears the page, and shown to who sees it. */
-  announceAll(words) {
-    this.announce(words);
-    const hint = this.screen.querySelector("[data-relation-hint]");
-    if (hint) hint.textContent = this.relating ? words : "";
-  }
-
-  relate(other) {
-    const { flag, kind } = this.relating;
-    if (!other || other === flag) return this.announceAll(translate("Choose another span than the one you began with."));
-    this.relating = null;
-    if (!flag.relations.some((relation) => relation.kind === kind && relation.to === other.id)) flag.relations.push({ kind, to: other.id });
-    this.changed(this.answers.get(flag.candidate));
-    this.first(flag.id)?.focus({ preventScroll: true });
-    this.announceAll(translate("“{quote}” {relation} “{other}”.", { quote: this.quoteOf(flag), relation: this.relationName(kind), other: this.quoteOf(other) }));
-  }
-
-  unrelate(id, kind, to) {
-    const flag = this.flags.find((one) => one.id === id);
-    flag.relations = flag.relations.filter((relation) => relation.kind !== kind || relation.to !== to);
-    this.changed(this.answers.get(flag.candidate));
-    this.first(flag.id)?.focus({ preventScroll: true });
-    this.announceAll(translate("The relation is removed."));
-  }
-
   severitySteps(flag) {
     return this.category(flag).severitySteps ?? 0;
   }
@@ -530,25 +492,8 @@ export class Marks {
     remove.dataset.removesFlag = flag.id;
     remove.setAttribute("aria-label", translate("Remove the mark {label}: {quote}", { label: label.textContent, quote: quote.textContent }));
     item.append(dot, label, quote, remove);
-    for (const { kind, to } of flag.relations) {
-      const other = this.flags.find(({ id }) => id === to);
-      if (other) item.append(this.relationItem(flag, kind, other));
-    }
+    if (this.relations) item.append(...this.relations.items(flag));
     return item;
-  }
-
-  relationItem(flag, kind, other) {
-    const line = document.createElement("span");
-    line.className = "flags__relation";
-    const words = document.createElement("span");
-    words.textContent = translate("{relation} “{other}” in {letter}", { relation: this.relationName(kind), other: this.quoteOf(other), letter: this.answers.get(other.candidate).letter });
-    const remove = document.createElement("button");
-    remove.type = "button";
-    remove.textContent = "×";
-    remove.dataset.removesRelation = `${flag.id} ${kind} ${other.id}`;
-    remove.setAttribute("aria-label", translate("Remove the relation: {words}", { words: words.textContent }));
-    line.append(words, remove);
-    return line;
   }
 
   // ── Keys ────────────────────────────────────────────────────────────────────────────
@@ -562,17 +507,8 @@ export class Marks {
     this.settle(event);
     const category = this.categories.find(({ shortcut }) => shortcut && shortcut === event.key.toLowerCase());
     const onMark = event.target.matches?.(".flag");
-    if (this.relating && event.key === "Escape") {
-      this.relating = null;
-      this.announceAll(translate("No relation was made."));
-      if (onMark) this.showFor(event.target);
-      return true;
-    }
-    if (this.relating && onMark && event.key === "Enter") {
-      this.relate(this.flags.find(({ id }) => id === event.target.dataset.flag));
-      return true;
-    }
-    if (onMark && !this.relating) this.showFor(event.target);
+    if (this.relations?.pressed(event, onMark)) return true;
+    if (onMark && !this.relations?.waiting) this.showFor(event.target);
     if (category && (onMark || this.pending) && !event.altKey) {
       this.apply(category.key);
       return true;

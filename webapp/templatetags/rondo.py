@@ -60,7 +60,7 @@ def icon(name: str) -> SafeString:
     """Return the drawing of a Lucide icon; raise `TemplateSyntaxError` for a name that is not vendored."""
     match = _DRAWING.search(_read(name))
     drawing = re.sub(r"\s*\n\s*", "", match[1]) if match else ""
-    svg = f'<svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false">{drawing}</svg>'
+    svg = f'<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
     return mark_safe(svg)  # noqa: S308 - a file of ours, no input
 
 

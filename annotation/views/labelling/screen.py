@@ -14,6 +14,7 @@ from html import unescape
 from itertools import groupby
 from typing import Any
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join, json_script, strip_tags
@@ -72,6 +73,13 @@ from annotation.views.labelling.places import LabellingPlace
 from annotation.views.labelling.questions import QuestionOnScreen, questions_on_screen
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
+
+
+class CompactJson(DjangoJSONEncoder):
+    """JSON without white space and escapes that nobody needs: the screen is sent as it is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "separators": (",", ":"), "ensure_ascii": False})
 
 
 @dataclass(frozen=True, slots=True)
@@ -887,7 +895,7 @@ class Screen:
             if self.help
             else [],
         }
-        return json_script(data, "screen-data")
+        return json_script(data, "screen-data", encoder=CompactJson)
 
 
 def draft_of(assignment: Assignment) -> Draft | None:
