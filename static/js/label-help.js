@@ -146,7 +146,7 @@ export class Help {
     // One's own mark stays whatever is decided about a suggestion that says the same.
     if (!marks || marks.flags.some(this.same(suggestion))) return () => {};
     const { candidate, category, start, end, severity } = suggestion;
-    marks.flags.push({ id: String(marks.nextId++), candidate, category, start, end, severity, note: "" });
+    marks.flags.push({ id: String(marks.nextId++), candidate, category, start, end, severity, note: "", relations: [] });
     marks.changed(marks.answers.get(candidate));
     return () => this.removeSpan(suggestion);
   }

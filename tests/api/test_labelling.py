@@ -64,6 +64,7 @@ def test_every_part_of_a_judgment_comes_back_as_it_was_sent(
         "text_hash": hashlib.sha256(text.encode()).hexdigest(),
         "severity": None,
         "note": "no",
+        "relations": [],
     }
     gap = {
         "answer": first["answer"],
