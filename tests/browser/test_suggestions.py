@@ -174,7 +174,8 @@ def test_managers_see_the_effect_of_help_in_every_look(
         checkpoint=register_starter(name="starter"),
         control_share=0.5,
     )
-    for _ in range(14):
+    # Arms are drawn: of fourteen items five in each were not certain.
+    for _ in range(30):
         # What was wrong on purpose is believed: help lowers the accuracy.
         gold = factories.make_gold_item(project, (1, 2))
         [wrong] = suggest(gold, prefers(gold, (2, 1), original={"ranks": {}}))
