@@ -145,7 +145,7 @@ class CategoryForm(QuestionForm):
         assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - a foreign key
         field.queryset = upper.order_by("position", "id")
         field.empty_label = gettext("None")
-        if self.instance.pk is None:
+        if self.instance.pk is None and self.instance.project_id is not None:
             used = Category.objects.filter(project=self.instance.project_id).values_list("colour", flat=True)
             free = [colour for colour in _COLOURS if colour not in {one.lower() for one in used}]
             self.initial["colour"] = (free or _COLOURS)[0]
