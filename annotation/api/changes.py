@@ -16,7 +16,9 @@ from annotation.services.changes import undo_change
 class BulkChangeSerializer(serializers.ModelSerializer[BulkChange]):
     """A bulk change."""
 
-    actor = fields.text("A username; null where Rondo did it.", source="actor.username", default=None, allow_null=True)
+    actor = fields.text(
+        "A username; null where Rondo did it.", source="actor.username", default=None, allow_null=True
+    )
     changed = fields.integer("Rows.")
     can_be_undone = fields.flag("For a day, and once.")
 
