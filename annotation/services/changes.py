@@ -179,8 +179,12 @@ def _undo_tags(change: BulkChange) -> int:
 
 def _undo_delete(change: BulkChange) -> int:
     """Bring comparisons back. Rows: id, overlap and open places before."""
+    return _bring_back(change.before)
+
+
+def _bring_back(rows: Iterable[Row]) -> int:
     restored = 0
-    for (overlap, places), ids in _by_value(change.before):
+    for (overlap, places), ids in _by_value(rows):
         deleted = Comparison.objects.filter(pk__in=ids, purpose=Purpose.DELETED)
         twins = Comparison.objects.filter(
             project=OuterRef("project"),
@@ -201,9 +205,7 @@ def _undo_delete_prompts(change: BulkChange) -> int:
     """Bring prompts back with the comparisons that went with them. Rows: id, and rows of comparisons."""
     prompts = Prompt.with_deleted.filter(pk__in=_ids(change), deleted_at__isnull=False)
     restored = prompts.update(deleted_at=None)
-    _undo_delete(
-        BulkChange(project=change.project, before=[row for _pk, rows in change.before for row in rows])
-    )
+    _bring_back(_nested(change))
     return restored
 
 
@@ -211,10 +213,13 @@ def _undo_delete_responses(change: BulkChange) -> int:
     """Bring responses back with the comparisons that went with them. Rows: id, and rows of comparisons."""
     responses = Completion._base_manager.filter(pk__in=_ids(change), deleted_at__isnull=False)
     restored = responses.update(deleted_at=None)
-    _undo_delete(
-        BulkChange(project=change.project, before=[row for _pk, rows in change.before for row in rows])
-    )
+    _bring_back(_nested(change))
     return restored
+
+
+def _nested(change: BulkChange) -> list[Row]:
+    """Return the rows of the comparisons that went with other rows."""
+    return [row for _pk, rows in change.before for row in rows]
 
 
 def _ids(change: BulkChange) -> list[int]:
@@ -251,7 +256,7 @@ def forget_changes(*, now: datetime | None = None) -> int:
     for change in old.order_by("pk"):
         if change.action in ("delete", *_PURGES):
             nested = change.action in _PURGES
-            rows = [row for _pk, rows in change.before for row in rows] if nested else change.before
+            rows = _nested(change) if nested else change.before
             for batch in _batches([row[0] for row in rows]):
                 gone += purge_comparisons(batch)
             if nested:

@@ -564,49 +564,34 @@ def _best_of_k() -> PolicySettings:
     )
 
 
-def _dr_grpo() -> PolicySettings:
+def _in_groups(*, scale: bool = True, **more: Any) -> PolicySettings:
+    """Return a variant of GRPO without a penalty for divergence."""
     return PolicyGradientSettings(
         rewards=PEOPLE,
         context=True,
         guard=GuardSettings(),
-        advantage=AdvantageSettings(kind="group_relative", scale=False),
+        advantage=AdvantageSettings(kind="group_relative", scale=scale),
         kl=KlSettings(place="none"),
-        update=UpdateSettings(aggregate="constant"),
+        **more,
     )
+
+
+def _dr_grpo() -> PolicySettings:
+    return _in_groups(scale=False, update=UpdateSettings(aggregate="constant"))
 
 
 def _dapo() -> PolicySettings:
-    return PolicyGradientSettings(
-        rewards=PEOPLE,
-        context=True,
-        guard=GuardSettings(),
-        rollout=RolloutSettings(redraws=5, unfinished="score", overlong_buffer=25),
-        advantage=AdvantageSettings(kind="group_relative", scale=True),
-        kl=KlSettings(place="none"),
-        update=UpdateSettings(clip_high=0.28),
-    )
+    rollout = RolloutSettings(redraws=5, unfinished="score", overlong_buffer=25)
+    return _in_groups(rollout=rollout, update=UpdateSettings(clip_high=0.28))
 
 
 def _gspo() -> PolicySettings:
-    return PolicyGradientSettings(
-        rewards=PEOPLE,
-        context=True,
-        guard=GuardSettings(),
-        advantage=AdvantageSettings(kind="group_relative", scale=True),
-        kl=KlSettings(place="none"),
-        update=UpdateSettings(ratio="sequence", aggregate="sequence", clip_low=3e-4, clip_high=4e-4),
-    )
+    update = UpdateSettings(ratio="sequence", aggregate="sequence", clip_low=3e-4, clip_high=4e-4)
+    return _in_groups(update=update)
 
 
 def _cispo() -> PolicySettings:
-    return PolicyGradientSettings(
-        rewards=PEOPLE,
-        context=True,
-        guard=GuardSettings(),
-        advantage=AdvantageSettings(kind="group_relative", scale=True),
-        kl=KlSettings(place="none"),
-        update=UpdateSettings(loss="cispo", clip_low=1.0, clip_high=4.0),
-    )
+    return _in_groups(update=UpdateSettings(loss="cispo", clip_low=1.0, clip_high=4.0))
 
 
 def _rloo() -> PolicySettings:

@@ -327,33 +327,12 @@ def ask_again(*, question: ProjectQuestion, asked_by: User) -> int:
     out, and so is who has it already.
     """
     with transaction.atomic():
-        waiting = RepeatedQuestion.objects.filter(
-            assignment=OuterRef("assignment"), question=question, answered_at__isnull=True
-        )
-        count = _repeat(judgments_without(question).filter(~Exists(waiting)), question=question)
-        audit.record(
-            action="projectquestion.ask_again",
-            subject=question,
-            actor=asked_by,
-            project=question.project,
-            details={"key": question.key, "annotations": count},
-        )
-    return count
+        return _ask_again(judgments_without(question), asked_by, question=question)
 
 
 def ask_only_new(*, question: ProjectQuestion, asked_by: User) -> int:
     """Stop asking a question again; return how many were still waiting."""
-    with transaction.atomic():
-        open_rows = RepeatedQuestion.objects.filter(question=question, answered_at__isnull=True)
-        count, _deleted = open_rows.delete()
-        audit.record(
-            action="projectquestion.ask_only_new",
-            subject=question,
-            actor=asked_by,
-            project=question.project,
-            details={"key": question.key, "annotations": count},
-        )
-    return count
+    return _ask_only_new(asked_by, question=question)
 
 
 def ask_split_again(*, category: Category, asked_by: User) -> int:
@@ -369,33 +348,40 @@ def ask_split_again(*, category: Category, asked_by: User) -> int:
                 _("“%(label)s” has no sub-categories. Add one first."),
                 label=category.label,
             )
-        waiting = RepeatedQuestion.objects.filter(
-            assignment=OuterRef("assignment"), category=category, answered_at__isnull=True
-        )
-        count = _repeat(judgments_with_unsplit(category).filter(~Exists(waiting)), category=category)
-        audit.record(
-            action="category.ask_again",
-            subject=category,
-            actor=asked_by,
-            project=category.project,
-            details={"key": category.key, "annotations": count},
-        )
-    return count
+        return _ask_again(judgments_with_unsplit(category), asked_by, category=category)
 
 
 def ask_split_only_new(*, category: Category, asked_by: User) -> int:
     """Stop asking for sub-categories of earlier spans; return how many annotations were still waiting."""
-    with transaction.atomic():
-        open_rows = RepeatedQuestion.objects.filter(category=category, answered_at__isnull=True)
-        count, _deleted = open_rows.delete()
-        audit.record(
-            action="category.ask_only_new",
-            subject=category,
-            actor=asked_by,
-            project=category.project,
-            details={"key": category.key, "annotations": count},
-        )
+    return _ask_only_new(asked_by, category=category)
+
+
+def _ask_again(judged: QuerySet[Judgment], asked_by: User, **subject: ProjectQuestion | Category) -> int:
+    """Put a question or a category to who judged and has it not already. Call it in a transaction."""
+    waiting = RepeatedQuestion.objects.filter(
+        assignment=OuterRef("assignment"), answered_at__isnull=True, **subject
+    )
+    count = _repeat(judged.filter(~Exists(waiting)), **subject)
+    _write_down("ask_again", count, asked_by, **subject)
     return count
+
+
+def _ask_only_new(asked_by: User, **subject: ProjectQuestion | Category) -> int:
+    with transaction.atomic():
+        count, _deleted = RepeatedQuestion.objects.filter(answered_at__isnull=True, **subject).delete()
+        _write_down("ask_only_new", count, asked_by, **subject)
+    return count
+
+
+def _write_down(what: str, count: int, asked_by: User, **subject: ProjectQuestion | Category) -> None:
+    [asked] = subject.values()
+    audit.record(
+        action=f"{asked._meta.model_name}.{what}",
+        subject=asked,
+        actor=asked_by,
+        project=asked.project,
+        details={"key": asked.key, "annotations": count},
+    )
 
 
 def _repeat(judged: QuerySet[Judgment], **subject: ProjectQuestion | Category) -> int:
