@@ -1,10 +1,13 @@
-"""Run the tests: on SQLite, then on PostgreSQL what reaches the database.
+"""Run the tests: on SQLite, and at the same time on PostgreSQL what reaches the database.
+
+Many tests wait for a server, a trainer or a browser: while those of one database wait, those of the other
+work. What PostgreSQL's said is printed once all of SQLite's is. The long tests run on one after the other.
 
 `tests/shares.py` says which tests run on one of them alone, where both are there, and `tests/order.py` which
 come first.
 
     .ci/test.py            all but the long tests: what `make test` runs
-    .ci/test.py --faults   the long tests: `make test-faults`
+    .ci/test.py --faults   the long tests, and more drawn cases: `make test-faults`
     .ci/test.py --fast     no browser, no page, no training, SQLite alone: `make test-fast`
 
 Other arguments are handed on to pytest: `.venv/bin/python .ci/test.py -k lease`.
@@ -16,19 +19,20 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parent.parent
-LAST_FAILED = Path(".pytest_cache", "v", "cache", "lastfailed")
-"""What pytest keeps of failures, also of earlier runs on the other database."""
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
 IN_CI = os.environ.get("CI", "").lower() == "true"
 TESTS_FAILED = 1
 NO_TESTS = 5
 FEW = 3
 WORKERS = {"SQLite": 3, "PostgreSQL": 2, "SQLite, no pages": 2}
-"""Processes of tests: one more than cores where many tests wait for a server or a trainer."""
+"""Processes of tests on two cores: more where many of them wait."""
 _passed_second: list[str] = []
 """Tests of a browser that failed beside all the others and passed by themselves, of this run."""
 _failed: list[str] = []
@@ -93,18 +97,20 @@ def main() -> None:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
         quick = "not postgres and not slow and not long and not browser and not starter and not servers"
         chosen = ["--share", "fast", "-m", quick, *left_out, *arguments]
-        sys.exit(_pytest("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"}))
+        sys.exit(_run_at_once([("SQLite, no pages", chosen, {"RONDO_TEST_EXAMPLES": "10"})]))
     elsewhere = "not vllm and not quantised"
     is_long = "--faults" in sys.argv
-    selected = f"{'long' if is_long else 'not long'} and {elsewhere}"
-    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "25"}
+    selected = f"{'(long or drawn)' if is_long else 'not long'} and {elsewhere}"
+    examples = {} if is_long else {"RONDO_TEST_EXAMPLES": "10"}
     why_not = _postgres_refuses()
     share = [] if why_not else ["--share", "sqlite"]
-    codes = [_pytest("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], examples)]
+    runs = [("SQLite", ["-m", f"not postgres and {selected}", *share, *arguments], examples)]
     if not why_not:
         on_postgres = ["-m", selected, "--share", "postgresql", *arguments]
-        codes.append(_pytest("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}))
-    else:
+        runs.append(("PostgreSQL", on_postgres, {**examples, "DATABASE_URL": POSTGRES}))
+    # Kills, cut networks and full disks would be felt by the tests of the other database.
+    code = max(_run_at_once([run]) for run in runs) if is_long else _run_at_once(runs)
+    if why_not:
         print(
             f"\nLeft out: the tests on PostgreSQL. {why_not}\n"
             "  Install a server (Debian: apt install postgresql; macOS: brew install postgresql) that lets "
@@ -117,7 +123,7 @@ def main() -> None:
     print(report_second_runs(_passed_second), flush=True)
     # Last of all, for whoever sees only the end of what CI prints.
     print("".join(f"\nFAILED on {line}" for line in _failed), flush=True)
-    sys.exit(max(codes))
+    sys.exit(code)
 
 
 def report_second_runs(passed_second: list[str]) -> str:
@@ -129,47 +135,95 @@ def report_second_runs(passed_second: list[str]) -> str:
     return f"\n{number} passed only in a second run: find what they wait for in vain.\n{names}"
 
 
-def _pytest(title: str, arguments: list[str], variables: dict[str, str]) -> int:
-    print(f"\n── {title} " + "─" * (70 - len(title)), flush=True)
+def _run_at_once(runs: Sequence[tuple[str, list[str], dict[str, str]]]) -> int:
+    """Run all of them at the same time, then failed browser tests by themselves; return the worst status.
+
+    The first one writes to the screen, the others to files that are printed after it.
+    """
+    with ThreadPoolExecutor(len(runs)) as pool, tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, title) for title, _, _ in runs]
+        for output in outputs:
+            output.touch()
+        started = [
+            pool.submit(_pytest, *run, output=output if number else None)
+            for number, (run, output) in enumerate(zip(runs, outputs, strict=True))
+        ]
+        codes = []
+        for future, output in zip(started, outputs, strict=True):
+            codes.append(future.result())
+            print(output.read_text(encoding="utf-8", errors="replace"), end="", flush=True)
+    return max(
+        _second_run(code, title, variables) for code, (title, _, variables) in zip(codes, runs, strict=True)
+    )
+
+
+def _pytest(title: str, arguments: list[str], variables: dict[str, str], *, output: Path | None) -> int:
+    heading = f"\n── {title} " + "─" * (70 - len(title))
+    parallel = (
+        []
+        if "-n" in arguments
+        else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
+    )
+    command = [sys.executable, "-m", "pytest", *_cache(title), *parallel, "--durations", "15", *arguments]
+    last_failed(title).unlink(missing_ok=True)
+    environment = _environment(variables)
+    if output is None:
+        print(heading, flush=True)
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    with output.open("w", encoding="utf-8") as stream:
+        print(heading, file=stream, flush=True)
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, check=False, stdout=stream, stderr=stream
+        ).returncode
+
+
+def _second_run(code: int, title: str, variables: dict[str, str]) -> int:
+    """Run failed tests of a browser once more, where there is nothing else that failed; return the status."""
+    if code == TESTS_FAILED and (again := _browser_tests_that_failed(title)):
+        print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
+        print("\n".join(f"  {name}" for name in again), flush=True)
+        alone = [sys.executable, "-m", "pytest", *_cache(title), "-n", "0", *again]
+        code = subprocess.run(alone, cwd=ROOT, env=_environment(variables), check=False).returncode
+        still_failing = _names_of_failed(title) if code == TESTS_FAILED else again if code else []
+        _passed_second.extend(f"{title}: {name}" for name in again if name not in still_failing)
+    if code == TESTS_FAILED:
+        _failed.extend(f"{title}: {name}" for name in _names_of_failed(title))
+    # With `-k` a run may well have nothing to do; without it that is a mistake.
+    return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
     # One thread of torch for each of the processes: more than there are cores only waits.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **variables}
     if "DATABASE_URL" not in variables:
         environment.pop("DATABASE_URL", None)
     # Compiling torch, transformers and the tests again takes each process longer than all its imports.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    parallel = (
-        []
-        if "-n" in arguments
-        else ["-n", str(WORKERS[title]), "--dist", "loadfile", "--no-loadscope-reorder"]
-    )
-    command = [sys.executable, "-m", "pytest", *parallel, "--durations", "15", *arguments]
-    (ROOT / LAST_FAILED).unlink(missing_ok=True)
-    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    if code == TESTS_FAILED and (again := _browser_tests_that_failed()):
-        print(f"\n── {title}: in a browser, once more by themselves " + "─" * 20, flush=True)
-        print("\n".join(f"  {name}" for name in again), flush=True)
-        alone = [sys.executable, "-m", "pytest", "-n", "0", *again]
-        code = subprocess.run(alone, cwd=ROOT, env=environment, check=False).returncode
-        still_failing = _last_failed() if code == TESTS_FAILED else again if code else []
-        _passed_second.extend(f"{title}: {name}" for name in again if name not in still_failing)
-    if code == TESTS_FAILED:
-        _failed.extend(f"{title}: {name}" for name in _last_failed())
-    # With `-k` a run may well have nothing to do; without it that is a mistake.
-    return 0 if code == NO_TESTS and len(sys.argv) > 1 else code
+    return environment
 
 
-def _last_failed() -> list[str]:
-    path = ROOT / LAST_FAILED
+def _cache(title: str) -> list[str]:
+    """Options of pytest: each of the runs keeps its failures in a folder of its own."""
+    return ["-o", f"cache_dir=.pytest_cache/{title}"]
+
+
+def last_failed(title: str) -> Path:
+    """Return where pytest keeps what failed in a run."""
+    return ROOT / ".pytest_cache" / title / "v" / "cache" / "lastfailed"
+
+
+def _names_of_failed(title: str) -> list[str]:
+    path = last_failed(title)
     return sorted(json.loads(path.read_text())) if path.is_file() else []
 
 
-def _browser_tests_that_failed() -> list[str]:
+def _browser_tests_that_failed(title: str) -> list[str]:
     """The tests that failed just now, where all of them drive a browser and they are few; else none.
 
-    Two browsers, their servers and a trainer share two cores here: what a person never waits for may
-    take longer than a test does. Nothing but a browser is given a second chance.
+    Browsers, their servers and a trainer share two cores here: what a person never waits for may take longer
+    than a test does. Nothing but a browser is given a second chance.
     """
-    failed = _last_failed()
+    failed = _names_of_failed(title)
     browser = [name for name in failed if name.startswith("tests/browser/")]
     return failed if failed == browser and len(failed) <= FEW else []
 

@@ -162,7 +162,7 @@ FOLLOWS_HEAD = (
 """Strategies based on a head on features, which a worker fits again after every few annotations."""
 
 
-class StepKind(models.TextChoices):
+class TraceStepKind(models.TextChoices):
     """Kinds of steps of an agent trace or a session."""
 
     MESSAGE = "message", _("message")
@@ -185,6 +185,17 @@ class ContextDisplay(models.TextChoices):
     AUTO = "auto", _("open when the prompt refers to it")
     OPEN = "open", _("open")
     FOLDED = "folded", _("folded")
+
+
+class WrittenIn(models.TextChoices):
+    """Texts of a labelling page into which an annotator may paste."""
+
+    CRITIQUE = "critique", _("critique")
+    CORRECTION = "correction", _("correction")
+    DEMONSTRATION = "demonstration", _("own response")
+    COMMENT = "comment", _("comment")
+    ANSWER = "answer", _("answer to a question")
+    OTHER = "other", _("another text")
 
 
 class SuggestionKind(models.TextChoices):
@@ -244,6 +255,44 @@ class WhyNothing(models.TextChoices):
     NOT_QUALIFIED = "not_qualified", _("the qualification was not passed")
     OTHER_SKILLS = "other_skills", _("what is open asks for other skills")
     ARCHIVED = "archived", _("the project is archived")
+
+
+class ParticipantState(models.TextChoices):
+    """Life of a participant of a panel: working → completed, or failed attention."""
+
+    WORKING = "working", _("at work")
+    COMPLETED = "completed", _("completed")
+    FAILED = "failed", _("attention not passed")
+
+
+class Availability(models.TextChoices):
+    """Availability of work to one annotator."""
+
+    READY = "ready", _("has work")
+    WAITING = "waiting", _("waiting: nothing is left to label")
+    BLOCKED = "blocked", _("blocked")
+
+
+class PaceSign(models.TextChoices):
+    """Signs that an annotator's work deserves a look."""
+
+    SLOW = "slow", _("slow")
+    FAST = "fast", _("faster than reading")
+    DRIFTING = "drifting", _("drifting")
+
+
+class PayBasis(models.TextChoices):
+    """Bases of pay."""
+
+    HOUR = "hour", _("by hour")
+    ITEM = "item", _("by annotation")
+
+
+class CalibrationDraw(models.TextChoices):
+    """Comparisons that a calibration session is drawn from."""
+
+    OPEN = "open", _("open ones that no participant has had")
+    ANSWERED = "answered", _("annotated ones")
 
 
 class ReviewReason(models.TextChoices):
@@ -368,6 +417,8 @@ class NotificationKind(models.TextChoices):
     RETURNED = "returned", _("returned annotation")
     RETURN_ANSWERED = "return_answered", _("answer to a returned annotation")
     OVERRULED = "overruled", _("overruled annotation")
+    CALIBRATION_BEGUN = "calibration_begun", _("calibration session")
+    CALIBRATION_REVEALED = "calibration_revealed", _("revealed calibration session")
     ROUND_FAILED = "round_failed", _("failed round")
     JOB_FAILED = "job_failed", _("failed job")
     DECISION_WAITING = "decision_waiting", _("decision")

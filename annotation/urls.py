@@ -5,10 +5,14 @@ from django.urls import URLPattern, path
 from annotation.selectors.tables.data import TABLES
 from annotation.views import (
     allocation,
+    calibration,
     comparison,
     data,
     inbox,
     invitations,
+    panels,
+    pastes,
+    pay,
     project_file,
     project_questions,
     projects,
@@ -41,7 +45,7 @@ def project_question_patterns() -> list[URLPattern]:
     ]
 
 
-def question_patterns(folder: str, kind: questions.QuestionKind) -> list[URLPattern]:
+def question_patterns(folder: str, kind: questions.QuestionPages) -> list[URLPattern]:
     """Return the addresses at which a manager adds, edits, moves and deletes categories or criteria."""
     below = f"projects/<slug:slug>/settings/{folder}/"
     named = {"kind": kind}
@@ -64,6 +68,7 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/label/<int:pk>/submit/", pages.submit, name="submit"),
     path("projects/<slug:slug>/label/<int:pk>/draft/", pages.draft, name="draft"),
     path("projects/<slug:slug>/label/<int:pk>/continue/", pages.continuation, name="continuation"),
+    path("projects/<slug:slug>/label/<int:pk>/pastes/", pastes.paste, name="paste"),
     path("projects/<slug:slug>/label/<int:pk>/skip/", pages.skip, name="skip"),
     path("projects/<slug:slug>/label/<int:pk>/flag/", pages.flag, name="flag"),
     path("projects/<slug:slug>/label/<int:pk>/ask/", inbox.ask, name="ask"),
@@ -95,8 +100,37 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/reviews/", reviews.reviews, name="reviews"),
     path("projects/<slug:slug>/reviews/<int:pk>/", reviews.review, name="review"),
     path("projects/<slug:slug>/reviews/<int:pk>/decide/", reviews.decide, name="review-decide"),
+    path("projects/<slug:slug>/reviews/<int:pk>/take/", reviews.take_part, name="review-take"),
     path("projects/<slug:slug>/reviews/<int:pk>/return/", reviews.return_vote, name="review-return"),
     path("projects/<slug:slug>/reviews/<int:pk>/undo/", reviews.undo, name="review-undo"),
+    path("projects/<slug:slug>/calibration/", calibration.calibrations, name="calibrations"),
+    path("projects/<slug:slug>/calibration/new/", calibration.calibration_new, name="calibration-new"),
+    path("projects/<slug:slug>/calibration/<int:pk>/", calibration.calibration, name="calibration"),
+    path(
+        "projects/<slug:slug>/calibration/<int:pk>/items/<int:index>/",
+        calibration.calibration_item,
+        name="calibration-item",
+    ),
+    path(
+        "projects/<slug:slug>/calibration/<int:pk>/reveal/",
+        calibration.calibration_reveal,
+        name="calibration-reveal",
+    ),
+    path(
+        "projects/<slug:slug>/calibration/<int:pk>/close/",
+        calibration.calibration_close,
+        name="calibration-close",
+    ),
+    path(
+        "projects/<slug:slug>/calibration/<int:pk>/retest/",
+        calibration.calibration_retest,
+        name="calibration-retest",
+    ),
+    path(
+        "projects/<slug:slug>/calibration/<int:pk>/delete/",
+        calibration.calibration_delete,
+        name="calibration-delete",
+    ),
     path("projects/<slug:slug>/statistics/", statistics.statistics, name="statistics"),
     path("projects/<slug:slug>/statistics/items/", statistics.items, name="statistics-items"),
     path("projects/<slug:slug>/items/<int:pk>/", comparison.comparison, name="statistics-item"),
@@ -108,6 +142,9 @@ urlpatterns: list[URLPattern] = [
     path("projects/<slug:slug>/my-work/", statistics.my_work, name="my-work"),
     path("projects/<slug:slug>/annotators/", statistics.annotators, name="annotators"),
     path("projects/<slug:slug>/annotators/<int:pk>/", statistics.annotator, name="annotator"),
+    path("projects/<slug:slug>/pay/", pay.pay, name="pay"),
+    path("projects/<slug:slug>/pay/file/", pay.pay_file, name="pay-file"),
+    path("projects/<slug:slug>/pay/<int:pk>/", pay.pay_rate, name="pay-rate"),
     path("projects/<slug:slug>/items/<int:pk>/comments/", inbox.comments, name="comments"),
     path("projects/<slug:slug>/comments/<int:pk>/", inbox.comment_edit, name="comment-edit"),
     path("projects/<slug:slug>/settings/", projects.project_settings, name="project-settings"),
@@ -151,6 +188,13 @@ urlpatterns: list[URLPattern] = [
         name="invitation-revoke",
     ),
     path("invitations/<str:secret>/", invitations.invitation, name="invitation"),
+    path("projects/<slug:slug>/panels/", panels.panels, name="panels"),
+    path("projects/<slug:slug>/panels/hosts/", panels.panel_hosts, name="panel-hosts"),
+    path("projects/<slug:slug>/panels/<int:pk>/", panels.panel_participants, name="panel-participants"),
+    path("projects/<slug:slug>/panels/<int:pk>/file/", panels.panel_file, name="panel-file"),
+    path("projects/<slug:slug>/panels/<int:pk>/revoke/", panels.panel_revoke, name="panel-revoke"),
+    path("panels/done/", panels.panel_done, name="panel-done"),
+    path("panels/<str:secret>/", panels.panel, name="panel"),
     path("projects/<slug:slug>/audit/", projects.project_audit, name="project-audit"),
     path("audit/", projects.audit, name="audit"),
     path("projects/<slug:slug>/withheld/", queues.withheld, name="withheld"),

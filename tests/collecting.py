@@ -1,4 +1,6 @@
-"""A pytest plugin: no search for unreachable objects while tests are collected, none among what they import.
+"""A pytest plugin: tests of Hypothesis bear the marker `drawn`; and collecting is quick.
+
+There is no search for unreachable objects while tests are collected, none among what they import.
 
 Modules, models and some ten thousand collected tests live as long as the process; each full search would walk
 through all of them again.
@@ -19,3 +21,10 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.drawn)

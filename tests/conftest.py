@@ -44,12 +44,6 @@ hypothesis_settings.load_profile("rondo")
 
 
 @pytest.fixture(autouse=True)
-def quick_passwords(settings: Settings) -> None:
-    """Argon2 is slow on purpose; no test is about it."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
-@pytest.fixture(autouse=True)
 def nothing_kept() -> None:
     """Clear the cache: its primary keys belong to the test before and are drawn again."""
     cache.clear()

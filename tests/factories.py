@@ -12,7 +12,7 @@ from annotation.choices import (
     Role,
     SourceKind,
     Split,
-    StepKind,
+    TraceStepKind,
     Verdict,
 )
 from annotation.models import (
@@ -24,12 +24,14 @@ from annotation.models import (
     Guideline,
     Judgment,
     Membership,
+    Panel,
     Project,
     Prompt,
     User,
 )
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
+from annotation.services.panels import create_panel
 from annotation.services.quality import create_gold_item
 from annotation.services.texts import create_comparison, write_steps
 from annotation.text.identity import content_hash, in_held_out_share, text_hash
@@ -160,10 +162,10 @@ def search_steps(
 ) -> list[UnwrittenStep]:
     """An agent that thinks, asks a tool once, and answers: a message, a call, its result, a message."""
     return [
-        UnwrittenStep(kind=StepKind.MESSAGE, content="I look it up."),
-        UnwrittenStep(kind=StepKind.TOOL_CALL, tool=tool, call="c1", arguments={"query": "tea"}),
-        UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, call="c1", content=result),
-        UnwrittenStep(kind=StepKind.MESSAGE, content=answer),
+        UnwrittenStep(kind=TraceStepKind.MESSAGE, content="I look it up."),
+        UnwrittenStep(kind=TraceStepKind.TOOL_CALL, tool=tool, call="c1", arguments={"query": "tea"}),
+        UnwrittenStep(kind=TraceStepKind.TOOL_RESULT, role="tool", tool=tool, call="c1", content=result),
+        UnwrittenStep(kind=TraceStepKind.MESSAGE, content=answer),
     ]
 
 
@@ -262,3 +264,16 @@ def lease_to(comparison: Comparison, annotator: User) -> Assignment:
     assert assignment is not None, f"{annotator} cannot be leased {comparison}"
     assert assignment.comparison_id == comparison.pk, f"{annotator} holds another comparison already"
     return assignment
+
+
+def make_panel(project: Project, created_by: User, **fields: Any) -> tuple[Panel, str]:
+    """A panel of two annotations for a participant, and the secret of its link."""
+    usual = {
+        "name": "Tea study",
+        "consent": "I agree that my **annotations** are stored.",
+        "items": 2,
+        "code": "DONE",
+        "days": 7,
+        "most_participants": 10,
+    }
+    return create_panel(project=project, created_by=created_by, **{**usual, **fields})

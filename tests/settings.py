@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 
-_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_DATA", "RONDO_TEST_VLLM")
+_STAYS = ("RONDO_STARTER_MODEL", "RONDO_TEST_DATA", "RONDO_TEST_EXAMPLES", "RONDO_TEST_VLLM")
 
 for _name in [name for name in os.environ if name.startswith("RONDO_") and name not in _STAYS]:
     del os.environ[_name]
@@ -30,3 +30,6 @@ RONDO_LEAST_FREE_MB = 0
 
 # Else each test client, which has middleware of its own, lists and opens all static files first.
 WHITENOISE_AUTOREFRESH = True
+
+# Argon2 is slow on purpose; no test is about it.
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -38,7 +38,9 @@ ON_SQLITE_ALONE = (
     "tests/training/judges/test_judge_pages.py",
     "tests/training/ratings/",
     "tests/training/recipe/",
+    "tests/training/registry/test_base_models.py",
     "tests/training/registry/test_checkpoint_page.py",
+    "tests/training/registry/test_remote_base_models.py",
     "tests/training/runs/test_run_page",
     "tests/training/snapshots/test_comparison_uses.py",
     "tests/training/test_admin.py",
@@ -57,8 +59,8 @@ ON_SQLITE_ALONE = (
     "tests/webapp/test_upgrade.py",
     "tests/webapp/test_write_lock.py",
 )
-"""Pages, forms and the admin, rendered once; a database of 0.1, which is one of SQLite; and the write
-lock of SQLite."""
+"""Pages, forms and the admin, rendered once; files of base models; a database of 0.1, which is one of SQLite;
+and the write lock of SQLite."""
 
 SERVICES_ON_SQLITE_ALONE = (
     "tests/annotation/assignments/test_qualification.py",
@@ -94,6 +96,7 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/training/feedback/",
     "tests/training/judges/",
     "tests/training/launchers/",
+    "tests/training/live/test_live_learning.py",
     "tests/training/registry/",
     "tests/training/rounds/test_base_choice.py",
     "tests/training/rounds/test_dry_run.py",
@@ -111,11 +114,12 @@ SERVICES_ON_SQLITE_ALONE = (
 ON_POSTGRESQL_ALONE = (
     "tests/api/",
     "tests/architecture/test_addresses.py::test_each_role_gets_what_the_table_says[",
+    "tests/training/live/test_live_guard.py",
     "tests/training/rounds/test_promotion.py",
     "tests/training/rounds/test_rounds_",
 )
 """The API, whose services run on both; and what is long on either. On SQLite run test_rounds.py,
-tests/browser/test_journey.py, and every page in German as everybody who may open it."""
+test_live_learning.py, tests/browser/test_journey.py, and every page in German as all who may open it."""
 
 ON_BOTH = (
     # A trigger, unique rows, locks.

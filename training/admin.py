@@ -12,7 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 
-from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin
+from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin, read_only
 from annotation.errors import Refusal
 from training.models import (
     ApplicationRequest,
@@ -43,6 +43,7 @@ from training.models import (
     LiveLearning,
     LiveUpdate,
     ModelDraw,
+    ModelProvider,
     PreparedOpening,
     ProjectBase,
     PromptSet,
@@ -64,10 +65,8 @@ from training.models import (
     Worker,
     YardstickResult,
 )
-from training.recipe import Recipe
-from training.selectors.questions import questions_of
-from training.selectors.rounds import audit_of, round_view
-from training.services.rounds import draft_first_round
+from training.recipe.recipe import Recipe
+from training.selectors.rounds import audit_of, questions_of, round_view
 from training.services.rounds.actions import (
     ACTIONS,
     can_retry_steps,
@@ -75,57 +74,50 @@ from training.services.rounds.actions import (
     offered_actions,
     perform_action,
 )
+from training.services.rounds.controls import draft_first_round
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
 
 # ── Checkpoints and base models ──
 
 
-@admin.register(BaseModel)
-class BaseModelAdmin(WrittenOnceAdmin):
-    list_display = ["name", "origin", "repository", "licence", "created_by", "created_at"]
-    list_filter = ["origin", "created_at"]
-    list_select_related = ["created_by"]
-    search_fields = ["name", "repository", "licence"]
-
-
-@admin.register(BaseModelAddition)
-class BaseModelAdditionAdmin(WrittenOnceAdmin):
-    list_display = ["name", "origin", "state", "current", "total", "created_by", "created_at"]
-    list_filter = ["state", "origin", "created_at"]
-    list_select_related = ["created_by"]
-    search_fields = ["name", "repository", "folder", "error"]
-
-
-@admin.register(ProjectBase)
-class ProjectBaseAdmin(WrittenOnceAdmin):
-    list_display = ["project", "base", "chosen_by", "chosen_at"]
-    list_filter = ["base", "chosen_at"]
-    list_select_related = ["project", "base", "chosen_by"]
-    search_fields = ["project__name", "base__name"]
-
-
-@admin.register(CheckpointExport)
-class CheckpointExportAdmin(WrittenOnceAdmin):
-    list_display = ["checkpoint", "merged", "repository", "state", "created_by", "created_at"]
-    list_filter = ["state", "merged", "checkpoint__project", "created_at"]
-    list_select_related = ["checkpoint", "created_by"]
-    search_fields = ["checkpoint__name", "repository", "error"]
-
-
-@admin.register(DriftMeasurement)
-class DriftMeasurementAdmin(WrittenOnceAdmin):
-    list_display = ["project", "state", "current", "total", "created_by", "created_at"]
-    list_filter = ["state", "project", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["project__name", "message", "error"]
-
-
-@admin.register(DriftFigure)
-class DriftFigureAdmin(WrittenOnceAdmin):
-    list_display = ["checkpoint", "round_number", "agreeing", "pairs", "held_out_pairs", "measured_at"]
-    list_filter = ["checkpoint__project", "round_number"]
-    list_select_related = ["checkpoint"]
-    search_fields = ["checkpoint__name"]
+read_only(
+    BaseModel,
+    "name origin repository licence created_by created_at",
+    "origin created_at",
+    "name repository licence",
+)
+read_only(
+    BaseModelAddition,
+    "name origin state current total created_by created_at",
+    "state origin created_at",
+    "name repository folder error",
+)
+read_only(
+    ModelProvider,
+    "name url tested_at error created_by created_at",
+    "tested_at created_at",
+    "name url",
+    exclude="sealed_key",
+)
+read_only(ProjectBase, "project base chosen_by chosen_at", "base chosen_at", "project__name base__name")
+read_only(
+    CheckpointExport,
+    "checkpoint merged repository state created_by created_at",
+    "state merged checkpoint__project created_at",
+    "checkpoint__name repository error",
+)
+read_only(
+    DriftMeasurement,
+    "project state current total created_by created_at",
+    "state project created_at",
+    "project__name message error",
+)
+read_only(
+    DriftFigure,
+    "checkpoint round_number agreeing pairs held_out_pairs measured_at",
+    "checkpoint__project round_number",
+    "checkpoint__name",
+)
 
 
 # ── Rounds and runs ──
@@ -144,42 +136,28 @@ class SnapshotAdmin(WrittenOnceAdmin):
         return int(snapshot.counts.get("judgments", 0))
 
 
-@admin.register(Run)
-class RunAdmin(WrittenOnceAdmin):
-    list_display = ["name", "method", "state", "step", "total_steps", "heartbeat_at", "created_at"]
-    list_filter = ["state", "method", "snapshot__project", "created_at"]
-    search_fields = ["name", "error", "worker"]
-
-
-@admin.register(Launch)
-class LaunchAdmin(WrittenOnceAdmin):
-    list_display = ["name", "run", "launcher", "handle", "state", "nodes", "submitted_at", "ended_at"]
-    list_filter = ["launcher", "state", "submitted_at"]
-    list_select_related = ["run"]
-    search_fields = ["name", "handle", "reason", "run__name"]
-
-
-@admin.register(GpuLease)
-class GpuLeaseAdmin(WrittenOnceAdmin):
-    list_display = ["host", "gpu", "slot", "run", "worker", "leased_at", "heartbeat_at"]
-    list_filter = ["host"]
-    list_select_related = ["run"]
-    search_fields = ["host", "worker", "run__name"]
-
-
-@admin.register(Checkpoint)
-class CheckpointAdmin(WrittenOnceAdmin):
-    list_display = ["name", "kind", "project", "base_model", "parent", "created_at"]
-    list_filter = ["kind", "project", "base_model", "created_at"]
-    list_select_related = ["project", "parent"]
-    search_fields = ["name", "digest", "base_model"]
-
-
-@admin.register(Worker)
-class WorkerAdmin(WrittenOnceAdmin):
-    list_display = ["name", "queues", "concurrency", "version", "started_at", "heartbeat_at"]
-    list_filter = ["version", "heartbeat_at"]
-    search_fields = ["name", "version"]
+read_only(
+    Run,
+    "name method state step total_steps heartbeat_at created_at",
+    "state method snapshot__project created_at",
+    "name error worker",
+)
+read_only(
+    Launch,
+    "name run launcher handle state nodes submitted_at ended_at",
+    "launcher state submitted_at",
+    "name handle reason run__name",
+)
+read_only(GpuLease, "host gpu slot run worker leased_at heartbeat_at", "host", "host worker run__name")
+read_only(
+    Checkpoint,
+    "name kind project base_model parent created_at",
+    "kind project base_model created_at",
+    "name digest base_model",
+)
+read_only(
+    Worker, "name queues concurrency version started_at heartbeat_at", "version heartbeat_at", "name version"
+)
 
 
 class IndentedJSONField(forms.JSONField):
@@ -189,12 +167,13 @@ class IndentedJSONField(forms.JSONField):
         return json.dumps(value, indent=2) if isinstance(value, dict) else super().prepare_value(value)
 
 
-@admin.register(RoundStep)
-class RoundStepAdmin(WrittenOnceAdmin):
-    list_display = ["round", "position", "kind", "state", "current", "total", "heartbeat_at"]
-    list_filter = ["state", "kind", "round__project"]
-    list_select_related = ["round__project"]
-    search_fields = ["message", "error", "worker", "round__project__name"]
+read_only(
+    RoundStep,
+    "round position kind state current total heartbeat_at",
+    "state kind round__project",
+    "message error worker round__project__name",
+    related="round__project",
+)
 
 
 @admin.register(Round)
@@ -353,12 +332,13 @@ class RoundAdmin(BoundedAdmin):
 # ── Evaluations ──
 
 
-@admin.register(Evaluation)
-class EvaluationAdmin(WrittenOnceAdmin):
-    list_display = ["checkpoint", "parent", "round", "reward_model", "created_at", "finished_at"]
-    list_filter = ["round__project", "finished_at"]
-    list_select_related = ["checkpoint", "parent", "round__project", "reward_model"]
-    search_fields = ["checkpoint__name", "parent__name"]
+read_only(
+    Evaluation,
+    "checkpoint parent round reward_model created_at finished_at",
+    "round__project finished_at",
+    "checkpoint__name parent__name",
+    related="round__project",
+)
 
 
 @admin.register(EvaluatedPrompt)
@@ -370,12 +350,12 @@ class EvaluatedPromptAdmin(WrittenOnceAdmin):
     raw_id_fields = ["prompt", "old", "new"]
 
 
-@admin.register(RunQuestion)
-class RunQuestionAdmin(WrittenOnceAdmin):
-    list_display = ["run", "number", "step", "then_step", "outcome", "asked_at", "ended_at"]
-    list_filter = ["outcome", "run__snapshot__project"]
-    list_select_related = ["run"]
-    search_fields = ["run__name"]
+read_only(
+    RunQuestion,
+    "run number step then_step outcome asked_at ended_at",
+    "outcome run__snapshot__project",
+    "run__name",
+)
 
 
 @admin.register(QuestionPair)
@@ -387,84 +367,60 @@ class QuestionPairAdmin(WrittenOnceAdmin):
     raw_id_fields = ["comparison", "now"]
 
 
-@admin.register(YardstickResult)
-class YardstickResultAdmin(WrittenOnceAdmin):
-    list_display = ["checkpoint", "name", "items", "created_at"]
-    list_filter = ["name"]
-    list_select_related = ["checkpoint"]
-    search_fields = ["checkpoint__name", "name"]
+read_only(YardstickResult, "checkpoint name items created_at", "name", "checkpoint__name name")
 
 
 # ── Judges ──
 
 
-@admin.register(Judge)
-class JudgeAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "checkpoint", "state", "is_active", "questions", "created_at"]
-    list_filter = ["state", "is_active", "project", "created_at"]
-    list_select_related = ["project", "checkpoint"]
-    search_fields = ["name", "project__name", "checkpoint__name", "error"]
-
-
-@admin.register(JudgeVerdict)
-class JudgeVerdictAdmin(WrittenOnceAdmin):
-    list_display = ["judge", "judgment", "model", "orders_agree", "created_at"]
-    list_filter = ["orders_agree", "judge__project", "created_at"]
-    list_select_related = ["judge", "judgment__annotator", "judgment__comparison"]
-    search_fields = ["judge__name", "model"]
-
-
-@admin.register(RubricDraft)
-class RubricDraftAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "project", "state", "pairs_read", "pairs_checked", "version", "created_at"]
-    list_filter = ["state", "project", "created_at"]
-    list_select_related = ["project", "checkpoint", "version__rubric"]
-    search_fields = ["project__name", "checkpoint__name", "error"]
-
-
-@admin.register(SuggestionSource)
-class SuggestionSourceAdmin(WrittenOnceAdmin):
-    list_display = ["project", "checkpoint", "state", "is_active", "compared", "suggested", "planted"]
-    list_filter = ["state", "is_active", "project"]
-    list_select_related = ["project", "checkpoint"]
-    search_fields = ["project__name", "checkpoint__name", "error"]
+read_only(
+    Judge,
+    "name project checkpoint state is_active questions created_at",
+    "state is_active project created_at",
+    "name project__name checkpoint__name error",
+)
+read_only(
+    JudgeVerdict,
+    "judge judgment model orders_agree created_at",
+    "orders_agree judge__project created_at",
+    "judge__name model",
+    related="judgment__annotator judgment__comparison",
+)
+read_only(
+    RubricDraft,
+    "__str__ project state pairs_read pairs_checked version created_at",
+    "state project created_at",
+    "project__name checkpoint__name error",
+    related="checkpoint version__rubric",
+)
+read_only(
+    SuggestionSource,
+    "project checkpoint state is_active compared suggested planted",
+    "state is_active project",
+    "project__name checkpoint__name error",
+)
 
 
 # ── Live learning ──
 
 
-@admin.register(LiveLearning)
-class LiveLearningAdmin(WrittenOnceAdmin):
-    list_display = ["project", "state", "is_active", "every", "ahead"]
-    list_filter = ["state", "is_active", "project"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "error"]
-
-
-@admin.register(LiveUpdate)
-class LiveUpdateAdmin(WrittenOnceAdmin):
-    list_display = ["project", "number", "round", "state", "judgments", "behind", "served_at"]
-    list_filter = ["state", "project", "begun_at"]
-    list_select_related = ["project", "round__project"]
-    search_fields = ["project__name", "run__name", "error"]
+read_only(
+    LiveLearning, "project state is_active every ahead", "state is_active project", "project__name error"
+)
+read_only(
+    LiveUpdate,
+    "project number round state judgments behind served_at",
+    "state project begun_at",
+    "project__name run__name error",
+    related="round__project",
+)
 
 
 # ── Arenas, side by side, prompt sets ──
 
 
-@admin.register(VoteLedger)
-class VoteLedgerAdmin(WrittenOnceAdmin):
-    list_display = ["counted_up_to", "updated_at"]
-    list_filter = ["updated_at"]
-    search_fields = ["=counted_up_to"]
-
-
-@admin.register(VoteTotals)
-class VoteTotalsAdmin(WrittenOnceAdmin):
-    list_display = ["project", "version", "stale"]
-    list_filter = ["stale", "project"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "project__slug"]
+read_only(VoteLedger, "counted_up_to updated_at", "updated_at", "=counted_up_to")
+read_only(VoteTotals, "project version stale", "stale project", "project__name project__slug")
 
 
 @admin.register(VoteCount)
@@ -478,169 +434,104 @@ class VoteCountAdmin(WrittenOnceAdmin):
     search_fields = ["left__name", "right__name", "value"]
 
 
-@admin.register(EloPoints)
-class EloPointsAdmin(WrittenOnceAdmin):
-    list_display = ["project", "source", "points"]
-    list_filter = ["project"]
-    list_select_related = ["project", "source"]
-    search_fields = ["source__name", "project__name"]
-
-
-@admin.register(PromptSet)
-class PromptSetAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "created_by", "created_at"]
-    list_filter = ["project", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["name", "project__name", "created_by__username"]
-    exclude = ["prompts"]
-
-
-@admin.register(SideBySide)
-class SideBySideAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "project", "blind", "created_by", "created_at"]
-    list_filter = ["project", "blind", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["slug", "messages", "created_by__username"]
-
-
-@admin.register(SideBySideAnswer)
-class SideBySideAnswerAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "side_by_side", "position", "checkpoint", "score", "token_count"]
-    list_filter = ["checkpoint", "written_at"]
-    list_select_related = ["side_by_side", "checkpoint"]
-    search_fields = ["text", "checkpoint__name", "side_by_side__slug"]
-
-
-@admin.register(ArenaLink)
-class ArenaLinkAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "for_guests", "votes", "expires_at", "closed_at", "created_by"]
-    list_filter = ["for_guests", "project", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["name", "slug", "created_by__username"]
-
-
-@admin.register(ArenaPair)
-class ArenaPairAdmin(WrittenOnceAdmin):
-    list_display = ["arena", "comparison", "given", "given_left_first"]
-    list_filter = ["arena"]
-    list_select_related = ["arena", "comparison"]
-    search_fields = ["=comparison__id", "arena__name"]
-
-
-@admin.register(ArenaBallot)
-class ArenaBallotAdmin(WrittenOnceAdmin):
-    list_display = ["pair", "voter", "given_at", "judgment"]
-    list_filter = ["pair__arena", "given_at"]
-    list_select_related = ["pair__arena", "pair__comparison", "voter", "judgment"]
-    search_fields = ["=id", "voter__username", "pair__arena__name"]
+read_only(EloPoints, "project source points", "project", "source__name project__name")
+read_only(
+    PromptSet,
+    "name project created_by created_at",
+    "project created_at",
+    "name project__name created_by__username",
+    exclude="prompts",
+)
+read_only(
+    SideBySide,
+    "__str__ project blind created_by created_at",
+    "project blind created_at",
+    "slug messages created_by__username",
+)
+read_only(
+    SideBySideAnswer,
+    "__str__ side_by_side position checkpoint score token_count",
+    "checkpoint written_at",
+    "text checkpoint__name side_by_side__slug",
+)
+read_only(
+    ArenaLink,
+    "name project for_guests votes expires_at closed_at created_by",
+    "for_guests project created_at",
+    "name slug created_by__username",
+)
+read_only(ArenaPair, "arena comparison given given_left_first", "arena", "=comparison__id arena__name")
+read_only(
+    ArenaBallot,
+    "pair voter given_at judgment",
+    "pair__arena given_at",
+    "=id voter__username pair__arena__name",
+    related="pair__arena pair__comparison",
+)
 
 
 # ── Conversations ──
 
 
-@admin.register(ConversationSettings)
-class ConversationSettingsAdmin(WrittenOnceAdmin):
-    list_display = ["project", "responses", "continues_with", "most_turns", "is_open"]
-    list_filter = ["is_open", "continues_with"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "project__slug"]
-    exclude = ["checkpoints"]
-
-
-@admin.register(TurnResponse)
-class TurnResponseAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "turn", "position", "checkpoint", "seed", "written_at"]
-    list_filter = ["checkpoint", "written_at"]
-    list_select_related = ["turn__conversation", "checkpoint"]
-    search_fields = ["text", "checkpoint__name", "=turn__conversation__id"]
-
-
-@admin.register(ModelDraw)
-class ModelDrawAdmin(WrittenOnceAdmin):
-    list_display = ["project", "scope", "models_key", "drawn"]
-    list_filter = ["project"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "scope", "models_key"]
-
-
-@admin.register(ArenaTalk)
-class ArenaTalkAdmin(WrittenOnceAdmin):
-    list_display = ["arena", "conversation"]
-    list_filter = ["arena"]
-    list_select_related = ["arena", "conversation"]
-    search_fields = ["arena__name", "=conversation__id"]
-
-
-@admin.register(PreparedOpening)
-class PreparedOpeningAdmin(WrittenOnceAdmin):
-    list_display = ["task", "key", "created_at"]
-    list_filter = ["created_at"]
-    list_select_related = ["task"]
-    search_fields = ["task__name", "=key"]
+read_only(
+    ConversationSettings,
+    "project responses continues_with most_turns is_open",
+    "is_open continues_with",
+    "project__name project__slug",
+    exclude="checkpoints",
+)
+read_only(
+    TurnResponse,
+    "__str__ turn position checkpoint seed written_at",
+    "checkpoint written_at",
+    "text checkpoint__name =turn__conversation__id",
+    related="turn__conversation",
+)
+read_only(ModelDraw, "project scope models_key drawn", "project", "project__name scope models_key")
+read_only(ArenaTalk, "arena conversation", "arena", "arena__name =conversation__id")
+read_only(PreparedOpening, "task key created_at", "created_at", "task__name =key")
 
 
 # ── Feedback ──
 
 
-@admin.register(FeedbackSettings)
-class FeedbackSettingsAdmin(WrittenOnceAdmin):
-    list_display = ["project", "stores_requests", "retention_days", "state", "updated_at"]
-    list_filter = ["stores_requests", "state", "project"]
-    list_select_related = ["project"]
-    search_fields = ["project__name"]
-
-
-@admin.register(RequestOptIn)
-class RequestOptInAdmin(WrittenOnceAdmin):
-    list_display = ["token", "project", "created_by", "created_at"]
-    list_filter = ["project", "created_at"]
-    list_select_related = ["token", "project", "created_by"]
-    search_fields = ["token__name", "project__name"]
-
-
-@admin.register(FeedbackKey)
-class FeedbackKeyAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "created_by", "created_at", "revoked_at"]
-    list_filter = ["project", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["name", "key", "project__name"]
-
-
-@admin.register(FeedbackRule)
-class FeedbackRuleAdmin(WrittenOnceAdmin):
-    list_display = ["reason", "project", "is_on", "share", "most_per_day"]
-    list_filter = ["reason", "is_on", "project"]
-    list_select_related = ["project"]
-    search_fields = ["project__name"]
-
-
-@admin.register(ApplicationRequest)
-class ApplicationRequestAdmin(WrittenOnceAdmin):
-    list_display = ["key", "project", "checkpoint", "token_name", "created_at"]
-    list_filter = ["project", "is_streamed", "created_at"]
-    list_select_related = ["project", "checkpoint"]
-    search_fields = ["key", "token_name", "pseudonym"]
-
-
-@admin.register(Feedback)
-class FeedbackAdmin(WrittenOnceAdmin):
-    list_display = ["request", "kind", "value", "source_name", "changes", "created_at"]
-    list_filter = ["kind", "project", "created_at"]
-    list_select_related = ["request"]
-    search_fields = ["request__key", "source_name", "author"]
-
-
-@admin.register(FeedbackIncident)
-class FeedbackIncidentAdmin(WrittenOnceAdmin):
-    list_display = ["kind", "subject", "project", "started_at", "is_included"]
-    list_filter = ["kind", "is_included", "project"]
-    list_select_related = ["project"]
-    search_fields = ["subject", "project__name"]
-
-
-@admin.register(FeedbackComparison)
-class FeedbackComparisonAdmin(WrittenOnceAdmin):
-    list_display = ["comparison", "reason", "figure", "project", "created_at"]
-    list_filter = ["reason", "project", "created_at"]
-    list_select_related = ["comparison", "project"]
-    search_fields = ["comparison__id", "project__name"]
+read_only(
+    FeedbackSettings,
+    "project stores_requests retention_days state updated_at",
+    "stores_requests state project",
+    "project__name",
+)
+read_only(
+    RequestOptIn, "token project created_by created_at", "project created_at", "token__name project__name"
+)
+read_only(
+    FeedbackKey,
+    "name project created_by created_at revoked_at",
+    "project created_at",
+    "name key project__name",
+)
+read_only(FeedbackRule, "reason project is_on share most_per_day", "reason is_on project", "project__name")
+read_only(
+    ApplicationRequest,
+    "key project checkpoint token_name created_at",
+    "project is_streamed created_at",
+    "key token_name pseudonym",
+)
+read_only(
+    Feedback,
+    "request kind value source_name changes created_at",
+    "kind project created_at",
+    "request__key source_name author",
+)
+read_only(
+    FeedbackIncident,
+    "kind subject project started_at is_included",
+    "kind is_included project",
+    "subject project__name",
+)
+read_only(
+    FeedbackComparison,
+    "comparison reason figure project created_at",
+    "reason project created_at",
+    "comparison__id project__name",
+)

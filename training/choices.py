@@ -7,7 +7,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
-class TaskName(StrEnum):
+class TrainingTask(StrEnum):
     """Names of the Celery tasks of `training`; messages in flight bear them."""
 
     ADVANCE_ROUND = "training.tasks.advance_round"
@@ -59,7 +59,7 @@ class RoundState(models.TextChoices):
     CANCELLED = "cancelled", _("cancelled")
 
 
-class Verdict(models.TextChoices):
+class RoundVerdict(models.TextChoices):
     """Verdicts on a round's new policy; the names of `services.evaluation.decision`."""
 
     PROMOTE = "promote", _("promote")

@@ -16,16 +16,17 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import httpx
 from django.conf import settings
 from django.utils.translation import gettext as _
 
+from annotation.models.webhooks import SealBrokenError
 from annotation.services import addresses
 from annotation.services.addresses import AddressPolicy, Resolve
-from training.model_server import ModelServer, ServerError, authorization
-from training.models import Checkpoint
+from training.model_server import Closing, ModelServer, ServerError, authorization
+from training.models import Checkpoint, ModelProvider
 
 # ── Errors: the messages are for people ──
 
@@ -257,7 +258,7 @@ _CONTINUING = {"add_generation_prompt": False, "continue_final_message": True}
 _SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_tokens=256)
 
 
-class Engine:
+class Engine(Closing):
     """A client of one model server. Safe to use from several threads; close it after use."""
 
     def __init__(
@@ -288,14 +289,7 @@ class Engine:
         self._dialect = dialect
         self._refused: frozenset[str] = frozenset()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Close the connections."""
         self._server.close()
 
     def health(self, *, timeout: float = 2.0) -> Health:
@@ -607,15 +601,27 @@ def upstream_of(checkpoint: Checkpoint) -> Upstream | None:
     return Upstream(
         url=base_of(checkpoint.server_url),
         model=checkpoint.server_model or checkpoint.name,
-        key=key_of(checkpoint.server_key),
+        key=key_of(checkpoint.server_key, provider=checkpoint.provider),
     )
 
 
-def key_of(variable: str) -> str:
-    """Return the key in an environment variable; "" for an empty name.
+def key_of(variable: str, *, provider: ModelProvider | None = None) -> str:
+    """Return the key of a provider, else the one in an environment variable; "" for an empty name.
 
-    Raises `EngineError` if it is not set, or its name is not allowed for server keys.
+    Raises `EngineError` if the variable is not set or its name is not allowed for server keys, and if the
+    provider's key was sealed with a secret key that is gone.
     """
+    if provider is not None:
+        try:
+            return provider.key
+        except SealBrokenError:
+            raise EngineError(
+                _(
+                    "The key of %(provider)s cannot be read, because Rondo's secret key has changed. "
+                    "Write the provider's key again."
+                )
+                % {"provider": provider}
+            ) from None
     if not variable:
         return ""
     if not KEY_NAME.fullmatch(variable):
@@ -657,19 +663,13 @@ def engine_for(checkpoint: Checkpoint, *, timeout: float = ANSWER_SECONDS) -> En
     )
 
 
-class Engines:
+class Engines(Closing):
     """Clients of all servers that a task uses, each created once and all closed at its end."""
 
     def __init__(self, rondo_engine: Engine | None = None) -> None:
         """rondo_engine: the client of Rondo's server; a supplied one is not closed here."""
         self._own = rondo_engine
         self._made: dict[int | None, Engine] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def of(self, checkpoint: Checkpoint) -> Engine:
         """Return the client of a checkpoint's server."""
@@ -681,7 +681,6 @@ class Engines:
         return self._made[key]
 
     def close(self) -> None:
-        """Close the connections."""
         while self._made:
             self._made.popitem()[1].close()
 

@@ -328,7 +328,7 @@ _ORDER = re.compile(r"[A-Z](?:\s*[>=]\s*[A-Z])*")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reply:
+class JudgeReply:
     """A judge's reply for one order of the responses."""
 
     order: tuple[int, ...]
@@ -438,11 +438,11 @@ def read_ranking(text: str, order: Sequence[int]) -> dict[int, int] | None:
     return ranks
 
 
-def reply_by_rubric(text: str, order: Sequence[int], rubric: JudgingRubric) -> Reply:
+def reply_by_rubric(text: str, order: Sequence[int], rubric: JudgingRubric) -> JudgeReply:
     """Return a reply with its scores, ranked by their weighted sums. Raises `UnreadableError`."""
     read = read_scores(text, rubric, len(order))
     if read is None:
-        return Reply(order=tuple(order), text=text, ranks=None)
+        return JudgeReply(order=tuple(order), text=text, ranks=None)
     scores = dict(zip(order, read, strict=True))
     # Rounded: sums that are equal on paper are equal here.
     totals = {
@@ -451,10 +451,10 @@ def reply_by_rubric(text: str, order: Sequence[int], rubric: JudgingRubric) -> R
     }
     ordered = sorted(set(totals.values()), reverse=True)
     ranks = {pk: ordered.index(total) + 1 for pk, total in totals.items()}
-    return Reply(order=tuple(order), text=text, ranks=ranks, scores=scores)
+    return JudgeReply(order=tuple(order), text=text, ranks=ranks, scores=scores)
 
 
-def conclude(replies: Sequence[Reply]) -> Conclusion:
+def conclude(replies: Sequence[JudgeReply]) -> Conclusion:
     """Combine the replies in all rotations into one ranking, by the rule above."""
     first = replies[0]
     if problem := next((reply for reply in replies if reply.ranks is None), None):

@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Literal, Self
@@ -50,7 +51,21 @@ class ServerError(Exception):
         self.retry_after = retry_after
 
 
-class ModelServer:
+class Closing(ABC):
+    """Something that a `with` block closes at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the connections back."""
+
+
+class ModelServer(Closing):
     """A client of one server. Safe to use from several threads; close it after use."""
 
     def __init__(
@@ -83,12 +98,6 @@ class ModelServer:
             transport=transport,
             trust_env=use_proxy,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def url(self) -> httpx.URL:

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from training.contract import ContractError, canonical_json, write_atomically
-from training.contract.files import FILE_MODE, make_private_folder
+from training.contract import ContractError
+from training.contract.files import FILE_MODE, canonical_json, make_private_folder, write_atomically
 
 
 class StoreError(OSError):

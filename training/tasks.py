@@ -10,7 +10,7 @@ from celery.signals import worker_ready, worker_shutting_down
 from annotation.api import base
 from annotation.services import webhooks
 from annotation.services.jobs import worker_is_stopping
-from training.choices import JobKind, TaskName
+from training.choices import JobKind, TrainingTask
 from training.services import (
     arenas,
     base_models,
@@ -21,12 +21,12 @@ from training.services import (
     judges,
     leaderboard,
     live,
-    rounds,
     rubric_drafts,
     scores,
     suggestions,
 )
 from training.services.feedback import abuse, recording, selection
+from training.services.rounds import executor
 from training.services.runs import clusters, runs
 
 
@@ -40,13 +40,15 @@ class Work:
     """Sends a message for each row that nobody works on: a message was lost, or a worker died."""
 
 
-WORK: Final[Mapping[TaskName | JobKind, Work]] = {
-    TaskName.ADVANCE_ROUND: Work(do=rounds.advance_round, sweep=rounds.sweep),
-    TaskName.SCORE_PROJECT: Work(do=scores.score_project, sweep=scores.sweep_scores),
-    TaskName.PREPARE_ARENA: Work(do=arenas.prepare_arena, sweep=arenas.sweep_arenas),
-    TaskName.PREPARE_OPENINGS: Work(do=conversations.prepare_openings, sweep=conversations.sweep_openings),
-    TaskName.JUDGE: Work(do=judges.judge_comparisons, sweep=judges.sweep_judges),
-    TaskName.SELECT_FEEDBACK: Work(do=selection.select_requests, sweep=selection.sweep_selection),
+WORK: Final[Mapping[TrainingTask | JobKind, Work]] = {
+    TrainingTask.ADVANCE_ROUND: Work(do=executor.advance_round, sweep=executor.sweep),
+    TrainingTask.SCORE_PROJECT: Work(do=scores.score_project, sweep=scores.sweep_scores),
+    TrainingTask.PREPARE_ARENA: Work(do=arenas.prepare_arena, sweep=arenas.sweep_arenas),
+    TrainingTask.PREPARE_OPENINGS: Work(
+        do=conversations.prepare_openings, sweep=conversations.sweep_openings
+    ),
+    TrainingTask.JUDGE: Work(do=judges.judge_comparisons, sweep=judges.sweep_judges),
+    TrainingTask.SELECT_FEEDBACK: Work(do=selection.select_requests, sweep=selection.sweep_selection),
     JobKind.BASE_MODEL: Work(do=base_models.do_addition, sweep=base_models.sweep_additions),
     JobKind.EXPORT: Work(do=checkpoint_exports.do_export, sweep=checkpoint_exports.sweep_exports),
     JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
@@ -57,17 +59,17 @@ WORK: Final[Mapping[TaskName | JobKind, Work]] = {
 """All work whose rows a worker claims; the kinds of a job share the task `do_job`."""
 
 for name, work in WORK.items():
-    if isinstance(name, TaskName):
+    if isinstance(name, TrainingTask):
         shared_task(name=name)(work.do)
 
 
-@shared_task(name=TaskName.DO_JOB)
+@shared_task(name=TrainingTask.DO_JOB)
 def do_job(kind: str, job_id: int) -> None:
     """Do a background job of a kind."""
     WORK[JobKind(kind)].do(job_id)
 
 
-@shared_task(name=TaskName.SWEEP)
+@shared_task(name=TrainingTask.SWEEP)
 def sweep() -> None:
     """Find work that nobody does."""
     for each in WORK.values():
@@ -79,7 +81,7 @@ def sweep() -> None:
     abuse.sweep_abuse()
 
 
-@shared_task(name=TaskName.RETENTION)
+@shared_task(name=TrainingTask.RETENTION)
 def apply_retention() -> None:
     """Once a day, delete the files and stored requests that this installation does not keep."""
     checkpoint_files.apply_retention()

@@ -4,5 +4,3 @@ __version__ = "1.0.0"
 
 # Celery's command reads the settings while it is imported, and they name the version.
 from webapp.celery import app as celery_application
-
-__all__ = ["__version__", "celery_application"]

@@ -17,9 +17,16 @@ from training.contract.files import make_home_private
 from webapp import __version__
 from webapp.api.schema import ENUM_NAMES, TAGS
 from webapp.database import OF_POSTGRESQL, OF_REDIS
-from webapp.environment import beat_schedule, providers, read_environment
-from webapp.environment.places import ASSETS, default_home, stored_secret, writable_folder
-from webapp.environment.places import BASE_DIR as BASE_DIR
+from webapp.environment import (
+    ASSETS,
+    beat_schedule,
+    default_home,
+    providers,
+    read_environment,
+    stored_secret,
+    writable_folder,
+)
+from webapp.environment import BASE_DIR as BASE_DIR
 
 env = read_environment()
 
@@ -120,6 +127,7 @@ MIDDLEWARE = [
     "webapp.security.middleware.LanguageMiddleware",
     "webapp.security.middleware.RefuseNul",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "webapp.security.middleware.ParticipantsLabelOnly",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
@@ -260,7 +268,7 @@ AXES_FAILURE_LIMIT = env["RONDO_SIGN_IN_ATTEMPTS"]
 AXES_COOLOFF_TIME = timedelta(minutes=env["RONDO_SIGN_IN_WAIT_MINUTES"])
 # By user and address: guessing from elsewhere does not lock the user out.
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "annotation.api.authentication.client_address"
+AXES_CLIENT_IP_CALLABLE = "annotation.selectors.access.client_address"
 AXES_LOCKOUT_CALLABLE = "webapp.security.forms.locked_out"
 AXES_RESET_ON_SUCCESS = True
 # allauth's 30 posts a minute for each address, right passwords among them, would stop an office behind one

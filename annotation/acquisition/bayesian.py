@@ -302,7 +302,7 @@ def _read_comparisons(arrays: ProjectArrays) -> None:
 
 
 def _new_judgments(arrays: ProjectArrays) -> QuerySet[Judgment]:
-    return Judgment.objects.filter(
+    return Judgment.everything.filter(
         pk__gt=arrays.last_judgment,
         comparison__project=arrays.project,
         comparison__purpose=Purpose.WORK,

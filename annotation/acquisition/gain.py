@@ -39,6 +39,7 @@ def gain_of_strategy(project: Project, round_number: int) -> list[ArmReport]:
             comparison__project=project,
             comparison__round_number=round_number,
             state=AssignmentState.SUBMITTED,
+            comparison__is_sealed=False,
             judgments__superseded_by__isnull=True,
         )
         .exclude(arm="")

@@ -1,18 +1,3 @@
 """Every model of `annotation` in the Django admin. What must not change is read-only there."""
 
 from annotation.admin import projects, work
-
-__all__ = [
-    "acquisition",
-    "conversations",
-    "inbox",
-    "judgments",
-    "people",
-    "projects",
-    "rubrics",
-    "suggestions",
-    "texts",
-    "transfers",
-    "webhooks",
-    "work",
-]

@@ -44,6 +44,34 @@ class WrittenOnceAdmin(BoundedAdmin):
         return False
 
 
+def read_only(
+    model: type[models.Model],
+    columns: str,
+    filters: str,
+    search: str,
+    *,
+    related: str = "",
+    exclude: str = "",
+    inlines: Sequence[type[TabularInline]] = (),
+) -> None:
+    """Register a model that services write; texts name fields, divided by spaces.
+
+    A list loads what its columns refer to, and `related`.
+    """
+    relations = [
+        field.name for field in model._meta.fields if field.is_relation and field.name in columns.split()
+    ]
+    options = {
+        "list_display": columns.split(),
+        "list_filter": filters.split(),
+        "list_select_related": [*relations, *related.split()] or False,
+        "search_fields": search.split(),
+        "exclude": exclude.split(),
+        "inlines": inlines,
+    }
+    admin.site.register(model, type(f"{model.__name__}Admin", (WrittenOnceAdmin,), options))
+
+
 class WrittenOnceInline(TabularInline):
     """Rows of a `WrittenOnceAdmin` on the page of what they belong to."""
 

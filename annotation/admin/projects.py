@@ -17,8 +17,8 @@ from annotation.admin.base import (
     ModelForm,
     StackedInline,
     TabularInline,
-    WrittenOnceAdmin,
     WrittenOnceInline,
+    read_only,
 )
 from annotation.models import (
     AcquisitionFigures,
@@ -35,6 +35,8 @@ from annotation.models import (
     MailChoice,
     Membership,
     Notification,
+    Panel,
+    PanelParticipant,
     Project,
     ProjectQuestion,
     QuestionVersion,
@@ -161,6 +163,7 @@ class ProjectAdmin(BoundedAdmin):
             {
                 "fields": [
                     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
+                    "records_pastes",
                     *("review_disagreements", "review_random_share"),
                 ]
             },
@@ -211,23 +214,20 @@ class QuestionVersionInline(WrittenOnceInline):
     fields = ["number", "text", "choices", "unit", "least", "most"]
 
 
-@admin.register(ProjectQuestion)
-class ProjectQuestionAdmin(WrittenOnceAdmin):
-    """Questions of projects, to be read: their page writes them with their versions."""
-
-    list_display = ["key", "project", "kind", "subject", "is_required", "position", "is_archived"]
-    list_filter = ["kind", "subject", "project"]
-    list_select_related = ["project"]
-    search_fields = ["key", "versions__text", "project__name"]
-    inlines = [QuestionVersionInline]
-
-
-@admin.register(QuestionVersion)
-class QuestionVersionAdmin(WrittenOnceAdmin):
-    list_display = ["text", "question", "number", "created_by", "created_at"]
-    list_filter = ["question__project", "created_at"]
-    list_select_related = ["question", "created_by"]
-    search_fields = ["text", "question__key"]
+# Questions of projects, to be read: their page writes them with their versions.
+read_only(
+    ProjectQuestion,
+    "key project kind subject is_required position is_archived",
+    "kind subject project",
+    "key versions__text project__name",
+    inlines=[QuestionVersionInline],
+)
+read_only(
+    QuestionVersion,
+    "text question number created_by created_at",
+    "question__project created_at",
+    "text question__key",
+)
 
 
 @admin.register(Guideline)
@@ -264,78 +264,67 @@ class RubricCriterionInline(WrittenOnceInline):
     fields = ["position", "key", "name", "scale", "weight", "text", "levels"]
 
 
-@admin.register(Rubric)
-class RubricAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "published", "is_asked", "created_at"]
-    list_filter = ["is_asked", "project"]
-    list_select_related = ["project", "published__rubric"]
-    search_fields = ["name", "project__name"]
-
-
-@admin.register(RubricVersion)
-class RubricVersionAdmin(WrittenOnceAdmin):
-    list_display = ["rubric", "number", "created_by", "created_at"]
-    list_filter = ["rubric__project", "created_at"]
-    list_select_related = ["rubric", "created_by"]
-    search_fields = ["rubric__name"]
-    inlines = [RubricCriterionInline]
-
-
-@admin.register(RubricCriterion)
-class RubricCriterionAdmin(WrittenOnceAdmin):
-    list_display = ["name", "version", "key", "scale", "weight"]
-    list_filter = ["scale", "version__rubric__project"]
-    list_select_related = ["version__rubric"]
-    search_fields = ["name", "text", "key"]
-
-
-@admin.register(RubricScore)
-class RubricScoreAdmin(WrittenOnceAdmin):
-    list_display = ["judgment", "completion", "criterion", "value"]
-    list_filter = ["criterion__version__rubric__project"]
-    list_select_related = ["judgment__annotator", "completion", "criterion"]
-    search_fields = ["=judgment__id", "reason"]
+read_only(
+    Rubric,
+    "name project published is_asked created_at",
+    "is_asked project",
+    "name project__name",
+    related="published__rubric",
+)
+read_only(
+    RubricVersion,
+    "rubric number created_by created_at",
+    "rubric__project created_at",
+    "rubric__name",
+    inlines=[RubricCriterionInline],
+)
+read_only(
+    RubricCriterion,
+    "name version key scale weight",
+    "scale version__rubric__project",
+    "name text key",
+    related="version__rubric",
+)
+read_only(
+    RubricScore,
+    "judgment completion criterion value",
+    "criterion__version__rubric__project",
+    "=judgment__id reason",
+    related="judgment__annotator",
+)
 
 
 # Admin of what the choice of comparisons goes by.
 
 
-@admin.register(CompletionFeatures)
-class CompletionFeaturesAdmin(WrittenOnceAdmin):
-    list_display = ["completion", "space"]
-    list_filter = ["space", "completion__prompt__project"]
-    list_select_related = ["completion"]
-    search_fields = ["=completion__id", "space"]
-
-
-@admin.register(AcquisitionFigures)
-class AcquisitionFiguresAdmin(WrittenOnceAdmin):
-    list_display = ["project", "judgments", "comparisons", "updated_at"]
-    list_filter = ["project", "updated_at"]
-    list_select_related = ["project"]
-    search_fields = ["project__slug", "project__name"]
+read_only(
+    CompletionFeatures, "completion space", "space completion__prompt__project", "=completion__id space"
+)
+read_only(
+    AcquisitionFigures,
+    "project judgments comparisons updated_at",
+    "project updated_at",
+    "project__slug project__name",
+)
 
 
 # Webhooks, and what was sent to them.
 
 
-@admin.register(WebhookEndpoint)
-class WebhookEndpointAdmin(WrittenOnceAdmin):
-    """Addresses that receive events, read only: a project's page changes them."""
-
-    list_display = ["__str__", "project", "url", "is_enabled", "why_disabled", "failures", "created_at"]
-    list_filter = ["is_enabled", "why_disabled", "project", "created_at"]
-    list_select_related = ["project"]
-    search_fields = ["description", "url", "project__name", "project__slug"]
-    exclude = ["secret", "previous_secret"]
-
-
-@admin.register(WebhookMessage)
-class WebhookMessageAdmin(WrittenOnceAdmin):
-    list_display = ["key", "event", "project", "created_at"]
-    list_filter = ["event", "project", "created_at"]
-    list_select_related = ["project"]
-    search_fields = ["key", "event", "project__name", "project__slug"]
+# Addresses that receive events, read only: a project's page changes them.
+read_only(
+    WebhookEndpoint,
+    "__str__ project url is_enabled why_disabled failures created_at",
+    "is_enabled why_disabled project created_at",
+    "description url project__name project__slug",
+    exclude="secret previous_secret",
+)
+read_only(
+    WebhookMessage,
+    "key event project created_at",
+    "event project created_at",
+    "key event project__name project__slug",
+)
 
 
 class AttemptInline(WrittenOnceInline):
@@ -345,47 +334,35 @@ class AttemptInline(WrittenOnceInline):
     show_change_link = False
 
 
-@admin.register(WebhookDelivery)
-class WebhookDeliveryAdmin(WrittenOnceAdmin):
-    """Messages on their way; one that was given up is sent again on its page in the project."""
-
-    list_display = ["message", "endpoint", "state", "tries_left", "next_attempt_at", "created_at"]
-    list_filter = ["state", "created_at"]
-    list_select_related = ["message", "endpoint__project"]
-    search_fields = ["message__key", "message__event", "endpoint__url"]
-    inlines = [AttemptInline]
-
-
-@admin.register(WebhookAttempt)
-class WebhookAttemptAdmin(WrittenOnceAdmin):
-    """Every time that something was sent, and what came back."""
-
-    list_display = ["delivery", "started_at", "milliseconds", "status", "error"]
-    list_filter = ["status", "started_at"]
-    list_select_related = ["delivery__message", "delivery__endpoint__project"]
-    search_fields = ["delivery__message__key", "error"]
+# Messages on their way; one that was given up is sent again on its page in the project.
+read_only(
+    WebhookDelivery,
+    "message endpoint state tries_left next_attempt_at created_at",
+    "state created_at",
+    "message__key message__event endpoint__url",
+    related="endpoint__project",
+    inlines=[AttemptInline],
+)
+# Every time that something was sent, and what came back.
+read_only(
+    WebhookAttempt,
+    "delivery started_at milliseconds status error",
+    "status started_at",
+    "delivery__message__key error",
+    related="delivery__message delivery__endpoint__project",
+)
 
 
 # Files that were brought in.
 
 
-@admin.register(FileImport)
-class FileImportAdmin(WrittenOnceAdmin):
-    """Imported files, read only: imports are started on a project's page."""
-
-    list_display = [
-        "name",
-        "project",
-        "format",
-        "state",
-        "rows_done",
-        "errors_total",
-        "created_by",
-        "created_at",
-    ]
-    list_filter = ["state", "format", "project", "created_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["name", "digest", "project__name", "project__slug", "created_by__username"]
+# Imported files, read only: imports are started on a project's page.
+read_only(
+    FileImport,
+    "name project format state rows_done errors_total created_by created_at",
+    "state format project created_at",
+    "name digest project__name project__slug created_by__username",
+)
 
 
 # Users, memberships, their tokens and what they did.
@@ -465,70 +442,70 @@ class MembershipAdmin(BoundedAdmin):
     readonly_fields = ["guideline_seen", "joined_at"]
 
 
-@admin.register(Invitation)
-class InvitationAdmin(WrittenOnceAdmin):
-    list_display = ["project", "role", "note", "uses", "most_uses", "expires_at", "revoked_at", "created_by"]
-    list_filter = ["role", "project", "revoked_at"]
-    list_select_related = ["project", "created_by"]
-    search_fields = ["note", "project__name", "project__slug", "created_by__username"]
-    exclude = ["digest"]
-
-
-@admin.register(ApiToken)
-class ApiTokenAdmin(WrittenOnceAdmin):
-    list_display = ["name", "user", "beginning", "scopes", "expires_at", "revoked_at", "last_used_at"]
-    list_filter = ["expires_at", "revoked_at", "created_at"]
-    list_select_related = ["user"]
-    search_fields = ["name", "beginning", "user__username"]
-    exclude = ["digest"]
-
-
-@admin.register(AuditEntry)
-class AuditEntryAdmin(WrittenOnceAdmin):
-    list_display = ["created_at", "actor", "action", "subject", "project"]
-    list_filter = ["action", "project", "created_at"]
-    list_select_related = ["actor", "project"]
-    search_fields = ["action", "subject", "actor__username", "project__name", "project__slug"]
-
-
-@admin.register(KeptAnswer)
-class KeptAnswerAdmin(WrittenOnceAdmin):
-    list_display = ["created_at", "user", "key", "status"]
-    list_filter = ["status", "created_at"]
-    list_select_related = ["user"]
-    search_fields = ["key", "user__username"]
-    # What was answered is for who asked.
-    exclude = ["body", "fingerprint"]
+read_only(
+    Invitation,
+    "project role note uses most_uses expires_at revoked_at created_by",
+    "role project revoked_at",
+    "note project__name project__slug created_by__username",
+    exclude="digest",
+)
+read_only(
+    Panel,
+    "name project items most_participants closes_at revoked_at created_by",
+    "project revoked_at",
+    "name project__name project__slug",
+    exclude="digest",
+)
+read_only(
+    PanelParticipant,
+    "participant panel user state began_at finished_at",
+    "state panel__project",
+    "participant study session panel__name",
+)
+read_only(
+    ApiToken,
+    "name user beginning scopes expires_at revoked_at last_used_at",
+    "expires_at revoked_at created_at",
+    "name beginning user__username",
+    exclude="digest",
+)
+read_only(
+    AuditEntry,
+    "created_at actor action subject project",
+    "action project created_at",
+    "action subject actor__username project__name project__slug",
+)
+read_only(
+    KeptAnswer,
+    "created_at user key status",
+    "status created_at",
+    "key user__username",
+    exclude="body fingerprint",
+)
 
 
 # Comments, notifications and choices of e-mails.
 
 
-@admin.register(Comment)
-class CommentAdmin(WrittenOnceAdmin):
-    """Comments on comparisons."""
-
-    list_display = ["author", "assignment", "created_at", "edited_at", "resolved_at"]
-    list_filter = ["assignment__comparison__project", "resolved_at", "created_at"]
-    list_select_related = ["author", "assignment__comparison", "assignment__annotator"]
-    search_fields = ["text", "author__username"]
-
-
-@admin.register(Notification)
-class NotificationAdmin(WrittenOnceAdmin):
-    """Notifications in people's inboxes."""
-
-    list_display = ["user", "kind", "subject", "project", "created_at", "read_at", "mail"]
-    list_filter = ["kind", "mail", "project", "created_at"]
-    list_select_related = ["user", "project"]
-    search_fields = ["subject", "user__username", "project__name", "project__slug"]
-
-
-@admin.register(MailChoice)
-class MailChoiceAdmin(WrittenOnceAdmin):
-    """The e-mails that people want."""
-
-    list_display = ["user", "mentions", "failures", "digest", "digested_at"]
-    list_filter = ["mentions", "failures", "digest"]
-    list_select_related = ["user"]
-    search_fields = ["user__username", "user__email"]
+# Comments on comparisons.
+read_only(
+    Comment,
+    "author assignment created_at edited_at resolved_at",
+    "assignment__comparison__project resolved_at created_at",
+    "text author__username",
+    related="assignment__comparison assignment__annotator",
+)
+# Notifications in people's inboxes.
+read_only(
+    Notification,
+    "user kind subject project created_at read_at mail",
+    "kind mail project created_at",
+    "subject user__username project__name project__slug",
+)
+# The e-mails that people want.
+read_only(
+    MailChoice,
+    "user mentions failures digest digested_at",
+    "mentions failures digest",
+    "user__username user__email",
+)

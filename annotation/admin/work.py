@@ -9,13 +9,16 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin, WrittenOnceInline
+from annotation.admin.base import BoundedAdmin, WrittenOnceAdmin, WrittenOnceInline, read_only
 from annotation.choices import AssignmentState
 from annotation.errors import Refusal
 from annotation.models import (
     AnnotatorTally,
     Assignment,
     BulkChange,
+    CalibrationAnswer,
+    CalibrationItem,
+    CalibrationSession,
     Candidate,
     Comparison,
     Completion,
@@ -39,6 +42,7 @@ from annotation.models import (
     Judgment,
     LabelledStep,
     MissingInfo,
+    PasteRecord,
     Prompt,
     QuestionAnswer,
     QueuedComparison,
@@ -111,12 +115,12 @@ class ComparisonAdmin(BoundedAdmin):
         return False
 
 
-@admin.register(Candidate)
-class CandidateAdmin(WrittenOnceAdmin):
-    list_display = ["comparison", "index", "completion"]
-    list_filter = ["comparison__project", "comparison__round_number"]
-    list_select_related = ["comparison", "completion"]
-    search_fields = ["=comparison__id", "completion__text"]
+read_only(
+    Candidate,
+    "comparison index completion",
+    "comparison__project comparison__round_number",
+    "=comparison__id completion__text",
+)
 
 
 @admin.register(Assignment)
@@ -159,112 +163,109 @@ class AssignmentAdmin(WrittenOnceAdmin):
         self.message_user(request, message, messages.SUCCESS if released else messages.WARNING)
 
 
-@admin.register(AnnotatorTally)
-class AnnotatorTallyAdmin(WrittenOnceAdmin):
-    list_display: Any = ["project", "annotator", "submitted", "retests", "round_number", "round_done"]
-    list_filter = ["project"]
-    list_select_related = ["project", "annotator"]
-    search_fields = ["project__name", "project__slug", "annotator__username"]
-
-
-@admin.register(DisplayTally)
-class DisplayTallyAdmin(WrittenOnceAdmin):
-    list_display: Any = ["project", "size", "lane", "drawn"]
-    list_filter = ["project", "size"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "project__slug"]
-
-
-@admin.register(GoldAnswer)
-class GoldAnswerAdmin(WrittenOnceAdmin):
-    list_display = ["comparison", "verdict", "explanation", "created_by", "created_at"]
-    list_filter = ["verdict", "comparison__purpose", "comparison__project"]
-    list_select_related = ["comparison", "created_by"]
-    search_fields = ["=comparison__id", "explanation"]
-
-
-@admin.register(Withholding)
-class WithholdingAdmin(WrittenOnceAdmin):
-    list_display = ["comparison", "quote", "state", "decided_by", "decided_at"]
-    list_filter = ["state", "comparison__project"]
-    list_select_related = ["comparison", "decided_by"]
-    search_fields = ["=comparison__id", "quote"]
-
-
-@admin.register(ItemFlag)
-class ItemFlagAdmin(WrittenOnceAdmin):
-    list_display = ["assignment", "reason", "details", "created_at"]
-    list_filter = ["reason", "assignment__comparison__project", "created_at"]
-    list_select_related = ["assignment__comparison", "assignment__annotator"]
-    search_fields = ["=assignment__comparison__id", "reason", "details", "assignment__annotator__username"]
-
-
-@admin.register(Draft)
-class DraftAdmin(WrittenOnceAdmin):
-    list_display = ["assignment", "version", "saved_at"]
-    list_filter = ["assignment__comparison__project", "saved_at"]
-    list_select_related = ["assignment__comparison", "assignment__annotator"]
-    search_fields = ["=assignment__comparison__id", "assignment__annotator__username"]
-
-
-@admin.register(Review)
-class ReviewAdmin(WrittenOnceAdmin):
-    list_display = ["comparison", "reason", "verdict", "reviewer", "opened_at", "decided_at"]
-    list_filter = ["reason", "verdict", "comparison__project"]
-    list_select_related = ["comparison", "reviewer"]
-    search_fields = ["=comparison__id", "comment", "reviewer__username"]
-
-
-@admin.register(ReviewDecision)
-class ReviewDecisionAdmin(WrittenOnceAdmin):
-    list_display = ["review", "kind", "verdict", "reviewer", "created_at"]
-    list_filter = ["kind", "verdict", "review__comparison__project"]
-    list_select_related = ["review__comparison", "reviewer"]
-    search_fields = ["=review__comparison__id", "comment", "reviewer__username"]
-
-
-@admin.register(ReviewReturn)
-class ReviewReturnAdmin(WrittenOnceAdmin):
-    list_display = ["assignment", "state", "returned_by", "returned_at", "closed_at"]
-    list_filter = ["state", "review__comparison__project"]
-    list_select_related = ["assignment__comparison", "assignment__annotator", "returned_by"]
-    search_fields = ["=assignment__comparison__id", "comment", "objection"]
+read_only(
+    AnnotatorTally,
+    "project annotator submitted retests round_number round_done",
+    "project",
+    "project__name project__slug annotator__username",
+)
+read_only(DisplayTally, "project size lane drawn", "project size", "project__name project__slug")
+read_only(
+    GoldAnswer,
+    "comparison verdict explanation created_by created_at",
+    "verdict comparison__purpose comparison__project",
+    "=comparison__id explanation",
+)
+read_only(
+    Withholding,
+    "comparison quote state decided_by decided_at",
+    "state comparison__project",
+    "=comparison__id quote",
+)
+read_only(
+    CalibrationSession,
+    "name project created_by created_at revealed_at closed_at",
+    "project revealed_at closed_at",
+    "name project__name",
+)
+read_only(
+    CalibrationItem,
+    "session comparison index is_open",
+    "is_open session__project",
+    "session__name =comparison__id",
+)
+read_only(
+    CalibrationAnswer,
+    "item assignment before after",
+    "item__session",
+    "item__session__name",
+    related="item__session item__comparison assignment__comparison assignment__annotator",
+)
+read_only(
+    PasteRecord,
+    "assignment annotator field characters is_on_screen created_at",
+    "field is_on_screen created_at",
+    "annotator__username",
+    related="assignment__comparison assignment__annotator",
+)
+read_only(
+    ItemFlag,
+    "assignment reason details created_at",
+    "reason assignment__comparison__project created_at",
+    "=assignment__comparison__id reason details assignment__annotator__username",
+    related="assignment__comparison assignment__annotator",
+)
+read_only(
+    Draft,
+    "assignment version saved_at",
+    "assignment__comparison__project saved_at",
+    "=assignment__comparison__id assignment__annotator__username",
+    related="assignment__comparison assignment__annotator",
+)
+read_only(
+    Review,
+    "comparison reason verdict reviewer opened_at decided_at",
+    "reason verdict comparison__project",
+    "=comparison__id comment reviewer__username",
+)
+read_only(
+    ReviewDecision,
+    "review kind verdict reviewer created_at",
+    "kind verdict review__comparison__project",
+    "=review__comparison__id comment reviewer__username",
+    related="review__comparison",
+)
+read_only(
+    ReviewReturn,
+    "assignment state returned_by returned_at closed_at",
+    "state review__comparison__project",
+    "=assignment__comparison__id comment objection",
+    related="assignment__comparison assignment__annotator",
+)
 
 
 # Conversations in the admin: to be found and read.
 
 
-@admin.register(ConversationTask)
-class ConversationTaskAdmin(WrittenOnceAdmin):
-    list_display = ["name", "project", "language", "harm_category", "archived_at"]
-    list_filter = ["project", "archived_at"]
-    list_select_related = ["project"]
-    search_fields = ["name", "instructions", "project__name"]
-
-
-@admin.register(Conversation)
-class ConversationAdmin(WrittenOnceAdmin):
-    list_display = [
-        "id",
-        "project",
-        "annotator",
-        "task",
-        "rating",
-        "attack_success",
-        "created_at",
-        "ended_at",
-    ]
-    list_filter = ["project", "created_at", "ended_at"]
-    list_select_related = ["project", "annotator", "task"]
-    search_fields = ["=id", "annotator__username", "task__name", "project__name"]
-
-
-@admin.register(ConversationTurn)
-class ConversationTurnAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "prompt", "comparison", "created_at"]
-    list_filter = ["conversation__project", "created_at"]
-    list_select_related = ["conversation", "prompt", "comparison"]
-    search_fields = ["=conversation__id", "=comparison__id"]
+read_only(
+    ConversationTask,
+    "name project language harm_category archived_at",
+    "project archived_at",
+    "name instructions project__name",
+)
+read_only(
+    Conversation,
+    "id project annotator task rating attack_success created_at ended_at",
+    "project created_at ended_at",
+    "=id annotator__username task__name project__name",
+)
+read_only(
+    ConversationTurn,
+    "__str__ prompt comparison created_at",
+    "conversation__project created_at",
+    "=conversation__id =comparison__id",
+    related="conversation",
+)
 
 
 # Prompts, completions and who wrote them.
@@ -296,28 +297,24 @@ class CompletionSourceAdmin(BoundedAdmin):
         return ["name", "kind", "created_at"] if obj else self.readonly_fields
 
 
-@admin.register(Completion)
-class CompletionAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "source", "prompt", "seed", "finish_reason", "token_count", "created_at"]
-    list_filter = ["source", "finish_reason", "prompt__project", "created_at"]
-    list_select_related = ["source", "prompt"]
-    search_fields = ["text", "text_hash", "source__name"]
-
-
-@admin.register(TraceStep)
-class TraceStepAdmin(WrittenOnceAdmin):
-    list_display = ["completion", "index", "kind", "role", "tool", "start", "end"]
-    list_filter = ["kind", "is_error", "completion__prompt__project"]
-    list_select_related = ["completion"]
-    search_fields = ["=completion__id", "tool"]
-
-
-@admin.register(CompletionScore)
-class CompletionScoreAdmin(WrittenOnceAdmin):
-    list_display = ["completion", "scorer", "value", "created_at"]
-    list_filter = ["scorer", "completion__prompt__project"]
-    list_select_related = ["completion"]
-    search_fields = ["=completion__id", "scorer", "completion__text"]
+read_only(
+    Completion,
+    "__str__ source prompt seed finish_reason token_count created_at",
+    "source finish_reason prompt__project created_at",
+    "text text_hash source__name",
+)
+read_only(
+    TraceStep,
+    "completion index kind role tool start end",
+    "kind is_error completion__prompt__project",
+    "=completion__id tool",
+)
+read_only(
+    CompletionScore,
+    "completion scorer value created_at",
+    "scorer completion__prompt__project",
+    "=completion__id scorer completion__text",
+)
 
 
 # Judgments and all that belongs to them: to be read, and nothing else.
@@ -431,28 +428,27 @@ class JudgmentAdmin(WrittenOnceAdmin):
     ]
 
 
-@admin.register(RankedCompletion)
-class RankedCompletionAdmin(WrittenOnceAdmin):
-    list_display = ["judgment", "rank", "completion"]
-    list_filter = ["rank", "judgment__comparison__project"]
-    list_select_related = ["judgment__annotator", "completion"]
-    search_fields = ["=judgment__id", "completion__text"]
-
-
-@admin.register(SpanFlag)
-class SpanFlagAdmin(WrittenOnceAdmin):
-    list_display = ["quote", "category", "start", "end", "completion", "judgment"]
-    list_filter = ["category", "judgment__comparison__project"]
-    list_select_related = ["category", "completion", "judgment__annotator"]
-    search_fields = ["=judgment__id", "quote", "note"]
-
-
-@admin.register(MissingInfo)
-class MissingInfoAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "category", "passage", "sentence", "completion", "judgment"]
-    list_filter = ["category", "judgment__comparison__project"]
-    list_select_related = ["category", "completion", "judgment__annotator"]
-    search_fields = ["=judgment__id", "text", "quote"]
+read_only(
+    RankedCompletion,
+    "judgment rank completion",
+    "rank judgment__comparison__project",
+    "=judgment__id completion__text",
+    related="judgment__annotator",
+)
+read_only(
+    SpanFlag,
+    "quote category start end completion judgment",
+    "category judgment__comparison__project",
+    "=judgment__id quote note",
+    related="judgment__annotator",
+)
+read_only(
+    MissingInfo,
+    "__str__ category passage sentence completion judgment",
+    "category judgment__comparison__project",
+    "=judgment__id text quote",
+    related="judgment__annotator",
+)
 
 
 class CorrectionEditInline(WrittenOnceInline):
@@ -474,111 +470,91 @@ class CorrectionAdmin(WrittenOnceAdmin):
         return _changes(correction)
 
 
-@admin.register(CorrectionEdit)
-class CorrectionEditAdmin(WrittenOnceAdmin):
-    list_display = ["correction", "index", "start", "end", "quote", "replacement"]
-    list_filter = ["correction__judgment__comparison__project"]
-    list_select_related = ["correction"]
-    search_fields = ["=correction__id", "quote", "replacement"]
-
-
-@admin.register(Continuation)
-class ContinuationAdmin(WrittenOnceAdmin):
-    list_display = ["assignment", "completion", "seed", "finish_reason", "created_at"]
-    list_filter = ["finish_reason", "assignment__comparison__project"]
-    list_select_related = ["assignment__annotator", "assignment__comparison", "completion"]
-    search_fields = ["=assignment__id", "prefix", "text"]
-
-
-@admin.register(LabelledStep)
-class LabelledStepAdmin(WrittenOnceAdmin):
-    list_display = ["judgment", "step", "label"]
-    list_filter = ["label", "judgment__comparison__project"]
-    list_select_related = ["judgment__annotator", "step"]
-    search_fields = ["=judgment__id", "step__tool"]
-
-
-@admin.register(Rating)
-class RatingAdmin(WrittenOnceAdmin):
-    list_display = ["judgment", "completion", "criterion", "value"]
-    list_filter = ["criterion", "value", "judgment__comparison__project"]
-    list_select_related = ["judgment__annotator", "completion", "criterion"]
-    search_fields = ["=judgment__id", "completion__text"]
-
-
-@admin.register(Critique)
-class CritiqueAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "completion", "judgment"]
-    list_filter = ["judgment__comparison__project"]
-    list_select_related = ["completion", "judgment__annotator"]
-    search_fields = ["=judgment__id", "text"]
-
-
-@admin.register(QuestionAnswer)
-class QuestionAnswerAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "version", "completion", "judgment"]
-    list_filter = ["judgment__comparison__project"]
-    list_select_related = ["version", "completion", "judgment__annotator"]
-    search_fields = ["=judgment__id", "version__text"]
-
-
-@admin.register(RepeatedQuestion)
-class RepeatedQuestionAdmin(WrittenOnceAdmin):
-    list_display = ["question", "assignment", "created_at", "answered_at"]
-    list_filter = ["question__project", "created_at"]
-    list_select_related = ["question", "assignment__annotator", "assignment__comparison"]
-    search_fields = ["question__key", "assignment__annotator__username"]
-
-
-@admin.register(Demonstration)
-class DemonstrationAdmin(WrittenOnceAdmin):
-    list_display = ["__str__", "judgment"]
-    list_filter = ["judgment__comparison__project"]
-    list_select_related = ["judgment__annotator"]
-    search_fields = ["=judgment__id", "text"]
+read_only(
+    CorrectionEdit,
+    "correction index start end quote replacement",
+    "correction__judgment__comparison__project",
+    "=correction__id quote replacement",
+)
+read_only(
+    Continuation,
+    "assignment completion seed finish_reason created_at",
+    "finish_reason assignment__comparison__project",
+    "=assignment__id prefix text",
+    related="assignment__annotator assignment__comparison",
+)
+read_only(
+    LabelledStep,
+    "judgment step label",
+    "label judgment__comparison__project",
+    "=judgment__id step__tool",
+    related="judgment__annotator",
+)
+read_only(
+    Rating,
+    "judgment completion criterion value",
+    "criterion value judgment__comparison__project",
+    "=judgment__id completion__text",
+    related="judgment__annotator",
+)
+read_only(
+    Critique,
+    "__str__ completion judgment",
+    "judgment__comparison__project",
+    "=judgment__id text",
+    related="judgment__annotator",
+)
+read_only(
+    QuestionAnswer,
+    "__str__ version completion judgment",
+    "judgment__comparison__project",
+    "=judgment__id version__text",
+    related="judgment__annotator",
+)
+read_only(
+    RepeatedQuestion,
+    "question assignment created_at answered_at",
+    "question__project created_at",
+    "question__key assignment__annotator__username",
+    related="assignment__annotator assignment__comparison",
+)
+read_only(
+    Demonstration,
+    "__str__ judgment",
+    "judgment__comparison__project",
+    "=judgment__id text",
+    related="judgment__annotator",
+)
 
 
 # Suggestions, reveals and decisions, in the admin: to be found and read.
 
 
-@admin.register(HelpSettings)
-class HelpSettingsAdmin(WrittenOnceAdmin):
-    """The settings of each project's suggestions."""
-
-    list_display = ["project", "control_share", "planted_share", "unread_seconds", "tells_planted"]
-    list_filter = ["tells_planted"]
-    list_select_related = ["project"]
-    search_fields = ["project__name", "project__slug"]
-
-
-@admin.register(SuggestionSet)
-class SuggestionSetAdmin(WrittenOnceAdmin):
-    """Comparisons whose suggestions are computed."""
-
-    list_display = ["comparison", "source", "created_at"]
-    list_filter = ["comparison__project", "source", "created_at"]
-    list_select_related = ["comparison"]
-    search_fields = ["source"]
-
-
-@admin.register(Suggestion)
-class SuggestionAdmin(WrittenOnceAdmin):
-    """Suggestions, the planted ones too."""
-
-    list_display = ["suggestion_set", "kind", "category", "quote", "text", "confidence", "is_planted"]
-    list_filter = ["kind", "is_planted", "suggestion_set__comparison__project"]
-    list_select_related = ["suggestion_set__comparison", "category"]
-    search_fields = ["quote", "text"]
-
-
-@admin.register(HelpReveal)
-class HelpRevealAdmin(WrittenOnceAdmin):
-    """Two passes over one comparison."""
-
-    list_display = ["assignment", "arm", "revealed_at", "finished_at"]
-    list_filter = ["arm", "assignment__comparison__project", "revealed_at"]
-    list_select_related = ["assignment__comparison", "assignment__annotator"]
-    search_fields = ["assignment__annotator__username"]
+# The settings of each project's suggestions.
+read_only(
+    HelpSettings,
+    "project control_share planted_share unread_seconds tells_planted",
+    "tells_planted",
+    "project__name project__slug",
+)
+# Comparisons whose suggestions are computed.
+read_only(SuggestionSet, "comparison source created_at", "comparison__project source created_at", "source")
+# Suggestions, the planted ones too.
+read_only(
+    Suggestion,
+    "suggestion_set kind category quote text confidence is_planted",
+    "kind is_planted suggestion_set__comparison__project",
+    "quote text",
+    related="suggestion_set__comparison",
+)
+# Two passes over one comparison.
+read_only(
+    HelpReveal,
+    "assignment arm revealed_at finished_at",
+    "arm assignment__comparison__project revealed_at",
+    "assignment__annotator__username",
+    related="assignment__comparison assignment__annotator",
+)
 
 
 @admin.register(DecidedSuggestion)
@@ -594,41 +570,32 @@ class DecidedSuggestionAdmin(WrittenOnceAdmin):
     search_fields = ["reveal__assignment__annotator__username", "suggestion__quote", "suggestion__text"]
 
 
-@admin.register(SavedView)
-class SavedViewAdmin(WrittenOnceAdmin):
-    """Saved views of tables."""
-
-    list_display = ["name", "project", "table", "owner", "is_shared", "created_at"]
-    list_filter = ["table", "is_shared", "project"]
-    list_select_related = ["project", "owner"]
-    search_fields = ["name", "owner__username"]
-
-
-@admin.register(ViewQueue)
-class ViewQueueAdmin(WrittenOnceAdmin):
-    """Views that are assigned to members."""
-
-    list_display = ["name", "project", "member", "created_at", "ended_at"]
-    list_filter = ["project", "created_at", "ended_at"]
-    list_select_related = ["project", "member"]
-    search_fields = ["name", "member__username"]
-
-
-@admin.register(QueuedComparison)
-class QueuedComparisonAdmin(WrittenOnceAdmin):
-    """Comparisons of queues."""
-
-    list_display = ["comparison", "queue", "is_opened"]
-    list_filter = ["is_opened", "queue__project"]
-    list_select_related = ["comparison", "queue__member"]
-    search_fields = ["queue__name"]
-
-
-@admin.register(BulkChange)
-class BulkChangeAdmin(WrittenOnceAdmin):
-    """Bulk changes that can be undone for a day."""
-
-    list_display = ["action", "value", "project", "changed", "actor", "created_at", "undone_at"]
-    list_filter = ["action", "project", "created_at"]
-    list_select_related = ["project", "actor"]
-    search_fields = ["action", "value", "actor__username"]
+# Saved views of tables.
+read_only(
+    SavedView,
+    "name project table owner is_shared created_at",
+    "table is_shared project",
+    "name owner__username",
+)
+# Views that are assigned to members.
+read_only(
+    ViewQueue,
+    "name project member created_at ended_at",
+    "project created_at ended_at",
+    "name member__username",
+)
+# Comparisons of queues.
+read_only(
+    QueuedComparison,
+    "comparison queue is_opened",
+    "is_opened queue__project",
+    "queue__name",
+    related="queue__member",
+)
+# Bulk changes that can be undone for a day.
+read_only(
+    BulkChange,
+    "action value project changed actor created_at undone_at",
+    "action project created_at",
+    "action value actor__username",
+)

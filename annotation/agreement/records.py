@@ -91,6 +91,8 @@ class Judged:
     """Of a partial ranking, those of the best completions alone."""
     undecided: frozenset[frozenset[int]]
     """Pairs that an imported set calls equal although its other pairs give them different ranks."""
+    is_revision: bool = False
+    """It supersedes an earlier judgment; its time is that of the change alone."""
 
     @property
     def is_first_work(self) -> bool:

@@ -3,10 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from allauth.account.adapter import get_adapter
 from django.conf import settings
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from rest_framework import exceptions
@@ -19,17 +16,6 @@ from annotation.choices import TokenScope
 from annotation.errors import NotAllowed
 from annotation.models import ApiToken, User
 from annotation.services.people.accounts import TooManyRequests, use_token
-
-
-def client_address(request: HttpRequest) -> str | None:
-    """Return the client's address; behind our proxies, the one seen by the outermost.
-
-    None if unknown: the web server is reached by a Unix socket.
-    """
-    try:
-        return str(get_adapter().get_client_ip(request))
-    except PermissionDenied:
-        return None
 
 
 class TokenAuthentication(BaseAuthentication):

@@ -32,8 +32,6 @@ from annotation.services.inbox import (
     resolve_thread,
 )
 
-_BIGGEST = 2**63 - 1
-
 
 @fields.of(Notification, "id kind project text excerpt address created_at read_at")
 class NotificationSerializer(serializers.ModelSerializer[Notification]):

@@ -35,6 +35,7 @@ from annotation.choices import (
     TokenScope,
     Verdict,
     WhyNothing,
+    WrittenIn,
 )
 from annotation.errors import InvalidAnswer
 from annotation.models import (
@@ -51,6 +52,7 @@ from annotation.models import (
     Suggestion,
     TraceStep,
 )
+from annotation.models.pastes import LONGEST_PASTE
 from annotation.selectors import access
 from annotation.selectors.eligibility import why_nothing
 from annotation.selectors.known_answers import feedback_for
@@ -62,6 +64,7 @@ from annotation.services.assignments.leases import release_assignment, renew_lea
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.drafts import LONGEST_PREFIX, continue_response, is_offered, save_draft
 from annotation.services.judgments.submission import flag_item, submit_judgment
+from annotation.services.pastes import record_paste
 from annotation.services.reviews import LONGEST_REASON, object_to_return
 from annotation.services.suggestions import DecisionInput, finish_help, ranks_of
 
@@ -132,7 +135,8 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         return DraftSerializer(draft).data if draft else None
 
     def get_judgment(self, assignment: Assignment) -> dict[str, Any] | None:
-        standing = assignment.judgments.current()
+        # Of the user alone, so nothing is hidden.
+        standing = Judgment.everything.current().filter(assignment=assignment)
         judgment = judgments_with_parts(standing).first()
         if judgment is None:
             return None
@@ -186,6 +190,16 @@ class ReasonSerializer(serializers.Serializer[Any]):
 
     reason = fields.text(most=200)
     details = fields.text(most=2000, default="")
+
+
+class NewPasteSerializer(serializers.Serializer[Any]):
+    """A paste into a text."""
+
+    key = serializers.UUIDField(help_text="Drawn by the program: sent twice it is one paste.")
+    field = fields.choice(WrittenIn.choices, "The text into which was pasted.")
+    completion = fields.text("Name of the response that the text is about.", most=40, default="")
+    characters = fields.integer(least=1, most=LONGEST_PASTE)
+    is_on_screen = fields.flag("Whether the prompt or a response held the text.", default=False)
 
 
 class LabellingView(ProjectView):
@@ -499,7 +513,7 @@ def assignments_finish(view: LabellingView, assignment: Assignment, values: Valu
         rubric=rubric_of(view.project, values["judgment"]["rubric"]),
         is_applied=values["applied"],
     )
-    written = judgments_with_parts(Judgment.objects.filter(pk=judgment.pk)).get()
+    written = judgments_with_parts(Judgment.everything.filter(pk=judgment.pk)).get()
     return Response(
         {
             "judgment": JudgmentSerializer(written, context={"assignment": assignment}).data,
@@ -524,3 +538,17 @@ def _shown(row: Suggestion, assignment: Assignment) -> dict[str, Any]:
         "ranks": {candidate_token(assignment, pk): rank for pk, rank in ranks_of(row).items()},
         "confidence": row.confidence,
     }
+
+
+@assignment.post("pastes/", takes=NewPasteSerializer, status=204, keeps_answers=False)
+def assignments_paste(view: LabellingView, assignment: Assignment, values: Values) -> None:
+    """Record a paste into a text. 422 where the project does not record them."""
+    record_paste(
+        assignment=assignment,
+        annotator=view.user,
+        key=values["key"],
+        field=WrittenIn(values["field"]),
+        completion_id=tokens_of(assignment).get(values["completion"]),
+        characters=values["characters"],
+        is_on_screen=values["is_on_screen"],
+    )

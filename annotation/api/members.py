@@ -1,5 +1,6 @@
 """Members of a project: their roles, limits, skills and groups."""
 
+from decimal import Decimal
 from typing import Any
 
 from django.db import transaction
@@ -33,17 +34,20 @@ from annotation.services.projects.projects import add_member
 
 @fields.of(
     Membership,
-    "username name role daily_limit total_limit skills group guideline_seen qualified_at joined_at",
+    "username name role daily_limit total_limit skills group hourly_wage item_pay guideline_seen "
+    "qualified_at joined_at",
 )
 class MemberSerializer(serializers.ModelSerializer[Membership]):
     """The membership of one person in a project."""
 
     username = fields.text(source="user.username")
     name = fields.text(source="user.__str__")
+    hourly_wage = fields.number("Null for the project's.", allow_null=True)
+    item_pay = fields.number("Null for the project's.", allow_null=True)
 
 
 class RoleSerializer(serializers.Serializer[Any]):
-    """The role, the limits, the skills and the group to give a member."""
+    """The role, the limits, the skills, the group and the pay to give a member."""
 
     role = fields.choice(Role.choices)
     daily_limit = fields.integer(
@@ -75,6 +79,29 @@ class RoleSerializer(serializers.Serializer[Any]):
         most=LONGEST_GROUP,
     )
 
+    hourly_wage = fields.number(
+        "Pay of an hour; null for the project's. Left out, it stays as it is.",
+        required=False,
+        allow_null=True,
+        least=0,
+        most=999_999,
+    )
+    item_pay = fields.number(
+        "Pay of an annotation; null for the project's. Left out, it stays as it is.",
+        required=False,
+        allow_null=True,
+        least=0,
+        most=999_999,
+    )
+
+    def validate_hourly_wage(self, wage: float | None) -> Decimal | None:
+        """Return the wage as the database keeps it."""
+        return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
+
+    def validate_item_pay(self, pay: float | None) -> Decimal | None:
+        """Return the pay as the database keeps it."""
+        return None if pay is None else Decimal(pay).quantize(Decimal("0.01"))
+
     def validate_group(self, group: str) -> str:
         """Write a name with single spaces, so that a group has one spelling."""
         return " ".join(group.split())
@@ -96,7 +123,7 @@ members.add_list("members_list", MemberSerializer, "List the members with their 
 
 @members.put("<str:username>/", takes=RoleSerializer, returns=MemberSerializer)
 def members_set(view: ProjectView, values: Values, username: str) -> Membership:
-    """Change a member's role, limits, skills and group. Superusers may add people, managers invite."""
+    """Change a member's role, limits, skills, group and pay. Superusers may add people, managers invite."""
     member = _member(view, username)
     if member is not None:
         return _change(view, member, values)

@@ -86,9 +86,11 @@ from annotation.services.projects.templates import TEMPLATES, create_from_templa
 
 _SETTINGS = (
     *("name", "description", *QUESTIONS, "rate_side_by_side", "show_context"),
-    *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit", "hourly_wage"),
+    *("overlap", "extra_overlap", "extra_overlap_share", "lease_minutes", "daily_limit"),
+    *("hourly_wage", "item_pay"),
     *("acquisition", "control_share", "allocation"),
     *("retest_share", "gold_share", "gold_feedback", "qualification_pass_share"),
+    "records_pastes",
     *("review_disagreements", "review_random_share"),
     *("review_every", "review_first", "review_below_agreement"),
 )
@@ -248,6 +250,14 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
         most=999_999,
     )
 
+    item_pay = fields.number(
+        "Pay of an annotation, to the hundredth; null for none.",
+        required=False,
+        allow_null=True,
+        least=0,
+        most=999_999,
+    )
+
     class Meta:
         model = Project
         fields = _SETTINGS
@@ -256,6 +266,10 @@ class SettingsSerializer(serializers.ModelSerializer[Project]):
     def validate_hourly_wage(self, wage: float | None) -> Decimal | None:
         """Return the wage as the database keeps it."""
         return None if wage is None else Decimal(wage).quantize(Decimal("0.01"))
+
+    def validate_item_pay(self, pay: float | None) -> Decimal | None:
+        """Return the pay as the database keeps it."""
+        return None if pay is None else Decimal(pay).quantize(Decimal("0.01"))
 
 
 @fields.of(Guideline, "version text created_at")

@@ -1,6 +1,7 @@
 """Statistics, quarantined completions and gold items."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -19,19 +20,25 @@ from annotation.api.texts import ComparisonSerializer, MessageSerializer, Passag
 from annotation.api.transfers import UploadSerializer, UploadView
 from annotation.choices import (
     KNOWN_PURPOSES,
+    Availability,
     DecisionKind,
+    PayBasis,
     Purpose,
     ReturnState,
     Role,
     Shown,
     TokenScope,
     Verdict,
+    WhyNothing,
     WithholdingState,
 )
 from annotation.exchange.gold import GoldImport, import_gold
-from annotation.models import Comparison, Completion, GoldAnswer, Review, User, Withholding
+from annotation.models import Comparison, Completion, GoldAnswer, PasteRecord, Review, User, Withholding
 from annotation.selectors.comparison import completion_ids_by_name, name_of
 from annotation.selectors.comparisons import comparisons_behind
+from annotation.selectors.eligibility import availability_of_annotators
+from annotation.selectors.pastes import pastes_in
+from annotation.selectors.pay import pay_of
 from annotation.selectors.reviews import ReviewPage, decided_reviews_of, open_reviews_for, page_of_review
 from annotation.services.quality import edit_gold_item, mark_as_gold, request_report, retire_gold_item
 from annotation.services.reviews import (
@@ -43,8 +50,11 @@ from annotation.services.reviews import (
 )
 from annotation.services.texts import decide_withholding
 from annotation.statistics.cached import items_of, report_without_waiting
+from annotation.statistics.forecast import NoForecast, forecast_of
 from annotation.statistics.report import Report
 
+_FIRST_YEAR = 2000
+_MOST_DAYS_PAID = 3660
 _RETRY_SECONDS = 10
 """A large project's figures take from some seconds to some minutes."""
 
@@ -87,6 +97,69 @@ class PersonSerializer(serializers.Serializer[Any]):
     reliability = EstimateSerializer()
     gold = EstimateSerializer()
     retest = EstimateSerializer()
+    recent_seconds = fields.number("Median of the newest annotations; null below 10.", allow_null=True)
+    unread = EstimateSerializer(help_text="Share of the newest that took less time than reading takes.")
+    agreement_change = EstimateSerializer(help_text="Of the newest shared comparisons, less those before.")
+    gold_change = EstimateSerializer(help_text="Of the newest gold answers, less those before.")
+
+
+class AvailabilitySerializer(serializers.Serializer[Any]):
+    """The availability of work to an annotator."""
+
+    annotator = fields.text("Their username.")
+    availability = fields.choice(Availability.choices)
+    reason = fields.choice(WhyNothing.choices, "Why they wait or are blocked; else null.", allow_null=True)
+    returned = fields.integer("Returned annotations that wait for an answer.")
+
+
+class ForecastSerializer(serializers.Serializer[Any]):
+    """The day on which the last open assignment is done."""
+
+    remaining = fields.integer("Open and leased assignments.")
+    days = fields.integer("Full days that it rests on.")
+    per_day = fields.number("Annotations a day.", allow_null=True)
+    expected = serializers.DateField(allow_null=True, help_text="Median; null for none or beyond two years.")
+    low = serializers.DateField(allow_null=True, help_text="Begin of the 95 % interval.")
+    high = serializers.DateField(allow_null=True, help_text="End of the 95 % interval.")
+    missing = fields.choice(
+        [(reason.value, reason.value) for reason in NoForecast], "Why there is none.", allow_null=True
+    )
+
+
+class TeamSerializer(serializers.Serializer[Any]):
+    """Who has work, and when it ends."""
+
+    forecast = ForecastSerializer()
+    annotators = AvailabilitySerializer(many=True)
+
+
+class PaySerializer(serializers.Serializer[Any]):
+    """The work of one annotator in a period, and what it is paid."""
+
+    annotator = fields.text(source="user.username")
+    annotations = fields.integer("Submitted in the period; a revision is none.")
+    measured = fields.integer("Submissions with a measured time, revisions among them.")
+    unmeasured = fields.integer()
+    active_seconds = fields.integer(source="seconds")
+    rate = fields.number(allow_null=True)
+    amount = fields.number("Null without a rate.", allow_null=True)
+
+
+class PayFilters(Filters):
+    """The period and the basis of pay."""
+
+    since = serializers.DateField(help_text="The first day.")
+    until = serializers.DateField(help_text="The last day.")
+    by = fields.choice(PayBasis.choices, default=PayBasis.HOUR.value)
+
+    def validate(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Refuse a period that ends before it begins, or that no calendar holds."""
+        since, until = values["since"], values["until"]
+        if not (since.year >= _FIRST_YEAR and since <= until <= since + timedelta(days=_MOST_DAYS_PAID)):
+            raise serializers.ValidationError(
+                {"until": [_("Choose a day from the first one on, within ten years.")]}
+            )
+        return values
 
 
 class SharedAgreementSerializer(serializers.Serializer[Any]):
@@ -273,7 +346,32 @@ class RetireSerializer(serializers.Serializer[Any]):
     retired = fields.flag("True hands it out no more, false hands it out again.", default=True)
 
 
+@fields.of(
+    PasteRecord, "id assignment comparison annotator field completion characters is_on_screen created_at"
+)
+class PasteSerializer(serializers.ModelSerializer[PasteRecord]):
+    """A paste into a text, without the text."""
+
+    annotator = fields.text(source="annotator.username")
+    comparison = fields.integer(source="assignment.comparison_id")
+
+
+class PasteFilters(Filters):
+    """Filters of pastes."""
+
+    annotator = fields.text("A user name.", source="annotator__username", required=False)
+
+
 statistics = Resource(ProjectView, f"{PROJECT}statistics/", tag="quality")
+team = Resource(ProjectView, f"{PROJECT}team/", tag="quality")
+pay = Resource(ProjectView, f"{PROJECT}pay/", tag="quality")
+pastes = Resource(ProjectView, f"{PROJECT}pastes/", tag="quality", rows=lambda view: pastes_in(view.project))
+pastes.add_list(
+    "pastes_list",
+    PasteSerializer,
+    "List what annotators pasted into texts, newest first, where the project records it.",
+    filters=PasteFilters,
+)
 withheld = Resource(
     ProjectView,
     f"{PROJECT}withheld/",
@@ -321,6 +419,30 @@ def statistics_read(view: ProjectView, query: Values) -> Response:
         waiting = ComputingSerializer({"computing": True}).data
         return Response(waiting, status=202, headers={"Retry-After": str(_RETRY_SECONDS)})
     return Response(ReportSerializer(report, context={"names": _names_in(report)}).data)
+
+
+@team.get(schema={"responses": {200: TeamSerializer}})
+def team_read(view: ProjectView) -> Response:
+    """Read who has work, who waits and who is blocked by what, and the forecast of the end."""
+    availability = availability_of_annotators(view.project)
+    names = dict(User.objects.filter(pk__in=availability).values_list("pk", "username"))
+    rows = [
+        {
+            "annotator": names[pk],
+            "availability": row.availability,
+            "reason": row.reason,
+            "returned": row.returned,
+        }
+        for pk, row in sorted(availability.items(), key=lambda pair: names[pair[0]])
+    ]
+    return Response(TeamSerializer({"forecast": forecast_of(view.project), "annotators": rows}).data)
+
+
+@pay.get(filters=PayFilters, schema={"responses": {200: PaySerializer(many=True)}})
+def pay_read(view: ProjectView, query: Values) -> Response:
+    """Read what everybody's work in a period is paid, by hour or by annotation."""
+    rows = pay_of(view.project, since=query["since"], until=query["until"], basis=PayBasis(query["by"]))
+    return Response(PaySerializer(rows, many=True).data)
 
 
 @statistics.get_list(ComparisonSerializer, "items/", filters=ItemFilters)
@@ -449,7 +571,7 @@ class ReturnSerializer(serializers.Serializer[Any]):
     returned_at = fields.time()
 
 
-class VoteSerializer(serializers.Serializer[Any]):
+class ReviewVoteSerializer(serializers.Serializer[Any]):
     """The judgment of one annotator."""
 
     name = fields.text("Opaque; names this version of the annotation, to return it.")
@@ -493,7 +615,7 @@ class WholeReviewSerializer(ReviewSerializer):
 
     def get_votes(self, review: Review) -> list[dict[str, Any]]:
         """Return the votes, without annotators until the review is decided."""
-        return [dict(VoteSerializer(vote).data) for vote in ReviewPage(review).votes]
+        return [dict(ReviewVoteSerializer(vote).data) for vote in ReviewPage(review).votes]
 
     def get_ranks(self, review: Review) -> dict[str, int]:
         return {name_of(review, int(pk)): rank for pk, rank in review.ranks.items()}

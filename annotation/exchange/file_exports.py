@@ -24,7 +24,7 @@ from annotation.exchange.formats.rondo_csv import header, safe
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, Writer, step_granularity
 from annotation.exchange.item_imports import Occurrences
 from annotation.exchange.records import as_line, records
-from annotation.models import Judgment, MissingInfo, Project, SpanFlag, User
+from annotation.models import Judgment, MissingInfo, Project, ReviewDecision, SpanFlag, User
 from annotation.selectors import access
 from annotation.selectors.allocation import tagged
 
@@ -201,7 +201,7 @@ class Export:
                 yield from self._rows_of(record, scene)
 
     def _rows_of(self, record: Record, scene: Scene) -> Iterator[dict[str, Any]]:
-        for row in chain(self.writer.rows(record, scene), self._answers_dropped(record)):
+        for row in chain(self.writer.rows(record, scene), self._parts_dropped(record)):
             if isinstance(row, Dropped):
                 self.dropped[_kind(row.reason)] += 1
                 if self.on_drop:
@@ -210,9 +210,11 @@ class Export:
                 self.rows += 1
                 yield row
 
-    def _answers_dropped(self, record: Record) -> Iterator[Dropped]:
+    def _parts_dropped(self, record: Record) -> Iterator[Dropped]:
         if record.get("answers") and not self.writer.carries_answers:
             yield Dropped("answers: the format has no place for additional questions")
+        if record.get("review") and not self.writer.carries_reviews:
+            yield Dropped("review: the format has no place for decisions of reviewers and returns")
 
     def text_stream(self) -> Iterator[str]:
         """The file, piece by piece, for every container but Parquet."""
@@ -292,6 +294,7 @@ def scene_of(project: Project, tokens: Tokens | None) -> Scene:
         step_granularity=step_granularity(dict(spans.values_list("key", "granularity")), polarities),
         criteria=tuple(f"{key}_{scale}" for key, scale in project.criteria.values_list("key", "scale")),
         questions=dict(project.questions.order_by("position", "id").values_list("key", "kind")),
+        has_decisions=ReviewDecision.objects.filter(review__comparison__project=project).exists(),
         tokens=tokens,
     )
 

@@ -301,7 +301,7 @@ class ItemImport:
         keys = [self._keys(item) for _, item, _ in judged]
         all_keys = [key for of_item in keys for key in of_item]
         known = set(
-            Judgment.objects.filter(idempotency_key__in=all_keys).values_list("idempotency_key", flat=True)
+            Judgment.everything.filter(idempotency_key__in=all_keys).values_list("idempotency_key", flat=True)
         )
         people = self._people.ids(
             (judgment.annotator, judgment.is_machine) for _, item, _ in judged for judgment in item.judgments

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from annotation.choices import HelpArm
+from annotation.choices import DecisionKind, HelpArm
 from annotation.models import (
     Candidate,
     Conversation,
@@ -18,10 +18,13 @@ from annotation.models import (
     DecidedSuggestion,
     HelpReveal,
     Judgment,
+    ReviewDecision,
+    ReviewReturn,
     TraceStep,
 )
 from annotation.record.judgment import CorrectionPart, Edit, JudgmentRecord, SpanPart
 from annotation.selectors.records import records_of
+from annotation.selectors.reviews import decided_record
 
 # Conversations as parts of records, as `formats.conversation_turns` describes them.
 
@@ -55,7 +58,7 @@ def turns_of_comparisons(
 
 
 def _unjudged(conversations: Collection[Any], completions: Listed) -> dict[Any, list[dict[str, Any]]]:
-    judged = Judgment.objects.filter(comparison=OuterRef("comparison"))
+    judged = Judgment.everything.filter(comparison=OuterRef("comparison"))
     turns = list(
         ConversationTurn.objects.filter(~Exists(judged), conversation__in=conversations)
         .select_related("prompt")
@@ -157,6 +160,8 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
     turns = turns_of_comparisons(comparisons, _completions)
     judged = records_of(ids)
     help_of = _help({row["assignment_id"] for row in rows})
+    decisions = _review_decisions(comparisons)
+    returns = _returns({row["assignment_id"] for row in rows})
     for row in rows:
         pk = row["pk"]
         record = judged[pk]
@@ -191,6 +196,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             **_listed("answers", record.answers),
             **_rubric(row),
             **({"help": help_of[row["assignment_id"]]} if row["assignment_id"] in help_of else {}),
+            **_review(decisions.get(row["comparison_id"]), returns.get(row["assignment_id"])),
             **_conversations(turns.get(row["comparison_id"])),
             **_metadata(row),
         }
@@ -304,6 +310,62 @@ def _decisions(reveals: Sequence[int]) -> dict[int, list[dict[str, Any]]]:
                 "decision": row.decision,
                 "seconds": row.seconds,
                 "decided_at": _time(row.decided_at),
+            }
+        )
+    return listed
+
+
+def _review(decisions: list[dict[str, Any]] | None, returns: list[dict[str, Any]] | None) -> dict[str, Any]:
+    """Only a judgment that was returned or decided about has the field: other lines keep their bytes."""
+    if not decisions and not returns:
+        return {}
+    return {"review": {"decisions": decisions or [], "returns": returns or []}}
+
+
+def _review_decisions(comparisons: Collection[int]) -> dict[int, list[dict[str, Any]]]:
+    """Comparison → every decision of its review and every undoing, the oldest first."""
+    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    entries = ReviewDecision.objects.filter(review__comparison__in=comparisons).order_by("pk")
+    for entry in entries.select_related("review", "reviewer"):
+        listed[entry.review.comparison_id].append(
+            {
+                "kind": entry.kind,
+                "reviewer": str(entry.reviewer.pseudonym),
+                "reason": entry.comment,
+                "created_at": _time(entry.created_at),
+                **(_decided(decided_record(entry)) if entry.kind == DecisionKind.DECIDED else {}),
+            }
+        )
+    return listed
+
+
+def _decided(record: JudgmentRecord) -> dict[str, Any]:
+    return {
+        "verdict": record.verdict,
+        "strength": record.strength,
+        **_parts(record),
+        "corrections": [_correction(part) for part in record.corrections],
+        **_listed("step_labels", record.step_labels),
+        **_listed("answers", record.answers),
+        "demonstration": record.demonstration or None,
+    }
+
+
+def _returns(assignments: Collection[int]) -> dict[int, list[dict[str, Any]]]:
+    """Assignment → each return of its annotation with the answer, the oldest first."""
+    listed: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    rows = ReviewReturn.objects.filter(assignment__in=assignments).order_by("pk")
+    for row in rows.select_related("returned_by"):
+        listed[row.assignment_id].append(
+            {
+                "judgment": str(row.judgment_id),
+                "reviewer": str(row.returned_by.pseudonym),
+                "comment": row.comment,
+                "returned_at": _time(row.returned_at),
+                "state": row.state,
+                "revision": _id(row.revision_id),
+                "objection": row.objection,
+                "closed_at": _time(row.closed_at),
             }
         )
     return listed

@@ -455,7 +455,7 @@ def request_undo(*, record: FileImport, user: User, deletes_used: bool = False) 
 def contents_of(record: FileImport) -> dict[str | Promise, int]:
     """Return what goes with an import, in words, with its number; what there is none of is left out."""
     prompts, comparisons = record.prompts.all(), record.comparisons.exclude(purpose=Purpose.DELETED)
-    judgments = Judgment.objects.filter(
+    judgments = Judgment.everything.filter(
         Q(comparison__in=comparisons.values("pk")) | Q(comparison__prompt__in=prompts.values("pk"))
     ).aggregate(
         people=Count("pk", filter=Q(imported_from__isnull=True, annotator__is_machine=False)),
@@ -488,9 +488,9 @@ def _require_ended(record: FileImport) -> None:
 def require_undoable(record: FileImport) -> None:
     """Refuse an import that is not in, or of which something is in use."""
     _require_ended(record)
-    judged = Judgment.objects.filter(comparison__file_import=record)
+    judged = Judgment.everything.filter(comparison__file_import=record)
     others = judged.filter(~Q(imported_from__import=record.pk) | Q(imported_from__isnull=True))
-    if others.exists() or Judgment.objects.filter(**_of_judgments("supersedes", record)).exists():
+    if others.exists() or Judgment.everything.filter(**_of_judgments("supersedes", record)).exists():
         raise Refusal(
             "import_annotated", _("Somebody has annotated what this import brought."), field="judgments"
         )
@@ -544,7 +544,7 @@ _BROUGHT: dict[type[models.Model], Callable[[str, FileImport], dict[str, Any]]] 
 
 
 def _judgments(record: FileImport) -> QuerySet[Judgment]:
-    return Judgment.objects.filter(comparison__project=record.project_id, imported_from__import=record.pk)
+    return Judgment.everything.filter(comparison__project=record.project_id, imported_from__import=record.pk)
 
 
 def _used_outside(
@@ -623,7 +623,7 @@ def _batches(rows: QuerySet[Any], beat: Callable[[], object]) -> Iterator[Sequen
 @transaction.atomic
 def _delete_judgments(ids: Sequence[int]) -> None:
     """Delete judgments with their assignments; a comparison gets back the places that were added for them."""
-    rows = Judgment.objects.filter(pk__in=ids)
+    rows = Judgment.everything.filter(pk__in=ids)
     assignments = list(rows.values_list("assignment", flat=True))
     taken = rows.values("comparison").annotate(number=Count("pk")).values_list("comparison", "number")
     numbers: dict[int, list[int]] = {}

@@ -5,7 +5,7 @@ form's fields, right or wrong, so that a refused form comes back as it was sent.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -270,6 +270,50 @@ class Entered:
             demonstration=record.demonstration,
             comment=record.comment,
         )
+
+    def with_part(self, part: JudgmentRecord, assignment: Assignment) -> "Entered":
+        """Return these contents with a part of a vote: in the place of what stands there, or besides."""
+        taken = Entered.from_record(part, assignment)
+        merged = replace(
+            self,
+            span_flags=json.dumps(_joined(self.span_flags, json.loads(taken.span_flags))),
+            missing=[
+                *(row for row in self.missing if not row.is_empty and row not in taken.missing),
+                *taken.missing,
+            ],
+            ratings={**self.ratings, **taken.ratings},
+            corrections={**self.corrections, **taken.corrections},
+            rewrites=json.dumps({**_loaded(self.rewrites, dict), **json.loads(taken.rewrites)}),
+            critiques={**self.critiques, **taken.critiques},
+            step_labels={**self.step_labels, **taken.step_labels},
+            answers={**self.answers, **taken.answers},
+            demonstration=taken.demonstration or self.demonstration,
+        )
+        if part.verdict == Verdict.NOT_ASKED:
+            return merged
+        return replace(merged, choice=taken.choice, ranks=taken.ranks, partial=taken.partial)
+
+
+def _joined(before: str, spans: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return the spans of a form's field and others, none twice."""
+    where = ("candidate", "category", "start", "end")
+    names = [tuple(span[name] for name in where) for span in spans]
+    kept = [
+        span
+        for span in _loaded(before, list)
+        if not isinstance(span, dict) or tuple(span.get(name) for name in where) not in names
+    ]
+    return [*kept, *spans]
+
+
+def _loaded(written: str, kind: Callable[[], Any]) -> Any:
+    """Return what a field of the script holds; an empty value where it is not of this kind."""
+    empty = kind()
+    try:
+        value = json.loads(written)
+    except (ValueError, RecursionError):
+        return empty
+    return value if isinstance(value, type(empty)) else empty
 
 
 def rating_field(token: str, criterion_key: str) -> str:

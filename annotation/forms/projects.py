@@ -63,6 +63,10 @@ QUALITY: Labels = {
         _("Qualification threshold"),
         _("Share of the qualification set that must be right. Empty for no qualification."),
     ),
+    "records_pastes": (
+        _("Record pasted text"),
+        _("How much is pasted into critiques, corrections and other texts. Annotators are told."),
+    ),
     "review_disagreements": (
         _("Review disagreements"),
         _("Reviewers decide comparisons on which annotators disagree."),
@@ -70,6 +74,10 @@ QUALITY: Labels = {
     "hourly_wage": (
         _("Hourly wage"),
         _("Cost of an hour of annotation, in your currency. Empty shows no cost."),
+    ),
+    "item_pay": (
+        _("Pay per annotation"),
+        _("In the same currency. Empty for none."),
     ),
     "review_random_share": (
         _("Random review share"),

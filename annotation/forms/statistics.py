@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from annotation.agreement.records import Selection
 from annotation.choices import Shown
+from annotation.forms import offer
 from annotation.models import Comparison, Project
 from annotation.selectors.cached_counts import cached
 from annotation.selectors.judged import who_judged
@@ -45,9 +46,7 @@ class SelectionForm(forms.Form):
         self.full_clean()
 
     def _choose(self, name: str, nothing: Any, choices: Choices) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - tells the type checker what is declared above
-        field.choices = [("", nothing), *choices]
+        offer(self, name, [("", nothing), *choices])
 
     def _more(self, data: QueryDict) -> dict[str, str]:
         return {}

@@ -1,5 +1,6 @@
 """Questions to people and their answers, one module per subject."""
 
+from annotation.models.calibration import CalibrationAnswer, CalibrationItem, CalibrationSession
 from annotation.models.changes import BulkChange
 from annotation.models.conversations import Conversation, ConversationTask, ConversationTurn
 from annotation.models.inbox import Comment, MailChoice, Notification
@@ -26,6 +27,8 @@ from annotation.models.judgments import (
     Suggestion,
     SuggestionSet,
 )
+from annotation.models.panels import Panel, PanelParticipant
+from annotation.models.pastes import PasteRecord
 from annotation.models.people import ApiToken, AuditEntry, Invitation, KeptAnswer, Membership, User
 from annotation.models.projects import (
     Category,
@@ -63,75 +66,3 @@ from annotation.models.work import (
     RoundTally,
     Withholding,
 )
-
-__all__ = [
-    "AcquisitionFigures",
-    "AnnotatorTally",
-    "ApiToken",
-    "Assignment",
-    "AuditEntry",
-    "BulkChange",
-    "Candidate",
-    "Category",
-    "Comment",
-    "Comparison",
-    "Completion",
-    "CompletionFeatures",
-    "CompletionScore",
-    "CompletionSource",
-    "Continuation",
-    "Conversation",
-    "ConversationTask",
-    "ConversationTurn",
-    "Correction",
-    "CorrectionEdit",
-    "Criterion",
-    "Critique",
-    "DecidedSuggestion",
-    "Demonstration",
-    "DisplayTally",
-    "Draft",
-    "FileImport",
-    "GoldAnswer",
-    "Guideline",
-    "HelpReveal",
-    "HelpSettings",
-    "Invitation",
-    "ItemFlag",
-    "Judgment",
-    "KeptAnswer",
-    "LabelledStep",
-    "MailChoice",
-    "Membership",
-    "MissingInfo",
-    "Notification",
-    "Project",
-    "ProjectQuestion",
-    "Prompt",
-    "QuestionAnswer",
-    "QuestionVersion",
-    "QueuedComparison",
-    "RankedCompletion",
-    "Rating",
-    "RepeatedQuestion",
-    "Review",
-    "ReviewDecision",
-    "ReviewReturn",
-    "RoundTally",
-    "Rubric",
-    "RubricCriterion",
-    "RubricScore",
-    "RubricVersion",
-    "SavedView",
-    "SpanFlag",
-    "Suggestion",
-    "SuggestionSet",
-    "TraceStep",
-    "User",
-    "ViewQueue",
-    "WebhookAttempt",
-    "WebhookDelivery",
-    "WebhookEndpoint",
-    "WebhookMessage",
-    "Withholding",
-]

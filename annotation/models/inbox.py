@@ -15,8 +15,9 @@ class Comment(models.Model):
 
     The thread of an annotator belongs to an assignment, not to the comparison: no annotator sees what others
     wrote, and a comparison that is asked again (a retest) does not show its first thread. That of the team,
-    which managers and reviewers see alone, belongs to the comparison. Written by `annotation.services.inbox`
-    alone.
+    which managers and reviewers see alone, belongs to the comparison. The talk of a calibration session,
+    which its participants and managers see once it is revealed, belongs to the item. Written by
+    `annotation.services.inbox` alone.
     """
 
     assignment = models.ForeignKey(
@@ -29,6 +30,14 @@ class Comment(models.Model):
         blank=True,
         related_name="team_comments",
         help_text="Of a comment of the team.",
+    )
+    calibration_item = models.ForeignKey(
+        "annotation.CalibrationItem",
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="comments",
+        help_text="Of a comment in the talk of a calibration session.",
     )
     author = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="comments")
     text = models.TextField(help_text="Markdown.")
@@ -43,8 +52,9 @@ class Comment(models.Model):
         constraints = [
             models.CheckConstraint(condition=~Q(text=""), name="comment_has_text"),
             models.CheckConstraint(
-                condition=Q(assignment__isnull=True, comparison__isnull=False)
-                | Q(assignment__isnull=False, comparison__isnull=True),
+                condition=Q(assignment__isnull=True, comparison__isnull=False, calibration_item__isnull=True)
+                | Q(assignment__isnull=False, comparison__isnull=True, calibration_item__isnull=True)
+                | Q(assignment__isnull=True, comparison__isnull=True, calibration_item__isnull=False),
                 name="comment_in_one_thread",
             ),
         ]

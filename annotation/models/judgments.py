@@ -1,6 +1,6 @@
 """Judgments. Rows are written once; a revision adds a row."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -27,17 +27,30 @@ class JudgmentQuerySet(WrittenOnceQuerySet["Judgment"]):
     def current(self) -> "JudgmentQuerySet":
         """Keep the judgments that no later one of the same person supersedes."""
         # Not `superseded_by__isnull`: PostgreSQL takes that join to leave next to nothing and plans for it.
-        return self.filter(~Exists(Judgment.objects.filter(supersedes=OuterRef("pk"))))
+        return self.filter(~Exists(Judgment.everything.filter(supersedes=OuterRef("pk"))))
 
 
 JudgmentManager = models.Manager.from_queryset(JudgmentQuerySet)
+
+
+class RevealedJudgments(JudgmentManager):  # type: ignore[type-arg]
+    """The default manager: no judgment of a calibration session that is not revealed.
+
+    Whatever lists, counts, exports or learns from judgments, also by `comparison.judgments`, is blind to
+    them.
+    """
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(comparison__is_sealed=False)
 
 
 class Judgment(WrittenOnce):
     """One annotator's verdict on the completions of one comparison.
 
     Written once by `submit_judgment`; a change of mind adds a row that supersedes this one.
-    `Judgment.objects.current()` gives the current ones.
+    `Judgment.objects.current()` gives the current ones. `Judgment.objects` leaves out what a calibration
+    session hides; `Judgment.everything` is for an annotator's own judgments, and for what tells no vote:
+    keys, deletion, pay.
     """
 
     assignment = models.ForeignKey(
@@ -90,7 +103,8 @@ class Judgment(WrittenOnce):
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
-    objects: ClassVar = JudgmentManager()
+    objects: ClassVar = RevealedJudgments()
+    everything: ClassVar = JudgmentManager()
 
     class Meta:
         constraints = [

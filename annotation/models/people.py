@@ -99,6 +99,12 @@ class User(AbstractUser):
     is_guest = models.BooleanField(
         default=False, editable=False, help_text="Stands for a visitor of an arena, who cannot sign in."
     )
+    is_participant = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Annotates by the link of a panel; reaches nothing but the labelling pages of its project.",
+    )
     is_machine = models.BooleanField(
         default=False, editable=False, help_text="A program that judges. It cannot sign in."
     )
@@ -167,6 +173,22 @@ class Membership(models.Model):
         db_default="",
         help_text="Group of annotators, such as a profession or a region; reward models can learn what each "
         "group prefers. Empty for none.",
+    )
+    hourly_wage = models.DecimalField(
+        max_digits=8,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="What an hour of this person is paid; empty for the project's wage.",
+    )
+    item_pay = models.DecimalField(
+        max_digits=8,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="What an annotation of this person is paid; empty for the project's rate.",
     )
     joined_at = models.DateTimeField(auto_now_add=True)
 

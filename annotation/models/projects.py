@@ -7,7 +7,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
@@ -22,6 +22,7 @@ from annotation.choices import (
     QuestionSubject,
     RatingScale,
 )
+from annotation.models.panels import check_hosts
 from annotation.models.people import check_allocation
 from annotation.models.written_once import WrittenOnce
 
@@ -65,6 +66,14 @@ class Project(models.Model):
         blank=True,
         validators=[MinValueValidator(0)],
         help_text="What an hour of an annotator costs, in a currency of your choice; empty for no cost.",
+    )
+    item_pay = models.DecimalField(
+        max_digits=8,
+        decimal_places=2,
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0)],
+        help_text="What an annotation is paid, in the same currency; empty for none.",
     )
     daily_limit = models.PositiveIntegerField(
         null=True,
@@ -163,6 +172,11 @@ class Project(models.Model):
     ask_demonstration = models.BooleanField(
         default=False, help_text="Ask annotators to write the answer themselves."
     )
+    records_pastes = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Record what annotators paste into texts; they are told, managers see it.",
+    )
     rate_side_by_side = models.BooleanField(
         default=True, help_text="Rate all answers at once, each criterion in a row; else one at a time."
     )
@@ -172,6 +186,13 @@ class Project(models.Model):
         default=ContextDisplay.AUTO,
         db_default=ContextDisplay.AUTO,
         help_text="Whether the context of a prompt is open when a comparison is shown.",
+    )
+    panel_hosts = models.JSONField(
+        default=list,
+        db_default=Value([], models.JSONField()),
+        blank=True,
+        validators=[check_hosts],
+        help_text="Hosts to which participants of panels are sent at the end.",
     )
     revision = models.UUIDField(
         default=uuid.uuid4,
@@ -200,6 +221,13 @@ class Project(models.Model):
         db_default=False,
         editable=False,
         help_text="Whether an annotation was ever returned: where none was, no screen asks for returns.",
+    )
+    calibration_seals = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        editable=False,
+        help_text="How often calibration sessions hid or revealed annotations: older figures are stale. 0 "
+        "where there never was a session: then nobody pays for it.",
     )
     has_queues = models.BooleanField(
         default=False,

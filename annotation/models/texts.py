@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import F, Q
 
-from annotation.choices import FinishReason, SourceKind, Split, StepKind, StepLabel
+from annotation.choices import FinishReason, SourceKind, Split, StepLabel, TraceStepKind
 from annotation.models.written_once import WrittenOnce
 from annotation.text.identity import shortened
 from annotation.text.traces import is_agents
@@ -147,7 +147,7 @@ class TraceStep(WrittenOnce):
         "annotation.Completion", on_delete=models.CASCADE, related_name="steps", db_index=False
     )
     index = models.PositiveIntegerField()
-    kind = models.CharField(max_length=12, choices=StepKind)
+    kind = models.CharField(max_length=12, choices=TraceStepKind)
     role = models.CharField(max_length=10, help_text="Who speaks: assistant, user, system or tool.")
     tool = models.CharField(
         max_length=120, blank=True, default="", help_text="The tool of a call or of its result."
@@ -167,7 +167,7 @@ class TraceStep(WrittenOnce):
         ordering = ["completion", "index"]
         constraints = [
             models.UniqueConstraint(fields=["completion", "index"], name="trace_step_once"),
-            models.CheckConstraint(condition=Q(kind__in=StepKind.values), name="trace_step_kind_known"),
+            models.CheckConstraint(condition=Q(kind__in=TraceStepKind.values), name="trace_step_kind_known"),
             models.CheckConstraint(
                 condition=Q(body__gte=F("start")) & Q(end__gte=F("body")) & Q(end__gt=F("start")),
                 name="trace_step_in_order",

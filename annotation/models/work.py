@@ -31,8 +31,8 @@ class Comparison(models.Model):
     """One prompt and its candidates, to be judged together by `overlap` annotators.
 
     Written once by `create_comparison`; later only `open_slots`, `overlap`, `priority`,
-    `acquisition_score`, `agreement` and `reserved_for` change. Gold and qualification items and what is
-    withheld have no open slots: nobody meets them by way of the queue.
+    `acquisition_score`, `agreement`, `is_sealed` and `reserved_for` change. Gold and qualification items and
+    what is withheld have no open slots: nobody meets them by way of the queue.
     """
 
     # No index of its own: the unique constraint and the index below begin with it.
@@ -64,6 +64,13 @@ class Comparison(models.Model):
         blank=True,
         editable=False,
         help_text="Share of pairs of annotators that agree on a pair of responses, 0 to 1; empty below two.",
+    )
+    is_sealed = models.BooleanField(
+        default=False,
+        db_default=False,
+        editable=False,
+        help_text="Whether its annotations are hidden from everyone but their annotators: it is in a "
+        "calibration session that is not revealed.",
     )
     metadata = models.JSONField(
         null=True, blank=True, help_text="Columns of the file it came in with that nothing else reads."

@@ -47,12 +47,14 @@ class SettingsEntry:
     lease_minutes: Annotated[int, Field(ge=1, le=32767)]
     daily_limit: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
     hourly_wage: Annotated[float, Field(ge=0, le=999_999)] | None
+    item_pay: Annotated[float, Field(ge=0, le=999_999)] | None
     acquisition: str
     control_share: UnitInterval
     retest_share: UnitInterval
     gold_share: UnitInterval
     gold_feedback: bool
     qualification_pass_share: UnitInterval | None
+    records_pastes: bool
     review_disagreements: bool
     review_random_share: UnitInterval
     review_every: Annotated[int, Field(ge=1, le=2**31 - 1)] | None

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from allauth.account.adapter import get_adapter
 from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
 from django.db.models import Exists, OuterRef, Prefetch, Q, QuerySet
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 
 from annotation.choices import SPENT_STATES as SPENT_STATES
@@ -27,6 +30,18 @@ from annotation.selectors.allocation import membership_of as membership_of
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.progress import Progress as Progress
 from annotation.selectors.progress import progress_of as progress_of
+
+
+def client_address(request: HttpRequest) -> str | None:
+    """Return the client's address; behind our proxies, the one seen by the outermost.
+
+    None if unknown: the web server is reached by a Unix socket.
+    """
+    try:
+        return str(get_adapter().get_client_ip(request))
+    except PermissionDenied:
+        return None
+
 
 _RANK_OF_ROLE = {Role.ANNOTATOR: 1, Role.REVIEWER: 2, Role.MANAGER: 3}
 
@@ -134,7 +149,7 @@ def round_shown(assignment: Assignment) -> int:
 def _first_passes() -> QuerySet[Judgment]:
     """Return the first judgment of everything with a reveal, and what stands of everything else."""
     without_help = ~Exists(HelpReveal.objects.filter(assignment=OuterRef("assignment")))
-    current = ~Exists(Judgment.objects.filter(supersedes=OuterRef("pk")))
+    current = ~Exists(Judgment.everything.filter(supersedes=OuterRef("pk")))
     return Judgment.objects.filter(Q(help_after__isnull=False) | (current & without_help))
 
 
@@ -187,7 +202,8 @@ def judgments_current(
 
 def current_judgment(assignment: Assignment) -> Judgment | None:
     """Return the current judgment of an assignment, after all revisions."""
-    return assignment.judgments.current().first()
+    # Also while a calibration session hides it from others: whoever asks here asks for its annotator.
+    return Judgment.everything.current().filter(assignment=assignment).first()
 
 
 def last_submitted(annotator: User, project: Project) -> Assignment | None:

@@ -124,7 +124,7 @@ def _median_seconds(project: Project, annotator: User) -> int | None:
     measured = cache.get(key)
     if measured is None:
         recent = (
-            Judgment.objects.current()
+            Judgment.everything.current()
             .filter(annotator=annotator, comparison__project=project)
             .order_by("-pk")
         )
@@ -157,7 +157,7 @@ def worked_by(project: Project, annotator_id: int) -> int | None:
     Votes of side-by-side comparisons and imported annotations have no guidelines beside them.
     """
     versions = (
-        Judgment.objects.filter(
+        Judgment.everything.filter(
             annotator_id=annotator_id,
             comparison__project=project,
             guideline__isnull=False,
@@ -206,8 +206,10 @@ def counted(submitted: QuerySet[Assignment]) -> tuple[int, bool]:
     return min(count, MOST_COUNTED), count > MOST_COUNTED
 
 
-def history_page(submitted: QuerySet[Assignment], *, before: int | None) -> HistoryPage:
+def history_page(submitted: QuerySet[Assignment], *, before: int | None, is_own: bool = False) -> HistoryPage:
     """Return a page of annotations, from the newest or from before one of them. At most four queries.
+
+    Their annotator sees those, too, that a calibration session hides from others (`is_own`).
 
     Walks the index of assignments by annotator, state and time: few are read of many.
     """
@@ -218,7 +220,8 @@ def history_page(submitted: QuerySet[Assignment], *, before: int | None) -> Hist
     pks = list(submitted.order_by("-closed_at", "-pk").values_list("pk", flat=True)[: ON_A_PAGE + 1])
     shown = pks[:ON_A_PAGE]
     judgments = (
-        Judgment.objects.current()
+        (Judgment.everything if is_own else Judgment.objects)
+        .current()
         .filter(assignment__in=shown)
         .select_related("annotator", "assignment", "comparison__prompt", "superseded_by")
         .prefetch_related(Prefetch("ranks", queryset=RankedCompletion.objects.order_by("rank", "id")))

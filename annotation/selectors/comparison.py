@@ -43,6 +43,7 @@ from annotation.models import (
 )
 from annotation.selectors.judged import judged_in
 from annotation.selectors.known_answers import known_ranks
+from annotation.selectors.pastes import PastedText, pasted_by_assignment
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.text.edits import DiffPiece, pieces
 from annotation.text.identity import in_order, with_rest
@@ -134,14 +135,21 @@ class ShownJudgment:
         self.ranks = {row.completion_id: row.rank for row in judgment.ranks.all()}
         self.superseded = hasattr(judgment, "superseded_by")
         self.is_repeated = judgment.assignment.retest_of_id is not None
+        self.pasted: PastedText | None = None
+        """Sums of pastes while it was written, for managers, where the project records them."""
 
     @property
     def preference(self) -> str:
-        """`B > A = C`, with what it leaves without an order, or the label of a verdict without one."""
+        """`B > A = C` in the letters that its annotator saw; see `preference_in`."""
+        return self.preference_in(self.letters)
+
+    def preference_in(self, names: Mapping[int, str]) -> str:
+        """Return the order of completions in these names, with what it leaves without an order last, or the
+        label of a verdict without one."""
         if self.judgment.verdict != Verdict.RANKED:
             return str(self.judgment.get_verdict_display())
-        order = in_order([(rank, self.letters[pk]) for pk, rank in self.ranks.items()])
-        return with_rest(order, [self.letters[pk] for pk in self.unordered])
+        order = in_order([(rank, names[pk]) for pk, rank in self.ranks.items()])
+        return with_rest(order, [names[pk] for pk in unordered_among(self.ranks, names)])
 
     @property
     def unordered(self) -> list[int]:
@@ -650,7 +658,12 @@ class ComparisonPage:
         if self.is_blind:
             rows.sort(key=lambda row: (_random_place(row.assignment_id), row.pk))
         names = self._names(rows)
-        return [ShownJudgment(row, self.numbers, names[row.assignment_id]) for row in rows]
+        judgments = [ShownJudgment(row, self.numbers, names[row.assignment_id]) for row in rows]
+        if not self.is_blind:
+            pasted = pasted_by_assignment(self.comparison)
+            for shown in judgments:
+                shown.pasted = pasted.get(shown.judgment.assignment_id)
+        return judgments
 
     @cached_property
     def threads(self) -> list[JudgmentVersions]:

@@ -1,23 +1,27 @@
 """Eligibility of one person in a project: qualification, and reasons for an empty queue. Reads only."""
 
 import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, time
 
-from django.db.models import Exists, OuterRef
+from django.db.models import Count, Exists, OuterRef, Q
 from django.utils import timezone
 
 from annotation.choices import (
     SPENT_STATES,
     AssignmentState,
+    Availability,
     Purpose,
     QualificationState,
+    ReturnState,
     Role,
     WhyNothing,
 )
-from annotation.models import Assignment, Comparison, Judgment, Membership, Project, User
+from annotation.models import Assignment, Comparison, Judgment, Membership, Project, ReviewReturn, User
 from annotation.selectors import access
-from annotation.selectors.allocation import closed_rules, open_under
+from annotation.selectors.allocation import Closed, closed_rules, open_under, reservations
 from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 
@@ -136,6 +140,130 @@ def why_nothing(project: Project, annotator: User) -> WhyNothing:
     if _waits_for_others(project, annotator, membership):
         return WhyNothing.OTHER_SKILLS
     return WhyNothing.NOTHING_LEFT
+
+
+# Availability of work to all annotators of a project at once.
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemberAvailability:
+    """Availability of work to one annotator, and what blocks them."""
+
+    availability: Availability
+    reason: WhyNothing | None = None
+    """Of `why_nothing`, for who waits or is blocked; None where returned annotations alone block."""
+    returned: int = 0
+    """Returned annotations that wait for an answer: they come before other work."""
+
+
+def availability_of_annotators(project: Project) -> dict[int, MemberAvailability]:
+    """Return the availability of work by the id of each annotator, for the page of all of them.
+
+    Six queries and one for each different set of skills; `qualification_of` asks for those few who have
+    answered the whole qualification set without passing.
+    """
+    memberships = project.memberships.filter(
+        role=Role.ANNOTATOR, user__is_machine=False, user__is_active=True
+    )
+    members = list(memberships.select_related("user"))
+    submitted = Assignment.objects.filter(state=AssignmentState.SUBMITTED, comparison__project=project)
+    counts = dict(submitted.order_by().values_list("annotator").annotate(Count("pk")))
+    today = dict(
+        submitted.filter(closed_at__gte=today_starts())
+        .order_by()
+        .values_list("annotator")
+        .annotate(Count("pk"))
+    )
+    held = set(
+        Assignment.objects.filter(
+            state=AssignmentState.LEASED,
+            comparison__project=project,
+            lease_expires_at__gt=timezone.now(),
+        ).values_list("annotator", flat=True)
+    )
+    returned = dict(
+        ReviewReturn.objects.filter(state=ReturnState.OPEN, assignment__comparison__project=project)
+        .order_by()
+        .values_list("annotator")
+        .annotate(Count("pk"))
+    )
+    in_qualification, not_qualified = _unqualified(project, members)
+    has_open, has_closed = _open_to_members(project, members)
+    found = {}
+    for membership in members:
+        pk = membership.user_id
+        limit = daily_limit_of(project, membership)
+        reason = None
+        if project.archived_at is not None:
+            reason = WhyNothing.ARCHIVED
+        elif limit is not None and today.get(pk, 0) >= limit:
+            reason = WhyNothing.DAY_IS_FULL
+        elif membership.total_limit is not None and counts.get(pk, 0) >= membership.total_limit:
+            reason = WhyNothing.TOTAL_REACHED
+        elif pk in not_qualified:
+            reason = WhyNothing.NOT_QUALIFIED
+        elif not (pk in held or pk in in_qualification or pk in has_open):
+            reason = WhyNothing.OTHER_SKILLS if pk in has_closed else WhyNothing.NOTHING_LEFT
+        availability = Availability.READY
+        if returned.get(pk) or reason not in (None, WhyNothing.NOTHING_LEFT):
+            availability = Availability.BLOCKED
+        elif reason is not None:
+            availability = Availability.WAITING
+        found[pk] = MemberAvailability(availability=availability, reason=reason, returned=returned.get(pk, 0))
+    return found
+
+
+def _unqualified(project: Project, members: Sequence[Membership]) -> tuple[set[int], set[int]]:
+    """Return who is in the qualification set, and who has failed it."""
+    subjects = {member.user_id: member for member in members if has_to_qualify(member.user, project, member)}
+    if not subjects:
+        return set(), set()
+    items = Comparison.objects.filter(
+        project=project, purpose=Purpose.QUALIFICATION, gold_answer__retired_at__isnull=True
+    )
+    total = items.count()
+    done = dict(
+        Assignment.objects.filter(
+            comparison__in=items,
+            annotator__in=subjects,
+            retest_of__isnull=True,
+            state__in=[AssignmentState.SUBMITTED, AssignmentState.SKIPPED],
+        )
+        .order_by()
+        .values_list("annotator")
+        .annotate(Count("pk"))
+    )
+    through = {pk for pk in subjects if total and done.get(pk, 0) >= total}
+    failed = {
+        pk
+        for pk in through
+        if qualification_of(project, subjects[pk].user).state == QualificationState.FAILED
+    }
+    return (set(subjects) - through if total else set()), failed
+
+
+def _open_to_members(project: Project, members: Sequence[Membership]) -> tuple[set[int], set[int]]:
+    """Return to whom a comparison is open, and for whom only others' skills close what is open."""
+    by_rules: dict[tuple[Closed, ...], list[int]] = defaultdict(list)
+    for membership in members:
+        by_rules[closed_rules(project, membership)].append(membership.user_id)
+    had = Assignment.objects.filter(
+        comparison=OuterRef("pk"), annotator=OuterRef(OuterRef("pk")), state__in=SPENT_STATES
+    )
+    unseen = Comparison.objects.filter(~Exists(had), project=project, purpose=Purpose.WORK, open_slots__gt=0)
+    if project.has_reservations:
+        named = reservations()
+        theirs = named.filter(user=OuterRef(OuterRef("pk")))
+        unseen = unseen.filter(Q(~Exists(named)) | Q(Exists(theirs)))
+    has_open: set[int] = set()
+    has_closed: set[int] = set()
+    for closed, people in by_rules.items():
+        users = User.objects.filter(pk__in=people)
+        has_open.update(users.filter(Exists(unseen.filter(open_under(closed)))).values_list("pk", flat=True))
+        if closed:
+            barred = unseen.filter(~open_under(closed))
+            has_closed.update(users.filter(Exists(barred)).values_list("pk", flat=True))
+    return has_open, has_closed
 
 
 def _waits_for_others(project: Project, annotator: User, membership: Membership | None) -> bool:

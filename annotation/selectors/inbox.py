@@ -10,16 +10,17 @@ from django.utils.translation import gettext as _
 from annotation.choices import AssignmentState, NotificationKind, Purpose, Role
 from annotation.models import (
     Assignment,
+    CalibrationItem,
     Comment,
     Comparison,
     MailChoice,
     Membership,
     Notification,
-    Project,
     Review,
     User,
 )
 from annotation.selectors import access
+from annotation.selectors.calibration import may_talk
 from annotation.text.rendering import render_markdown
 
 ICONS = {
@@ -31,6 +32,8 @@ ICONS = {
     NotificationKind.RETURNED: "undo-2",
     NotificationKind.RETURN_ANSWERED: "list-checks",
     NotificationKind.OVERRULED: "scale",
+    NotificationKind.CALIBRATION_BEGUN: "users",
+    NotificationKind.CALIBRATION_REVEALED: "users",
     NotificationKind.ROUND_FAILED: "triangle-alert",
     NotificationKind.JOB_FAILED: "triangle-alert",
     NotificationKind.DECISION_WAITING: "scale",
@@ -43,7 +46,9 @@ SHOWN_AT_MOST = 99
 
 def notifications_of(user: User, *, unread: bool = False) -> QuerySet[Notification]:
     """Return a person's notifications in projects that they may still open, newest first."""
-    rows = Notification.objects.filter(user=user, project__in=_open_to(user)).select_related("project")
+    rows = Notification.objects.filter(
+        user=user, project__in=access.projects_for(user).order_by()
+    ).select_related("project")
     return rows.filter(read_at__isnull=True) if unread else rows
 
 
@@ -63,6 +68,8 @@ def sentence(notification: Notification) -> str:
         NotificationKind.RETURNED: _("A reviewer returned an annotation to you"),
         NotificationKind.RETURN_ANSWERED: _("An annotation that you returned was answered"),
         NotificationKind.OVERRULED: _("A reviewer decided otherwise than you"),
+        NotificationKind.CALIBRATION_BEGUN: _("You take part in the calibration session %(subject)s"),
+        NotificationKind.CALIBRATION_REVEALED: _("The annotations of %(subject)s are revealed"),
         NotificationKind.ROUND_FAILED: _("%(subject)s failed"),
         NotificationKind.JOB_FAILED: _("Failed: %(subject)s"),
         NotificationKind.DECISION_WAITING: _("%(subject)s waits for your decision"),
@@ -79,10 +86,6 @@ def icon_of(notification: Notification) -> str:
 def mail_choice_of(user: User) -> MailChoice:
     """Return a person's choice of e-mails, or an unsaved one with the defaults."""
     return MailChoice.objects.filter(user=user).first() or MailChoice(user=user)
-
-
-def _open_to(user: User) -> QuerySet[Project]:
-    return access.projects_for(user).order_by()
 
 
 # Threads of comments, and who may see them: the one place that keeps annotators blind to each other.
@@ -157,6 +160,14 @@ def team_thread(*, comparison: Comparison, reader: User) -> list[ShownComment]:
     if not may_join_team(reader, comparison):
         return []
     rows = Comment.objects.filter(comparison=comparison).select_related("author").order_by("pk")
+    return [_comment(comment, reader, is_answer=False) for comment in rows]
+
+
+def talk_of(*, item: CalibrationItem, reader: User) -> list[ShownComment]:
+    """Return the talk on an item of a calibration session, oldest first; none for who does not see it."""
+    if not may_talk(reader, item):
+        return []
+    rows = Comment.objects.filter(calibration_item=item).select_related("author").order_by("pk")
     return [_comment(comment, reader, is_answer=False) for comment in rows]
 
 

@@ -39,6 +39,11 @@ def judged_in(
     judgments = current_in(project, rounds)
     if narrowed is not None:
         judgments = judgments.filter(narrowed)
+    return judged_of(judgments, few=narrowed is not None)
+
+
+def judged_of(judgments: QuerySet[Judgment], *, few: bool) -> list[Judged]:
+    """Return these judgments as plain data, oldest first. Two queries. few: they are few among many."""
     fields = judgments.order_by("id").values_list(
         "pk",
         "comparison_id",
@@ -54,9 +59,10 @@ def judged_in(
         "created_at",
         "assignment__display_order",
         "imported_from",
+        "supersedes_id",
     )
     # Few are named, so that what narrowed them is not looked for once more.
-    of_them = [row[0] for row in fields] if narrowed is not None else []
+    of_them = [row[0] for row in fields] if few else []
     ranked = RankedCompletion.objects.filter(judgment__in=of_them if 0 < len(of_them) <= _FEW else judgments)
     ranks: dict[int, dict[int, int]] = defaultdict(dict)
     for judgment, completion, rank in ranked.values_list("judgment_id", "completion_id", "rank"):
@@ -78,6 +84,7 @@ def judged_in(
             shown=tuple(shown),
             ranks=ranks.get(pk, {}),
             undecided=_undecided(shown, imported),
+            is_revision=supersedes is not None,
         )
         for (
             pk,
@@ -94,6 +101,7 @@ def judged_in(
             at,
             shown,
             imported,
+            supersedes,
         ) in fields
     ]
 
@@ -150,6 +158,16 @@ def lengths_in(project: Project, rounds: Sequence[int] | None = None) -> dict[in
     return dict(completions.annotate(length=Length("text")).values_list("pk", "length"))
 
 
+def shown_lengths(completions: Iterable[int]) -> dict[int, int]:
+    """Return the length in code points of these completions, without traces. One query for 5,000 of them."""
+    pks = sorted(completions)
+    lengths: dict[int, int] = {}
+    for start in range(0, len(pks), _FEW):
+        rows = Completion.objects.filter(pk__in=pks[start : start + _FEW], step_count=0)
+        lengths.update(rows.annotate(length=Length("text")).values_list("pk", "length"))
+    return lengths
+
+
 def changed_shares_in(project: Project, rounds: Sequence[int] | None = None) -> dict[int, list[float]]:
     """Return how much of each corrected response was changed, by judgment. One query.
 
@@ -167,7 +185,12 @@ def changed_shares_in(project: Project, rounds: Sequence[int] | None = None) -> 
 
 def ratings_in(project: Project, rounds: Sequence[int] | None = None) -> list[Rated]:
     """The ratings of current judgments. One query."""
-    ratings = Rating.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
+    return ratings_of(current_in(project, rounds))
+
+
+def ratings_of(judgments: QuerySet[Judgment]) -> list[Rated]:
+    """The ratings of judgments. One query."""
+    ratings = Rating.objects.filter(judgment__in=judgments).order_by("id")
     return [
         Rated(judgment=judgment, completion=completion, criterion=criterion, value=value)
         for judgment, completion, criterion, value in ratings.values_list(
@@ -180,7 +203,12 @@ def answers_in(
     project: Project, versions: Mapping[str, int], rounds: Sequence[int] | None = None
 ) -> list[Answered]:
     """Return the answers of current judgments to these versions of questions. One query."""
-    answers = QuestionAnswer.objects.filter(judgment__in=current_in(project, rounds)).order_by("id")
+    return answers_of(current_in(project, rounds), versions)
+
+
+def answers_of(judgments: QuerySet[Judgment], versions: Mapping[str, int]) -> list[Answered]:
+    """Return the answers of judgments to these versions of questions. One query."""
+    answers = QuestionAnswer.objects.filter(judgment__in=judgments).order_by("id")
     return [
         Answered(judgment=judgment, question=key, completion=completion, value=value)
         for judgment, key, number, completion, value in answers.values_list(

@@ -95,8 +95,8 @@ def entry_of(cls: type[Any], source: object, **values: Any) -> dict[str, Any]:
 def settings_of(project: Project) -> dict[str, Any]:
     """Return the settings, all of them."""
     values = {field.name: getattr(project, field.name) for field in dataclasses.fields(SettingsEntry)}
-    wage = values["hourly_wage"]
-    values["hourly_wage"] = None if wage is None else float(wage)
+    for name in ("hourly_wage", "item_pay"):
+        values[name] = None if values[name] is None else float(values[name])
     return {name: str(value) if isinstance(value, str) else value for name, value in values.items()}
 
 

@@ -103,7 +103,7 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
         order=("judgment_id", "id"),
     )
     corrections = _corrections(judgments)
-    rows: Iterable[Any] = Judgment.objects.filter(pk__in=judgments).values_list(
+    rows: Iterable[Any] = Judgment.everything.filter(pk__in=judgments).values_list(
         "pk", "demonstration__text", *COLUMNS
     )
     return {

@@ -8,6 +8,7 @@ import string
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain, repeat
 from typing import Any
 
 from django.db.models import Case, Exists, IntegerField, OuterRef, QuerySet, Value, When
@@ -40,7 +41,8 @@ from annotation.models import (
     User,
 )
 from annotation.record.base import decode
-from annotation.record.judgment import JudgmentRecord
+from annotation.record.judgment import JudgmentRecord, SpanPart
+from annotation.selectors import access
 from annotation.selectors.comparison import Traces, completion_ids_by_name
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
@@ -108,7 +110,10 @@ def returned_reviews_for(project: Project, reviewer: User) -> QuerySet[Review]:
 
 
 def _undecided(project: Project, reviewer: User) -> QuerySet[Review]:
-    rows = Review.objects.filter(comparison__project=project, decided_at__isnull=True)
+    # What a calibration session hides is not reviewed before its reveal.
+    rows = Review.objects.filter(
+        comparison__project=project, comparison__is_sealed=False, decided_at__isnull=True
+    )
     return not_annotated_by(rows, reviewer)
 
 
@@ -169,7 +174,7 @@ def decision_for(assignment: Assignment) -> DecisionForAnnotator | None:
     review = Review.objects.filter(
         comparison=assignment.comparison_id, decided_at__isnull=False, comparison__assignments=assignment
     ).first()
-    judgment = assignment.judgments.current().first()
+    judgment = access.current_judgment(assignment)
     if review is None or judgment is None:
         return None
     decided = decided_record(review)
@@ -234,31 +239,47 @@ def shared_record(records: Sequence[JudgmentRecord]) -> JudgmentRecord | None:
 
     Where they do not prefer alike its verdict is "not asked", and nothing is chosen for the reviewer.
     """
-    if not records:
-        return None
-    shared, first = shared_parts(records), records[0]
+    return only_parts(records[0], shared_parts(records)) if records else None
 
-    def kept(kind: str, parts: Sequence[Any], keys: Sequence[PartKey]) -> tuple[Any, ...]:
+
+def only_parts(record: JudgmentRecord, wanted: Collection[PartKey]) -> JudgmentRecord:
+    """Return a record with these of its parts alone; without its preference the verdict is "not asked"."""
+    keys = list(part_keys(record))
+
+    def kept(kind: str, parts: Sequence[Any]) -> tuple[Any, ...]:
         own = [key for key in keys if key[0] == kind]
-        return tuple(part for part, key in zip(parts, own, strict=True) if key in shared)
+        return tuple(part for part, key in zip(parts, own, strict=True) if key in wanted)
 
-    keys = list(part_keys(first))
-    agreed = any(key[0] == "preference" for key in shared)
+    agreed = keys[0] in wanted
     return replace(
-        first,
-        verdict=first.verdict if agreed else Verdict.NOT_ASKED,
-        ranks=first.ranks if agreed else {},
-        strength=first.strength if agreed and ("strength", first.strength) in shared else None,
+        record,
+        verdict=record.verdict if agreed else Verdict.NOT_ASKED,
+        ranks=record.ranks if agreed else {},
+        strength=record.strength if agreed and ("strength", record.strength) in wanted else None,
         comment="",
         active_seconds=None,
-        spans=kept("span", first.spans, keys),
-        missing=kept("missing", first.missing, keys),
-        ratings=kept("rating", first.ratings, keys),
-        step_labels=kept("step", first.step_labels, keys),
-        answers=kept("answer", first.answers, keys),
-        critiques=kept("critique", first.critiques, keys),
-        corrections=kept("correction", first.corrections, keys),
-        demonstration=first.demonstration if ("demonstration", first.demonstration) in shared else "",
+        spans=_with_relations_among(record.spans, kept("span", record.spans)),
+        missing=kept("missing", record.missing),
+        ratings=kept("rating", record.ratings),
+        step_labels=kept("step", record.step_labels),
+        answers=kept("answer", record.answers),
+        critiques=kept("critique", record.critiques),
+        corrections=kept("correction", record.corrections),
+        demonstration=record.demonstration if ("demonstration", record.demonstration) in wanted else "",
+    )
+
+
+def _with_relations_among(spans: Sequence[SpanPart], kept: Sequence[SpanPart]) -> tuple[SpanPart, ...]:
+    """Return the kept spans with their relations to each other: a relation names a place in the list."""
+    places = {spans.index(span): place for place, span in enumerate(kept)}
+    return tuple(
+        replace(
+            span,
+            relations=tuple(
+                replace(link, to=places[link.to]) for link in span.relations if link.to in places
+            ),
+        )
+        for span in kept
     )
 
 
@@ -321,6 +342,10 @@ class VoteRemark:
     quote: str = ""
     differs: bool = False
     """Not every vote says it."""
+    part: int = 0
+    """Its place among the parts of the record, from 0, which is the preference."""
+    digit: int = 0
+    """The digit of its key on the page of an open review; 0 without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,6 +356,8 @@ class ShownVersion:
     remarks: Sequence[VoteRemark]
     differs: bool = False
     """Another vote prefers otherwise."""
+    digit: int = 0
+    """The digit of the key of its preference; 0 without one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -471,15 +498,29 @@ class ReviewPage:
                 return record
         return None
 
+    def part_of(self, name: str) -> JudgmentRecord | None:
+        """Return one part of a vote as a record. `name` is the vote's and the part's place, a dot between.
+
+        A preference comes with its strength. None where there is no such part.
+        """
+        vote, _dot, place = name.partition(".")
+        record = self.record_of(vote)
+        keys = list(part_keys(record)) if record else []
+        if record is None or place not in map(str, range(len(keys))):
+            return None
+        key = keys[int(place)]
+        return only_parts(record, {key, ("strength", record.strength)} if key is keys[0] else {key})
+
     @cached_property
     def votes(self) -> list[ReviewVote]:
-        """Return the votes, each with what differs from the others."""
+        """Return the votes, each with what differs from the others; the first nine such parts have keys."""
         shared = shared_parts(self.records)
+        digits = chain(range(1, 10), repeat(0))
         return [
             ReviewVote(
                 name=vote_name(self.review, judgment),
                 number=number,
-                version=self._version(record, shared),
+                version=_with_digits(self._version(record, shared), digits),
                 letters=self._letters_on_their_screen(judgment),
                 annotator=str(judgment.annotator) if self.review.decided_at else "",
                 returns=[
@@ -547,7 +588,8 @@ class ReviewPage:
         words = preference_in_words(record, self._letters)
         if record.strength:
             words = f"{words}, {STRENGTHS[record.strength]}"
-        differing = {key for key in part_keys(record) if shared is not None and key not in shared}
+        places = {key: place for place, key in enumerate(part_keys(record))}
+        differing = {key for key in places if shared is not None and key not in shared}
         remarks = [
             VoteRemark(
                 about=self._letters[about] if about else "",
@@ -555,6 +597,7 @@ class ReviewPage:
                 text=text,
                 quote=quote,
                 differs=key in differing,
+                part=places.get(key, 0),
             )
             for key, about, kind, text, quote in self._parts_in_words(record)
         ]
@@ -605,6 +648,15 @@ class ReviewPage:
         yield from ((key, *part) for key, part in zip(keys, parts, strict=True))
         if record.comment:
             yield ("comment",), None, _("comment"), record.comment, ""
+
+
+def _with_digits(version: ShownVersion, digits: Iterator[int]) -> ShownVersion:
+    digit = next(digits) if version.differs else 0
+    remarks = [
+        replace(remark, digit=next(digits)) if remark.differs and remark.part else remark
+        for remark in version.remarks
+    ]
+    return replace(version, digit=digit, remarks=remarks)
 
 
 def preference_in_words(record: JudgmentRecord, letters: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.db.models.functions import Substr
 from django.utils.translation import gettext as _
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 from annotation.models import Completion, TraceStep
 from annotation.text.step_markup import ShownStep, aligned
 
@@ -88,14 +88,14 @@ def shown_steps(
 
 def title_of(step: TraceStep) -> str:
     """Return what a step is, in a word or two."""
-    if step.kind == StepKind.MESSAGE:
+    if step.kind == TraceStepKind.MESSAGE:
         names = {"user": _("User"), "system": _("System"), "tool": _("Tool")}
         return names.get(step.role, _("Assistant"))
     return {
-        StepKind.REASONING: _("Reasoning"),
-        StepKind.TOOL_CALL: _("Tool call"),
-        StepKind.TOOL_RESULT: _("Tool result"),
-    }[StepKind(step.kind)]
+        TraceStepKind.REASONING: _("Reasoning"),
+        TraceStepKind.TOOL_CALL: _("Tool call"),
+        TraceStepKind.TOOL_RESULT: _("Tool result"),
+    }[TraceStepKind(step.kind)]
 
 
 def rows_of(columns: Sequence[Sequence[ShownStep]]) -> list[Row]:

@@ -468,7 +468,10 @@ def delete_comparisons(
         chosen,
         _WORK,
         (Q(~_leased()), gettext_lazy("being labelled")),
-        (Q(~_in_review()), gettext_lazy("in review")),
+        (
+            Q(~Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=True))),
+            gettext_lazy("in review"),
+        ),
     )
     effect = replace(effect, lost=lost_with(keys))
     if not dry_run:
@@ -594,13 +597,9 @@ def _lost_with_comparisons(comparisons: Sequence[int]) -> dict[str | Promise, in
     return {**themselves, **lost_with(comparisons)} if comparisons else {}
 
 
-def _in_review() -> Exists:
-    return Exists(Review.objects.filter(comparison=OuterRef("pk"), decided_at__isnull=True))
-
-
 def lost_with(comparisons: Sequence[int]) -> dict[str | Promise, int]:
     """Return what hangs on comparisons, in words: annotations of people and of others, and snapshots."""
-    judgments = Judgment.objects.filter(comparison__in=comparisons)
+    judgments = Judgment.everything.filter(comparison__in=comparisons)
     counts = judgments.aggregate(
         people=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=True)),
         imported=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=False)),
@@ -617,4 +616,4 @@ def lost_with(comparisons: Sequence[int]) -> dict[str | Promise, int]:
 
 
 def _annotations(comparisons: Sequence[int]) -> int:
-    return Judgment.objects.filter(comparison__in=comparisons).count()
+    return Judgment.everything.filter(comparison__in=comparisons).count()

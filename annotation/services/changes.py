@@ -283,7 +283,7 @@ def purge_comparisons(ids: Sequence[int]) -> int:
 
 def _purge_comparisons(ids: Sequence[int]) -> int:
     rows = list(Comparison.objects.filter(pk__in=ids, purpose=Purpose.DELETED).values_list("pk", flat=True))
-    judgments = dict(Judgment.objects.filter(comparison__in=rows).values_list("pk", "comparison_id"))
+    judgments = dict(Judgment.everything.filter(comparison__in=rows).values_list("pk", "comparison_id"))
     held = used_elsewhere(Comparison, rows)
     held |= {judgments[pk] for pk in used_elsewhere(Judgment, list(judgments))}
     free = [pk for pk in rows if pk not in held]
@@ -293,7 +293,7 @@ def _purge_comparisons(ids: Sequence[int]) -> int:
     remaining = {pk for pk, comparison in judgments.items() if comparison not in held}
     while remaining:
         # The newest versions first: each protects the one that it supersedes.
-        superseded = Judgment.objects.filter(pk__in=remaining).values_list("supersedes", flat=True)
+        superseded = Judgment.everything.filter(pk__in=remaining).values_list("supersedes", flat=True)
         newest = remaining.difference(superseded)
         Judgment._base_manager.filter(pk__in=newest).delete()
         remaining -= newest

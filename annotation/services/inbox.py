@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.core.mail import EmailMessage
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone, translation
@@ -20,8 +20,19 @@ from django.utils.translation import gettext as _
 
 from annotation.choices import MailState, NotificationKind, Role, TaskName
 from annotation.errors import NotAllowed, Refusal
-from annotation.models import Assignment, Comment, Comparison, Invitation, MailChoice, Notification, User
+from annotation.models import (
+    Assignment,
+    CalibrationItem,
+    Comment,
+    Comparison,
+    Invitation,
+    MailChoice,
+    Notification,
+    Project,
+    User,
+)
 from annotation.models.inbox import LONGEST_COMMENT
+from annotation.selectors.calibration import may_talk, talking
 from annotation.selectors.inbox import (
     answering,
     may_answer,
@@ -192,10 +203,27 @@ def post_team_comment(*, comparison: Comparison, author: User, text: str) -> Com
     return comment
 
 
+def post_talk(*, item: CalibrationItem, author: User, text: str) -> Comment:
+    """Write a comment into the talk on an item of a revealed calibration session.
+
+    Who is mentioned is notified, and who wrote in the talk before. Refuses who does not take part
+    (`NotAllowed`), and an empty or too long text.
+    """
+    if not may_talk(author, item):
+        raise NotAllowed("not_concerned_with_comparison", _("You have nothing to do with this comparison."))
+    written = _checked(text)
+    with transaction.atomic():
+        comment = Comment.objects.create(calibration_item=item, author=author, text=written)
+        _notify_talk(comment, item)
+    return comment
+
+
 def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
     """Change the text of one's own comment; those newly mentioned are notified."""
     if comment.assignment is not None:
         may_edit = may_see_thread(author, comment.assignment)
+    elif comment.calibration_item is not None:
+        may_edit = may_talk(author, comment.calibration_item)
     else:
         may_edit = comment.comparison is not None and may_join_team(author, comment.comparison)
     if comment.author_id != author.pk or not may_edit:
@@ -208,6 +236,8 @@ def edit_comment(*, comment: Comment, author: User, text: str) -> Comment:
         comment.save(update_fields=["text", "edited_at"])
         if comment.assignment is not None:
             _notify(comment)
+        elif comment.calibration_item is not None:
+            _notify_talk(comment, comment.calibration_item)
         elif comment.comparison is not None:
             _notify_team(comment, comment.comparison)
     return comment
@@ -278,20 +308,35 @@ def _notify(comment: Comment) -> None:
 
 def _notify_team(comment: Comment, comparison: Comparison) -> None:
     """Tell the mentioned members of the team, then those who wrote in its thread before."""
+    address = f"{reverse('comments', args=[comparison.project.slug, comparison.pk])}#team"
+    before = Comment.objects.filter(comparison=comparison)
+    _notify_of(comment, comparison.project, answering(comparison), before, address)
+
+
+def _notify_talk(comment: Comment, item: CalibrationItem) -> None:
+    """Tell the mentioned participants of a calibration session, then those who wrote in the talk before."""
+    project = item.session.project
+    address = f"{reverse('calibration-item', args=[project.slug, item.session_id, item.index])}#talk"
+    before = Comment.objects.filter(calibration_item=item)
+    _notify_of(comment, project, talking(item), before, address)
+
+
+def _notify_of(
+    comment: Comment, project: Project, audience: Iterable[User], before: QuerySet[Comment], address: str
+) -> None:
     names = set(mentioned_in(comment.text))
-    team = [user for user in answering(comparison) if user.pk != comment.author_id]
-    before = set(Comment.objects.filter(comparison=comparison).values_list("author_id", flat=True))
-    project = comparison.project
+    others = [user for user in audience if user.pk != comment.author_id]
+    authors = set(before.values_list("author_id", flat=True))
     for kind, users in (
-        (NotificationKind.MENTION, [user for user in team if user.username.lower() in names]),
-        (NotificationKind.REPLY, [user for user in team if user.pk in before]),
+        (NotificationKind.MENTION, [user for user in others if user.username.lower() in names]),
+        (NotificationKind.REPLY, [user for user in others if user.pk in authors]),
     ):
         event = Event(
             kind=kind,
             key=f"comment:{comment.pk}",
             subject=str(comment.author),
             excerpt=comment.text,
-            address=f"{reverse('comments', args=[project.slug, comparison.pk])}#team",
+            address=address,
         )
         notify(project_id=project.pk, users=users, event=event)
 

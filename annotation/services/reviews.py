@@ -354,7 +354,7 @@ def return_annotation(*, review: Review, vote: str, reviewer: User, comment: str
             judgment = _voted(review, vote)
             # As in a submission the assignment is locked before the review.
             assignment = Assignment.objects.select_for_update(no_key=True).get(pk=judgment.assignment_id)
-            if Judgment.objects.filter(supersedes=judgment).exists():
+            if Judgment.everything.filter(supersedes=judgment).exists():
                 raise _changed_meanwhile()
             locked = Review.objects.select_for_update(no_key=True).get(pk=review.pk)
             if locked.decided_at is not None:

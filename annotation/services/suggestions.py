@@ -340,7 +340,7 @@ def finish_help(
                 is_applied=is_applied,
             )
     except IntegrityError:
-        twin = Judgment.objects.filter(idempotency_key=idempotency_key).first()
+        twin = Judgment.everything.filter(idempotency_key=idempotency_key).first()
         if twin is None or twin.assignment_id != reveal.assignment_id:
             raise
         return twin

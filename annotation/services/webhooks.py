@@ -89,6 +89,9 @@ def tell_of_judgment(*, judgment: Judgment, comparison: Comparison) -> None:
     project = comparison.project
     if not project.has_webhooks:
         return
+    if project.calibration_seals and Comparison.objects.filter(pk=comparison.pk, is_sealed=True).exists():
+        # A verdict is no secret to a receiver: the reveal tells of it.
+        return
     changed = judgment.supersedes_id is not None
     tell(
         project_id=project.pk,

@@ -110,7 +110,7 @@ def items_are_cached(project: Project, selection: Selection, shown: Shown) -> bo
 
 def _key_of(project: Project, selection: Selection) -> str:
     # The number changes with the fields of a report: an older one is not read again.
-    return f"statistics:report:5:{project.pk}:{selection.key}"
+    return f"statistics:report:6:{project.pk}:{selection.key}"
 
 
 def _begun_key_of(project: Project, selection: Selection) -> str:
@@ -122,11 +122,11 @@ def _items_of(project: Project, selection: Selection, shown: Shown) -> tuple[str
 
 
 def _state_of(project: Project) -> str:
-    """The project and its newest judgment: judgments are only ever added."""
+    """The project, its newest judgment and what is hidden: judgments are only ever added."""
     newest = (
         Judgment.objects.filter(comparison__project=project)
         .order_by("-pk")
         .values_list("pk", flat=True)
         .first()
     )
-    return f"{project.pk}:{newest}"
+    return f"{project.pk}:{project.calibration_seals}:{newest}"

@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import combinations
-from statistics import median
+from math import sqrt
+from statistics import fmean, median
 from typing import Any
 
 from django.utils import timezone
@@ -23,12 +24,13 @@ from annotation.agreement.coefficients import (
     win_share_by_position,
 )
 from annotation.agreement.estimate import Estimate, Missing, absent
-from annotation.agreement.intervals import share_of, share_of_independent
-from annotation.agreement.records import Answered, Judged, JudgedSpan, Selection, circles_among
+from annotation.agreement.intervals import share_of, share_of_independent, wilson_interval
+from annotation.agreement.records import Answered, Judged, JudgedSpan, Rated, Selection, circles_among
 from annotation.agreement.spans import MarkedText, span_matches, unitizing_alpha
-from annotation.models import Project
-from annotation.record.questions import Question
-from annotation.selectors.configuration import configuration_of
+from annotation.choices import CategoryScope
+from annotation.models import Category, Project
+from annotation.record.questions import CHOSEN_KINDS, Question
+from annotation.selectors.configuration import configuration_of, in_groups
 from annotation.selectors.judged import (
     answers_in,
     changed_shares_in,
@@ -37,23 +39,38 @@ from annotation.selectors.judged import (
     lengths_in,
     project_reliability,
     ratings_in,
+    shown_lengths,
     spans_in,
 )
-from annotation.statistics.distributions import answer_distributions, span_distribution
 from annotation.statistics.report import (
+    MEASURED,
     Cost,
+    Distribution,
     Figure,
+    Option,
     PeopleAgreement,
     Person,
     Report,
     RoundAgreement,
     SharedAgreement,
+    Spread,
 )
 
 MOST_PAIRS_OF_PEOPLE = 45
 """Pairs of annotators, those who share most, whose agreement is listed."""
 
 _MOST_DAYS = 90
+
+RECENT = 50
+"""Newest measured annotations that the pace of a person is read from."""
+FEWEST_MEASURED = 10
+"""With fewer of them nothing is said of a person's pace."""
+RECENT_SHARED = 30
+"""Newest shared comparisons that are compared with those before."""
+RECENT_GOLD = 15
+"""Newest gold answers that are compared with those before."""
+CHARACTERS_A_SECOND = 60
+"""About 600 English words a minute; adults read 238 silently (Brysbaert 2019)."""
 
 ItemUnits = Mapping[int, records.Units]
 """Comparison → what people said of its pairs: read once, used for several figures."""
@@ -83,8 +100,8 @@ def compute_report(project: Project, selection: Selection) -> Report:
         cost=_cost(selected),
         agreement=(
             *_pair_figures(items, units, selection),
-            *_rating_figures(project, items, selection),
-            *_question_figures(project, items, answers),
+            *rating_figures(project, items, ratings_in(project, selection.rounds)),
+            *question_figures(project, items, answers),
         ),
         spans=_span_figures(project, items, selection, spans),
         rewrites=_rewrite_figures(project, selected, selection),
@@ -97,7 +114,7 @@ def compute_report(project: Project, selection: Selection) -> Report:
         consistency=figures.figures,
         triples=figures.triples,
         circles=figures.circles,
-        people=_people(everyone, selected, figures),
+        people=_people(everyone, selected, figures, units),
         answers=answer_distributions(configured.questions, answers, selected),
         span_counts=span_distribution(configured.categories, spans, selected),
         seconds=time.monotonic() - started,
@@ -134,7 +151,8 @@ def _pair_figures(items: records.Items, of_items: ItemUnits, selection: Selectio
     ]
 
 
-def _rating_figures(project: Project, items: records.Items, selection: Selection) -> list[Figure]:
+def rating_figures(project: Project, items: records.Items, ratings: Iterable[Rated]) -> list[Figure]:
+    """Return the agreement on each criterion."""
     criteria = list(project.criteria.order_by("position", "id"))
     if not criteria:
         return []
@@ -142,10 +160,10 @@ def _rating_figures(project: Project, items: records.Items, selection: Selection
     units: dict[int, dict[int, dict[int, list[float]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
-    for rated in ratings_in(project, selection.rounds):
+    for rated in ratings:
         if rated.judgment in item_of:
-            ratings = units[rated.criterion][item_of[rated.judgment]]
-            ratings[rated.completion].append(float(rated.value))
+            of_item = units[rated.criterion][item_of[rated.judgment]]
+            of_item[rated.completion].append(float(rated.value))
     figures = []
     levels: tuple[Level, ...] = ("ordinal", "interval")
     for criterion in criteria:
@@ -177,7 +195,7 @@ def _answers(project: Project, selection: Selection) -> list[Answered]:
     return answers_in(project, versions, selection.rounds) if versions else []
 
 
-def _question_figures(project: Project, items: records.Items, answers: Iterable[Answered]) -> list[Figure]:
+def question_figures(project: Project, items: records.Items, answers: Iterable[Answered]) -> list[Figure]:
     """Return the agreement on each additional question, among answers to its newest version."""
     questions = [q for q in configuration_of(project).questions if q.kind in (*_LEVELS, "choices")]
     if not questions:
@@ -218,9 +236,7 @@ def _number(question: Question, value: Any) -> float:
     """Return an answer as a number: the place of a choice, the day of a date."""
     if question.kind == "choice":
         return float(question.choice_keys.index(value))
-    if question.kind == "date":
-        return float(date.fromisoformat(value).toordinal())
-    return float(value)
+    return _measured(question.kind, value)
 
 
 def _span_figures(
@@ -389,13 +405,21 @@ class _Consistency:
 
 
 def _people(
-    everyone: Sequence[Judged], selected: Sequence[Judged], consistency: _Consistency
+    everyone: Sequence[Judged], selected: Sequence[Judged], consistency: _Consistency, units: ItemUnits
 ) -> tuple[Person, ...]:
     reliabilities = project_reliability(everyone)
     zone = timezone.get_current_timezone()
     by_person: dict[int, list[Judged]] = defaultdict(list)
     for judgment in selected:
         by_person[judgment.annotator].append(judgment)
+    # Who has read the texts before needs less time: retests and revisions are left out.
+    measured = {
+        pk: [
+            one for one in judged if one.seconds is not None and one.retest_of is None and not one.is_revision
+        ][-RECENT:]
+        for pk, judged in by_person.items()
+    }
+    lengths = shown_lengths({pk for judged in measured.values() for one in judged for pk in one.shown})
     people = []
     for pk, judged in sorted(by_person.items()):
         reliability = reliabilities.get(pk)
@@ -420,9 +444,66 @@ def _people(
                 else absent(Missing.NOBODY_SHARED),
                 gold=share_of_independent(consistency.golds.get(pk, [])),
                 retest=share_of(consistency.retests.get(pk, [])),
+                recent_seconds=_median(measured[pk]) if len(measured[pk]) >= FEWEST_MEASURED else None,
+                unread=_unread(measured[pk], lengths),
+                agreement_change=change_of(_agreement_by_time(pk, judged, units), recent=RECENT_SHARED),
+                gold_change=change_of(
+                    [float(right) for right in consistency.golds.get(pk, [])], recent=RECENT_GOLD
+                ),
             )
         )
     return tuple(people)
+
+
+def _unread(measured: Sequence[Judged], lengths: Mapping[int, int]) -> Estimate:
+    """Return the share of annotations that took less time than reading their responses takes.
+
+    Those with a trace are left out: nobody reads every step of one.
+    """
+    read = [one for one in measured if all(pk in lengths for pk in one.shown)]
+    if len(read) < FEWEST_MEASURED:
+        return absent(Missing.TOO_FEW, items=len(read))
+    return share_of_independent(
+        [(one.seconds or 0) < sum(lengths[pk] for pk in one.shown) / CHARACTERS_A_SECOND for one in read]
+    )
+
+
+def _agreement_by_time(person: int, judged: Sequence[Judged], units: ItemUnits) -> list[float]:
+    """Return how far a person agrees with others in each shared comparison, 0 to 1, the oldest first."""
+    shares = []
+    for judgment in judged:
+        if not judgment.is_first_work:
+            continue
+        alike = [
+            outcome == unit[person]
+            for unit in units.get(judgment.comparison, ())
+            if person in unit
+            for other, outcome in unit.items()
+            if other != person
+        ]
+        if alike:
+            shares.append(sum(alike) / len(alike))
+    return shares
+
+
+def change_of(shares: Sequence[float], *, recent: int) -> Estimate:
+    """Return the mean of the newest `recent` shares less that of those before, with a 95 % interval.
+
+    The interval is Newcombe's of a difference of two shares (1998, method 10). Absent with fewer than
+    `recent` on either side.
+    """
+    before, after = shares[:-recent], shares[-recent:]
+    if len(before) < recent:
+        return absent(Missing.TOO_FEW, items=len(shares))
+    old, new = sum(before) / len(before), sum(after) / len(after)
+    old_low, old_high = wilson_interval(sum(before), len(before))
+    new_low, new_high = wilson_interval(sum(after), len(after))
+    return Estimate(
+        value=new - old,
+        low=new - old - sqrt((new - new_low) ** 2 + (old_high - old) ** 2),
+        high=new - old + sqrt((new_high - new) ** 2 + (old - old_low) ** 2),
+        items=len(shares),
+    )
 
 
 def _cost(judged: Sequence[Judged]) -> Cost:
@@ -458,3 +539,116 @@ def _hours(judged: Sequence[Judged]) -> tuple[int, ...]:
     zone = timezone.get_current_timezone()
     counted = Counter(judgment.at.astimezone(zone).hour for judgment in judged)
     return tuple(counted[hour] for hour in range(24))
+
+
+# Distributions: how often each choice, point or category was given, by everybody and by each annotator.
+
+
+def answer_distributions(
+    questions: Sequence[Question], answers: Iterable[Answered], judged: Iterable[Judged]
+) -> tuple[Distribution, ...]:
+    """Return the answers to each question in its newest version. One without an answer has none."""
+    annotators = {judgment.pk: judgment.annotator for judgment in judged}
+    given: dict[str, list[tuple[int, Any]]] = {}
+    for answered in answers:
+        if answered.judgment in annotators:
+            given.setdefault(answered.question, []).append((annotators[answered.judgment], answered.value))
+    return tuple(
+        _of_question(question, given[question.key]) for question in questions if question.key in given
+    )
+
+
+def span_distribution(
+    categories: Iterable[Category],
+    spans: Mapping[tuple[int, int], Sequence[JudgedSpan]],
+    judged: Iterable[Judged],
+) -> Distribution | None:
+    """Return the spans by category, sub-categories behind theirs; None without a span.
+
+    A category above others counts their spans, too.
+    """
+    annotators = {judgment.pk: judgment.annotator for judgment in judged}
+    rows = in_groups(categories)
+    parents = {row.pk: row.parent_id for row in rows}
+    given: list[tuple[int, tuple[int, ...]]] = []
+    for (judgment, _completion), marks in spans.items():
+        if judgment in annotators:
+            for mark in marks:
+                parent = parents.get(mark.category)
+                named = (mark.category,) if parent is None else (mark.category, parent)
+                given.append((annotators[judgment], named))
+    if not given:
+        return None
+    used = {pk for _annotator, named in given for pk in named}
+    shown = [
+        row for row in rows if row.scope == CategoryScope.SPAN and (row.pk in used or not row.is_archived)
+    ]
+    options = tuple(
+        Option(
+            key=row.key,
+            label=row.signed_label if row.parent is None else row.label,
+            is_part=row.parent is not None,
+        )
+        for row in shown
+    )
+    places = [row.pk for row in shown]
+    return _distribution("spans", "", "spans", options, places, given, lambda named: named)
+
+
+def _of_question(question: Question, given: Sequence[tuple[int, Any]]) -> Distribution:
+    options = tuple(
+        Option(key=choice.key, label=choice.label or choice.key)
+        for choice in (question.choices if question.kind in CHOSEN_KINDS else ())
+    )
+    return _distribution(
+        question.key,
+        question.text,
+        question.kind,
+        options,
+        question.choice_keys,
+        given,
+        lambda value: value if isinstance(value, tuple | list) else (str(value),),
+        unit=question.unit,
+    )
+
+
+def _distribution(
+    key: str,
+    text: str,
+    kind: str,
+    options: Sequence[Option],
+    places: Sequence[Any],
+    given: Sequence[tuple[int, Any]],
+    chosen: Any,
+    *,
+    unit: str = "",
+) -> Distribution:
+    by_person: dict[int, list[Any]] = {}
+    for annotator, value in given:
+        by_person.setdefault(annotator, []).append(value)
+
+    def spread(values: Sequence[Any]) -> Spread:
+        counts = Counter(place for value in values for place in chosen(value))
+        numbers = [_measured(kind, value) for value in values] if kind in MEASURED else []
+        return Spread(
+            answers=len(values),
+            counts=tuple(counts[place] for place in places),
+            mean=fmean(numbers) if numbers else None,
+            median=median(numbers) if numbers else None,
+            least=min(numbers, default=None),
+            most=max(numbers, default=None),
+        )
+
+    return Distribution(
+        key=key,
+        text=text,
+        kind=kind,
+        unit=unit,
+        options=tuple(options),
+        everybody=spread([value for _annotator, value in given]),
+        people=tuple((annotator, spread(values)) for annotator, values in by_person.items()),
+    )
+
+
+def _measured(kind: str, value: Any) -> float:
+    return float(date.fromisoformat(value).toordinal()) if kind == "date" else float(value)

@@ -469,7 +469,9 @@ def _ranks(judgments: Iterable[int]) -> Mapping[int, dict[int, int]]:
 
 
 def _newest(project: Project) -> QuerySet[HelpReveal]:
-    newest = HelpReveal.objects.filter(assignment__comparison__project=project).order_by("-pk")
+    newest = HelpReveal.objects.filter(
+        assignment__comparison__project=project, assignment__comparison__is_sealed=False
+    ).order_by("-pk")
     floor = newest.values_list("pk", flat=True)[NEWEST : NEWEST + 1].first()
     return newest if floor is None else newest.filter(pk__gt=floor)
 

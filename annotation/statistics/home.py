@@ -103,7 +103,7 @@ def _left(project: Project, user: User) -> int:
 
 def _annotations_today(projects: Sequence[Project], user: User) -> dict[int, int]:
     midnight = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0)
-    counted = Judgment.objects.filter(
+    counted = Judgment.everything.filter(
         comparison__project__in=projects, annotator=user, created_at__gte=midnight, supersedes__isnull=True
     )
     return dict(counted.order_by().values_list("comparison__project").annotate(Count("pk")))

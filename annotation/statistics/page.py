@@ -1,25 +1,36 @@
 """The report as rows for its templates: names, numbers as text, places in plots, links to the items."""
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from statistics import median
 from urllib.parse import urlencode
 
 from django.db.models import Count, Q, Sum
 from django.urls import reverse
 from django.utils.formats import date_format, number_format
-from django.utils.functional import Promise
+from django.utils.functional import Promise, cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from annotation.agreement.estimate import Estimate
 from annotation.agreement.records import Selection
-from annotation.choices import AssignmentState, Purpose, Role, Shown
+from annotation.choices import AssignmentState, Availability, PaceSign, Purpose, Role, Shown
 from annotation.models import Assignment, Comparison, Project, User
+from annotation.selectors.eligibility import MemberAvailability, availability_of_annotators
+from annotation.selectors.pastes import PastedText, pasted_by_annotator
 from annotation.statistics.labels import FIGURES, REASONS, SHARES
 from annotation.statistics.plots import COEFFICIENT, SHARE, Axis, Bar, PlottedInterval, bars
-from annotation.statistics.report import MEASURED, Distribution, Figure, Report, SharedAgreement, Spread
+from annotation.statistics.report import (
+    MEASURED,
+    Distribution,
+    Figure,
+    Person,
+    Report,
+    Spread,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -505,6 +516,22 @@ STEPS = 5
 """Steps of colour, from no agreement to full."""
 
 
+SLOW = 2
+"""So many times the median of the others' median times is slow."""
+FEWEST_OTHERS = 2
+"""Annotators with enough measured times whom a pace is compared with."""
+UNREAD_SHARE = 0.1
+"""A person is fast where surely more than this share of annotations took less time than reading takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShownSign:
+    """A sign that an annotator's work deserves a look, with the figures behind it."""
+
+    sign: PaceSign
+    text: str
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotatorRow:
     """One annotator as a line of the table."""
@@ -523,6 +550,11 @@ class AnnotatorRow:
     reliability: Number | None
     gold: Number | None
     retest: Number | None
+    availability: MemberAvailability | None
+    """None for who is no annotator of the project (any more)."""
+    signs: tuple[ShownSign, ...]
+    pasted: PastedText | None
+    """None where the project does not record it, or nothing was pasted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -558,12 +590,14 @@ class AnnotatorsPage:
         who_annotated = User.objects.filter(pk__in=[person.pk for person in report.people])
         self.names = {user.pk: str(user) for users in (members, who_annotated) for user in users}
         self._report_page = ReportPage(project, report, self.names)
-        self._shared = _by_pair(report.shared)
+        self._shared = {(agreement.first, agreement.second): agreement for agreement in report.shared}
 
-    @property
+    @cached_property
     def rows(self) -> list[AnnotatorRow]:
-        """Every annotator by name. One query."""
+        """Every annotator by name. Up to two queries, and those of `availability_of_annotators`."""
         skips = skips_by_annotator(self.project, self.names)
+        availability = availability_of_annotators(self.project)
+        pasted = pasted_by_annotator(self.project)
         people = {person.pk: person for person in self.report.people}
         measured = {row.pk: row for row in self._report_page.people}
         rows = []
@@ -587,9 +621,22 @@ class AnnotatorsPage:
                     reliability=row.reliability if row else None,
                     gold=row.gold if row else None,
                     retest=row.retest if row else None,
+                    availability=availability.get(pk),
+                    signs=signs_of(person, self.report.people) if person else (),
+                    pasted=pasted.get(pk),
                 )
             )
         return rows
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        """Availabilities and signs with the number of annotators, those of nobody left out."""
+        counted = Counter(
+            str(row.availability.availability.label) for row in self.rows if row.availability is not None
+        )
+        counted.update(str(shown.sign.label) for row in self.rows for shown in row.signs)
+        labels = [str(choice.label) for choices in (Availability, PaceSign) for choice in choices]
+        return [(label, counted[label]) for label in labels if counted[label]]
 
     def row_of(self, pk: int) -> AnnotatorRow | None:
         """Return the line of one annotator; None for who has nothing to do with the project."""
@@ -647,6 +694,45 @@ class AnnotatorsPage:
         )
 
 
+def signs_of(person: Person, people: Sequence[Person]) -> tuple[ShownSign, ...]:
+    """Return the signs that a person's work deserves a look."""
+    signs = []
+    others = [
+        other.recent_seconds for other in people if other.pk != person.pk and other.recent_seconds is not None
+    ]
+    if person.recent_seconds is not None and len(others) >= FEWEST_OTHERS:
+        usual = median(others)
+        if person.recent_seconds > SLOW * usual:
+            text = _("Median %(seconds)s s in recent annotations; that of the others is %(usual)s s.")
+            signs.append(
+                ShownSign(
+                    sign=PaceSign.SLOW,
+                    text=text % {"seconds": round(person.recent_seconds), "usual": round(usual)},
+                )
+            )
+    if person.unread.low is not None and person.unread.low > UNREAD_SHARE:
+        text = _("%(share)s of the %(count)s newest annotations took less time than reading the responses.")
+        signs.append(
+            ShownSign(
+                sign=PaceSign.FAST,
+                text=text % {"share": written(person.unread.value, share=True), "count": person.unread.items},
+            )
+        )
+    for change, text in (
+        (person.agreement_change, _("Agreement with others changed by %(change)s (%(low)s to %(high)s).")),
+        (person.gold_change, _("Gold accuracy changed by %(change)s (%(low)s to %(high)s).")),
+    ):
+        if change.high is not None and change.high < 0:
+            figures = {"change": change.value, "low": change.low, "high": change.high}
+            signs.append(
+                ShownSign(
+                    sign=PaceSign.DRIFTING,
+                    text=text % {name: written(value, share=True) for name, value in figures.items()},
+                )
+            )
+    return tuple(signs)
+
+
 def step_of(share: float) -> int:
     """Return the step of colour of a share: fifths, the last with 1."""
     return min(int(share * STEPS), STEPS - 1)
@@ -658,7 +744,3 @@ def skips_by_annotator(project: Project, annotators: Collection[int]) -> dict[in
         annotator__in=list(annotators), state=AssignmentState.SKIPPED, comparison__project=project
     )
     return dict(skipped.order_by().values_list("annotator_id").annotate(Count("pk")))
-
-
-def _by_pair(shared: Sequence[SharedAgreement]) -> dict[tuple[int, int], SharedAgreement]:
-    return {(agreement.first, agreement.second): agreement for agreement in shared}

@@ -117,12 +117,21 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """A vertical line at a moment, and what happened then."""
+
+    x: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Scatter:
     """Lines of points in a box of 320 by 160, with the axes that put them there."""
 
     lines: tuple[Line, ...]
     x: Axis
     y: Axis
+    marks: tuple[Mark, ...] = ()
 
     @property
     def y_middle(self) -> float:
@@ -135,8 +144,12 @@ def scatter(
     *,
     x_range: tuple[float, float] | None = None,
     y_range: tuple[float, float] | None = None,
+    marks: Sequence[Mark] = (),
 ) -> Scatter:
-    """Draw lines on common axes, which reach over all points and intervals unless they are given."""
+    """Draw lines on common axes, which reach over all points and intervals unless they are given.
+
+    marks: within the horizontal axis.
+    """
     finite = [
         replace(line, dots=tuple(dot for dot in line.dots if math.isfinite(dot.x) and math.isfinite(dot.y)))
         for line in lines
@@ -150,6 +163,7 @@ def scatter(
         lines=tuple(replace(line, dots=tuple(_placed(dot, x, y) for dot in line.dots)) for line in finite),
         x=x,
         y=y,
+        marks=tuple(replace(mark, x=x.place(mark.x)) for mark in marks),
     )
 
 

@@ -77,6 +77,14 @@ class Person:
     """η of Crowd-BT; `items` counts the pairs shared with others."""
     gold: Estimate
     retest: Estimate
+    recent_seconds: float | None
+    """Median active time of the newest annotations; None before there are enough."""
+    unread: Estimate
+    """Share of the newest annotations that took less time than reading takes."""
+    agreement_change: Estimate
+    """Agreement with others in the newest shared comparisons less that in those before."""
+    gold_change: Estimate
+    """Gold accuracy in the newest answers less that in those before."""
 
 
 MEASURED = ("scale", "number", "date")

@@ -204,7 +204,7 @@ def to_mathml(latex: str, *, display: bool) -> Formula | None:
         return None
     try:
         root = _element(_ENVIRONMENT.sub(_known_environment, latex), display)
-        writer = _Writer(display)
+        writer = _MarkupWriter(display)
         body = "".join(writer.written(child, 1) for child in root)
         if not writer.is_visible:
             return None
@@ -230,7 +230,7 @@ def _element(latex: str, display: bool) -> Element:
     return element
 
 
-class _Writer:
+class _MarkupWriter:
     """Writes an element of latex2mathml as HTML, out of what is allowed; counts what is seen."""
 
     def __init__(self, display: bool) -> None:

@@ -10,7 +10,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from annotation.choices import StepKind, StepLabel
+from annotation.choices import StepLabel, TraceStepKind
 
 # Alignment of two sequences by their longest common subsequence.
 
@@ -96,7 +96,7 @@ class ShownStep:
     @property
     def is_open(self) -> bool:
         """True for messages, which are read; thoughts and tools are looked into."""
-        return self.kind == StepKind.MESSAGE
+        return self.kind == TraceStepKind.MESSAGE
 
     @property
     def markup(self) -> SafeString:

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 
 SEPARATOR = "\n\n"
 LONGEST_TOOL = LONGEST_CALL = 120
@@ -32,7 +32,7 @@ _SPACE = re.compile(r"[\s\[\]]+")
 class UnwrittenStep:
     """One step before it is written: who speaks, and the content."""
 
-    kind: StepKind
+    kind: TraceStepKind
     role: str = "assistant"
     content: str = ""
     """The text; of a tool call its arguments as they were sent, where those are no JSON."""
@@ -65,7 +65,7 @@ class PlacedStep:
 
 def is_agents(kind: str, role: str) -> bool:
     """Return True for a step that the agent took, so that it can be labelled."""
-    return kind != StepKind.TOOL_RESULT and role == "assistant"
+    return kind != TraceStepKind.TOOL_RESULT and role == "assistant"
 
 
 def tool_name(name: str) -> str:
@@ -85,7 +85,7 @@ def written(steps: Iterable[UnwrittenStep]) -> tuple[str, tuple[PlacedStep, ...]
     start = 0
     for step in steps:
         heading, content = _heading(step), step.content
-        if step.kind == StepKind.TOOL_CALL and step.arguments is not None:
+        if step.kind == TraceStepKind.TOOL_CALL and step.arguments is not None:
             content = arguments_as_text(step.arguments)
         whole = f"{heading}\n{content}" if content else heading
         end = start + len(whole)
@@ -108,11 +108,11 @@ def written(steps: Iterable[UnwrittenStep]) -> tuple[str, tuple[PlacedStep, ...]
 
 
 def _heading(step: UnwrittenStep) -> str:
-    if step.kind == StepKind.MESSAGE:
+    if step.kind == TraceStepKind.MESSAGE:
         return f"[{step.role}]"
-    if step.kind == StepKind.REASONING:
+    if step.kind == TraceStepKind.REASONING:
         return "[reasoning]"
-    if step.kind == StepKind.TOOL_CALL:
+    if step.kind == TraceStepKind.TOOL_CALL:
         words = "tool call"
     else:
         words = "tool error" if step.is_error else "tool result"

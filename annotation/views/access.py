@@ -4,10 +4,12 @@ Outsiders get 404 as if the project did not exist, members whose role is too low
 visitors are redirected to the sign-in page.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import BigIntegerField
 from django.http import Http404, HttpRequest
@@ -16,6 +18,7 @@ from django.shortcuts import get_object_or_404
 from django_htmx.middleware import HtmxDetails
 
 from annotation.choices import Purpose, Role
+from annotation.errors import Refusal
 from annotation.models import Assignment, Membership, Project, User
 from annotation.selectors import access
 
@@ -60,6 +63,15 @@ def project_page(*, role: Role) -> Callable[[View], View]:
         return guarded
 
     return guard
+
+
+@contextmanager
+def refusals_shown(request: HttpRequest) -> Iterator[None]:
+    """End the block at a refusal, which the next page shows as an error."""
+    try:
+        yield
+    except Refusal as refusal:
+        messages.error(request, refusal.message)
 
 
 def own_assignment(request: Request, project: Project, pk: int) -> Assignment:

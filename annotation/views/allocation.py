@@ -19,7 +19,7 @@ from annotation.selectors.tables.table import tags_of
 from annotation.services.projects.invitations import change_allotment
 from annotation.services.projects.projects import change_settings
 from annotation.statistics.cached import is_large
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 
 # Forms of work allocation: a rule of a project, and what a member gets.
 
@@ -111,13 +111,10 @@ def change_member(request: Request, project: Project, pk: int) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, _("A limit is 1 or more. Leave it empty for no limit."))
         return redirect("allocation", project.slug)
-    try:
+    with refusals_shown(request):
         # A form without the group leaves it as it is.
         changes = {name: value for name, value in form.cleaned_data.items() if name in form.data}
         change_allotment(membership=membership, changes=changes, changed_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
-    else:
         messages.success(request, _("Saved."))
     return redirect("allocation", project.slug)
 

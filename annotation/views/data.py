@@ -27,9 +27,10 @@ from annotation.selectors.tables.search import near_duplicates
 from annotation.selectors.tables.table import View
 from annotation.services import bulk
 from annotation.services.bulk import LONGEST_TAG, MOST_ROWS, MOST_TAGS, TAG
+from annotation.services.calibration import MOST_ITEMS
 from annotation.services.changes import undo_change
 from annotation.text.identity import MOST_TURNS
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 
 _ADDRESSES = {name: f"data-{name}" for name in TABLES}
 
@@ -82,6 +83,8 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
     chosen = _chosen(request, View(TABLES[table], project, QueryDict(query)))
     if declared.name == "export":
         return _to_export(request, project, chosen, address)
+    if declared.name == "calibrate":
+        return _to_calibration(request, project, chosen, address)
     value = request.POST.get(f"value-{declared.name}") or request.POST.get("value", "")
     arguments: dict[str, Any] = {"project": project, "actor": request.user, "chosen": chosen}
     if declared.value:
@@ -116,11 +119,8 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
 def undo(request: Request, project: Project, pk: int) -> HttpResponse:
     """Undo a bulk change of the last day. For managers."""
     change = get_object_or_404(changes_of(project), pk=pk)
-    try:
+    with refusals_shown(request):
         restored = undo_change(change=change, undone_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
-    else:
         done = ngettext(
             "Undone: %(number)s row is as before.", "Undone: %(number)s rows are as before.", restored
         )
@@ -141,6 +141,17 @@ def _to_export(request: Request, project: Project, chosen: list[int], address: s
         return redirect(address)
     named = ",".join(map(str, chosen))
     return redirect(f"{reverse('export-choose', args=[project.slug])}?comparisons={named}")
+
+
+def _to_calibration(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
+    """Open a new calibration session of the chosen comparisons."""
+    if not 0 < len(chosen) <= MOST_ITEMS:
+        messages.error(
+            request, _("Select 1 to %(most)s comparisons for a calibration session.") % {"most": MOST_ITEMS}
+        )
+        return redirect(address)
+    named = ",".join(map(str, chosen))
+    return redirect(f"{reverse('calibration-new', args=[project.slug])}?comparisons={named}")
 
 
 def _chosen(request: Request, view: View) -> list[int]:

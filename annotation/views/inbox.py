@@ -186,8 +186,13 @@ def comment_edit(request: Request, project: Project, pk: int) -> HttpResponse:
     """Edit one's own comment. For the annotator or manager who wrote it."""
     comment = get_object_or_404(
         Comment.objects.select_related(
-            "assignment__comparison__project", "comparison__project", "author"
-        ).filter(Q(assignment__comparison__project=project) | Q(comparison__project=project)),
+            *("assignment__comparison__project", "comparison__project", "author"),
+            "calibration_item__session__project",
+        ).filter(
+            Q(assignment__comparison__project=project)
+            | Q(comparison__project=project)
+            | Q(calibration_item__session__project=project)
+        ),
         pk=_bounded(pk),
         author=request.user,
     )
@@ -237,6 +242,9 @@ def _address_of(comment: Comment, request: Request) -> str:
     """Return the address of a comment's thread, as its author opens it."""
     if comment.assignment is not None:
         return _address(comment.assignment, request)
+    if (item := comment.calibration_item) is not None:
+        place = [item.session.project.slug, item.session_id, item.index]
+        return f"{reverse('calibration-item', args=place)}#talk"
     comparison = comment.comparison
     assert comparison is not None  # noqa: S101 - a comment stands in one thread
     return f"{reverse('comments', args=[comparison.project.slug, comparison.pk])}#team"

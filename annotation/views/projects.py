@@ -48,7 +48,7 @@ from annotation.services.projects.removal import (
 from annotation.services.projects.templates import TEMPLATES
 from annotation.statistics.home import home_rows
 from annotation.text.rendering import render_markdown
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 
@@ -297,7 +297,7 @@ def member(request: Request, project: Project, pk: int) -> HttpResponse:
         Membership.objects.select_related("user", "project"), pk=pk, project=project
     )
     form = MemberForm(request.POST)
-    try:
+    with refusals_shown(request):
         if "remove" in request.POST:
             remove_member(membership=membership, removed_by=request.user)
             messages.success(request, _("Removed. Annotations of this member are kept."))
@@ -308,8 +308,6 @@ def member(request: Request, project: Project, pk: int) -> HttpResponse:
             messages.error(request, _("A daily limit is 1 or more. Leave it empty for the project's."))
         else:
             messages.error(request, _("Choose one of the roles."))
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("members", project.slug)
 
 

@@ -33,7 +33,7 @@ from annotation.services.projects.questions import (
     set_criterion,
 )
 from annotation.services.projects.rubrics import ask_rubric, publish_rubric, save_rubric
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from annotation.views.labelling.screen import Screen
 
 # Forms of a project's questions: what is asked, its categories and its criteria.
@@ -175,7 +175,7 @@ class CriterionForm(QuestionForm):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QuestionKind:
+class QuestionPages:
     """Categories or criteria: their pages and forms. URL names follow from `name`."""
 
     name: str
@@ -185,19 +185,19 @@ class QuestionKind:
     list_id: str = "question-list"
 
 
-CATEGORIES = QuestionKind(
+CATEGORIES = QuestionPages(
     name="category",
     model=Category,
     form=CategoryForm,
     page="project-categories",
 )
-CRITERIA = QuestionKind(
+CRITERIA = QuestionPages(
     name="criterion",
     model=Criterion,
     form=CriterionForm,
     page="project-questions",
 )
-QUESTIONS_OF_PROJECT = QuestionKind(
+QUESTIONS_OF_PROJECT = QuestionPages(
     name="project-question",
     model=ProjectQuestion,
     form=None,
@@ -239,7 +239,7 @@ def project_categories(request: Request, project: Project) -> HttpResponse:
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def question_add(request: Request, project: Project, kind: QuestionKind) -> HttpResponse:
+def question_add(request: Request, project: Project, kind: QuestionPages) -> HttpResponse:
     """Add a category or a criterion. For managers."""
     form = _form_of(kind)(
         request.POST or None, initial=_initial(request), instance=kind.model(project=project)
@@ -261,7 +261,7 @@ def question_add(request: Request, project: Project, kind: QuestionKind) -> Http
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @project_page(role=Role.MANAGER)
-def question_edit(request: Request, project: Project, kind: QuestionKind, key: str) -> HttpResponse:
+def question_edit(request: Request, project: Project, kind: QuestionPages, key: str) -> HttpResponse:
     """Change a category or a criterion. For managers."""
     row = get_object_or_404(kind.model, project=project, key=key)
     form = _form_of(kind)(request.POST or None, instance=row)
@@ -279,7 +279,7 @@ def question_edit(request: Request, project: Project, kind: QuestionKind, key: s
 
 @require_POST
 @project_page(role=Role.MANAGER)
-def question_change(request: Request, project: Project, kind: QuestionKind, key: str) -> HttpResponse:
+def question_change(request: Request, project: Project, kind: QuestionPages, key: str) -> HttpResponse:
     """Move, archive, restore or delete a category or a criterion. For managers."""
     row = get_object_or_404(kind.model.objects.select_related("project"), project=project, key=key)
     action = request.POST.get("action", "")
@@ -305,13 +305,13 @@ def question_change(request: Request, project: Project, kind: QuestionKind, key:
     return redirect(kind.page, project.slug)
 
 
-def _form_of(kind: QuestionKind) -> type[QuestionForm]:
+def _form_of(kind: QuestionPages) -> type[QuestionForm]:
     if kind.form is None:
         raise Http404
     return kind.form
 
 
-def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
+def _listed(project: Project, kind: QuestionPages) -> dict[str, Any]:
     rows = list(kind.model.objects.filter(project=project).order_by("position", "id"))
     if kind is QUESTIONS_OF_PROJECT:
         add_progress(rows)
@@ -336,7 +336,7 @@ def _listed(project: Project, kind: QuestionKind) -> dict[str, Any]:
 def category_again(request: Request, project: Project, key: str) -> HttpResponse:
     """Put the spans of a split category to who marked them, or only to new annotations. For managers."""
     row = get_object_or_404(Category.objects.select_related("project"), project=project, key=key)
-    try:
+    with refusals_shown(request):
         if request.POST.get("action") == "only-new":
             ask_split_only_new(category=row, asked_by=request.user)
             messages.success(request, _("Only new annotations are asked: %(label)s.") % {"label": row.label})
@@ -351,8 +351,6 @@ def category_again(request: Request, project: Project, key: str) -> HttpResponse
                 )
                 % {"count": count, "label": row.label},
             )
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect(CATEGORIES.page, project.slug)
 
 
@@ -366,7 +364,7 @@ def _initial(request: Request) -> dict[str, Any]:
 def _edited(
     request: Request,
     project: Project,
-    kind: QuestionKind,
+    kind: QuestionPages,
     form: QuestionForm,
     row: Category | Criterion | None = None,
 ) -> HttpResponse:
@@ -465,7 +463,7 @@ def rubric_act(request: Request, project: Project, pk: int) -> HttpResponse:
     """Publish a version, or change whether annotators rate by it. For managers."""
     row = _rubric(project, pk)
     action = request.POST.get("action", "")
-    try:
+    with refusals_shown(request):
         if action == "publish":
             version = _version(list(row.versions.all()), request.POST.get("version", ""))
             if version is None:
@@ -476,8 +474,6 @@ def rubric_act(request: Request, project: Project, pk: int) -> HttpResponse:
             ask_rubric(rubric=row, is_asked=action == "ask", by=request.user)
         else:
             raise Refusal("action_not_chosen", _("Choose one of the actions."))
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect(row)
 
 

@@ -106,6 +106,22 @@ def decide(request: Request, project: Project, pk: int) -> HttpResponse:
 
 @require_POST
 @project_page(role=Role.REVIEWER)
+def take_part(request: Request, project: Project, pk: int) -> HttpResponse:
+    """Add a part of a vote to the form of an open review; write nothing. For reviewers."""
+    review = _review(request, project, pk)
+    assignment = page_of_review(review, request.user)
+    entered = Entered.from_post(request.POST, assignment)
+    part = ReviewPage(review).part_of(request.POST.get("take", ""))
+    if review.decided_at is not None:
+        return _show(request, project, review, status=409)
+    if part is None:
+        messages.warning(request, _("This part is no longer there: the vote was corrected. Take it again."))
+        return _show(request, project, review, entered=entered, status=422)
+    return _show(request, project, review, entered=entered.with_part(part, assignment))
+
+
+@require_POST
+@project_page(role=Role.REVIEWER)
 def return_vote(request: Request, project: Project, pk: int) -> HttpResponse:
     """Return an annotation to its annotator with a comment. For reviewers who did not vote."""
     review = _review(request, project, pk)

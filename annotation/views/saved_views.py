@@ -17,7 +17,7 @@ from annotation.models import Project, SavedView, User
 from annotation.selectors.saved_views import MOST_SHOWN, progress_of_queues, queues_of, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.services.saved_views import assign_view, change_view, delete_view, end_queue, save_view
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -35,7 +35,9 @@ def saved_views(request: Request, project: Project) -> HttpResponse:
             for view in views_for(request.user, project)[:MOST_SHOWN]
         ],
         "queues": progress_of_queues(queues),
-        "members": _members(project),
+        "members": list(
+            User.objects.filter(memberships__project=project, is_machine=False).order_by("username")
+        ),
     }
     return render(request, "annotation/saved_views/list.html", context)
 
@@ -68,7 +70,7 @@ def _save(request: Request, project: Project) -> HttpResponse:
 def saved_view(request: Request, project: Project, pk: int) -> HttpResponse:
     """Rename, share or delete a view. For who owns it."""
     view = get_object_or_404(views_for(request.user, project), pk=pk)
-    try:
+    with refusals_shown(request):
         if request.POST.get("action") == "delete":
             delete_view(view=view, deleted_by=request.user)
             messages.success(request, _("The view was deleted. Its queues stay."))
@@ -81,8 +83,6 @@ def saved_view(request: Request, project: Project, pk: int) -> HttpResponse:
                 is_shared=request.POST.get("is_shared") == "1",
             )
             messages.success(request, _("Saved."))
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("saved-views", project.slug)
 
 
@@ -132,18 +132,11 @@ def assign(request: Request, project: Project, pk: int) -> HttpResponse:
 def end(request: Request, project: Project, pk: int) -> HttpResponse:
     """End a queue: places that it opened and nobody took close again. For managers."""
     queue = get_object_or_404(queues_of(project), pk=pk)
-    try:
+    with refusals_shown(request):
         end_queue(queue=queue, ended_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
-    else:
         messages.success(request, _("The queue has ended. Annotations stay."))
     return redirect("saved-views", project.slug)
 
 
 def _address(view: SavedView) -> str:
     return f"{reverse(f'data-{view.table}', args=[view.project.slug])}?{view.query}"
-
-
-def _members(project: Project) -> list[User]:
-    return list(User.objects.filter(memberships__project=project, is_machine=False).order_by("username"))

@@ -27,6 +27,7 @@ from annotation.selectors.annotator_work import (
     submitted_by,
 )
 from annotation.selectors.eligibility import daily_limit_of
+from annotation.selectors.pastes import pastes_in
 from annotation.selectors.reviews import open_returns_to
 from annotation.services.quality import request_report
 from annotation.statistics.cached import (
@@ -36,9 +37,12 @@ from annotation.statistics.cached import (
     report_of,
     report_without_waiting,
 )
+from annotation.statistics.forecast import forecast_of
 from annotation.statistics.page import AnnotatorsPage, ReportPage, pace_by_day, progress_by_round
 from annotation.statistics.report import Report
 from annotation.views.access import Request, project_page
+
+_PASTES_SHOWN = 50
 
 # The statistics' report for a page, which does not wait for a long computation.
 
@@ -152,7 +156,7 @@ def my_work(request: Request, project: Project) -> HttpResponse:
         "pace": pace_of(project, request.user),
         "daily_limit": daily_limit_of(project, request.membership),
         "days": pace_by_day(annotations_by_day(project, request.user)),
-        "history": history_page(submitted, before=_before(request)),
+        "history": history_page(submitted, before=_before(request), is_own=True),
         "gold": gold,
         "gold_right": sum(gold.values()),
         "skips": skips_of(project, request.user),
@@ -165,12 +169,16 @@ def my_work(request: Request, project: Project) -> HttpResponse:
 @require_safe
 @project_page(role=Role.MANAGER)
 def annotators(request: Request, project: Project) -> HttpResponse:
-    """Show the work of all annotators and their agreement two by two. For managers."""
+    """Show the work of all annotators, who waits, the forecast and their agreement. For managers."""
     report = report_or_wait(request, project, Selection(), title=_("Annotators"), styles=_STYLES)
     if isinstance(report, HttpResponse):
         return report
-    page = AnnotatorsPage(project, report)
-    return render(request, "annotation/annotators/overview.html", {"project": project, "page": page})
+    context = {
+        "project": project,
+        "page": AnnotatorsPage(project, report),
+        "forecast": forecast_of(project),
+    }
+    return render(request, "annotation/annotators/overview.html", context)
 
 
 @require_safe
@@ -194,6 +202,7 @@ def annotator(request: Request, project: Project, pk: int) -> HttpResponse:
         "history": history_page(submitted_by(project, person), before=_before(request)),
         "skips": skips_of(project, person),
         "flags": flags_by(project, person),
+        "pastes": pastes_in(project, person)[:_PASTES_SHOWN] if project.records_pastes else (),
     }
     return render(request, "annotation/annotators/person.html", context)
 

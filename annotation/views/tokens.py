@@ -115,7 +115,11 @@ def keys(request: Request) -> HttpResponse:
 
     def rows(*place: bool) -> list[dict[str, object]]:
         return [
-            {"action": a, "key": entered[a.name], "error": _error(refusal, a.name)}
+            {
+                "action": a,
+                "key": entered[a.name],
+                "error": refusal.message if refusal and refusal.field == a.name else "",
+            }
             for a in ACTIONS
             if a.place == place
         ]
@@ -129,7 +133,3 @@ def keys(request: Request) -> HttpResponse:
         "refusal": refusal,
     }
     return render(request, "annotation/account_keys.html", context, status=422 if refusal else 200)
-
-
-def _error(refusal: InvalidKey | None, name: str) -> str:
-    return refusal.message if refusal and refusal.field == name else ""

@@ -45,6 +45,7 @@ from annotation.exchange.uploads import (
     start_import,
     why_not_undoable,
 )
+from annotation.forms import offer
 from annotation.forms.statistics import rounds_of
 from annotation.models import FileImport, Project
 from annotation.selectors.cached_counts import cached
@@ -332,13 +333,12 @@ def _progress(project: Project, record: FileImport) -> dict[str, Any]:
         "goes_on": record.state in BUSY,
         "ahead": imports_ahead(record),
         "finished": record.state == ImportState.FINISHED,
-        **(_undoing(record) if is_undoable else {"undoable": False}),
+        **(
+            {"undoable": True, "contents": contents_of(record), "used": why_not_undoable(record)}
+            if is_undoable
+            else {"undoable": False}
+        ),
     }
-
-
-def _undoing(record: FileImport) -> dict[str, Any]:
-    """Return what goes with an import, and why more than that would go."""
-    return {"undoable": True, "contents": contents_of(record), "used": why_not_undoable(record)}
 
 
 def _preview_context(record: FileImport) -> dict[str, Any]:
@@ -386,17 +386,12 @@ class ExportForm(forms.Form):
     def __init__(self, data: QueryDict, *, project: Project) -> None:
         super().__init__(data)
         self.project = project
-        self._offer("format", [(name, name) for name in WRITERS])
-        self._offer("round", [(number, str(number)) for number in rounds_of(project)])
+        offer(self, "format", [(name, name) for name in WRITERS])
+        offer(self, "round", [(number, str(number)) for number in rounds_of(project)])
         categories = project.categories.order_by("position", "pk").values_list("key", "label")
-        self._offer("category", [_ANY, *categories])
+        offer(self, "category", [_ANY, *categories])
         people = cached(lambda: _annotators(project), "annotators to export", project.pk)
-        self._offer("annotator", [_ANY, *people])
-
-    def _offer(self, name: str, choices: list[Any]) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - tells the type checker what is declared above
-        field.choices = choices
+        offer(self, "annotator", [_ANY, *people])
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

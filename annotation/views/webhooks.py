@@ -23,7 +23,7 @@ from annotation.services.webhooks import (
     rotate_secret,
     send_test,
 )
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 
 # Form of a webhook.
 
@@ -139,11 +139,9 @@ def webhook_delivery(request: Request, project: Project, pk: int) -> HttpRespons
         endpoint__project=project,
     )
     if request.method == "POST":
-        try:
+        with refusals_shown(request):
             resend(delivery=delivery, sent_by=request.user)
             messages.success(request, _("The message is sent again."))
-        except Refusal as refusal:
-            messages.error(request, refusal.message)
         return redirect("webhook-delivery", project.slug, delivery.pk)
     context = {"project": project, "delivery": delivery, "attempts": delivery.attempts.all()[:_LISTED]}
     return render(request, "annotation/webhooks/delivery.html", context)

@@ -124,6 +124,7 @@ class Screen {
     if ($("#help", element)) this.loadHelp();
     this.questions = null;
     if ($("#questions", element)) this.loadQuestions();
+    if (element.dataset.pastes) this.loadPastes();
     this.seconds = Number(this.form.elements.active_seconds.value) || 0;
     this.sinceRenewal = 0;
     this.form.addEventListener("input", onChange);
@@ -148,6 +149,12 @@ class Screen {
     const { Questions } = await import("./label-questions.js");
     this.questions = new Questions(this);
     this.update();
+  }
+
+  /** Few projects record what is pasted. */
+  async loadPastes() {
+    const { Pastes } = await import("./label-pastes.js");
+    this.pastes = new Pastes(this);
   }
 
   /** Few screens show traces. */
@@ -426,7 +433,7 @@ class Screen {
     }
     if (event.target.matches(".sentence[role]") && ["Enter", " "].includes(event.key)) return this.take(event, () => this.picked(event.target.dataset.evidence));
     if (event.key === "Escape" && this.stopPicking()) return;
-    const vote = event.altKey && /^Digit[1-9]$/.test(event.code) && $(`[data-vote="${event.code.at(-1)}"]`, this.element);
+    const vote = event.altKey && /^Digit[1-9]$/.test(event.code) && $(`[data-${event.shiftKey ? "part" : "vote"}="${event.code.at(-1)}"]`, this.element);
     if (vote) return this.take(event, () => vote.click());
     const name = nameOfKey(event);
     // A key held down is one press: it must not confirm the question that it raised.
@@ -559,7 +566,7 @@ const desk = new Desk(open);
 document.addEventListener("keydown", (event) => desk.current.key(event));
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.id !== "judgment" && !form.dataset.replaces) return;
+  if ((form.id !== "judgment" && !form.dataset.replaces) || event.submitter?.name === "take") return;
   event.preventDefault();
   if (form.id === "judgment") desk.current.submit();
   else desk.post(form);

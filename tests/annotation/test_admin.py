@@ -19,6 +19,9 @@ from annotation.models import (
     Assignment,
     AuditEntry,
     BulkChange,
+    CalibrationAnswer,
+    CalibrationItem,
+    CalibrationSession,
     Category,
     Comment,
     Comparison,
@@ -44,6 +47,7 @@ from annotation.models import (
     MailChoice,
     MissingInfo,
     Notification,
+    PasteRecord,
     Project,
     ProjectQuestion,
     Prompt,
@@ -80,6 +84,7 @@ from annotation.record.judgment import (
     StepLabelPart,
 )
 from annotation.services.assignments.next import assign_next
+from annotation.services.panels import begin
 from annotation.services.projects.invitations import create_invitation
 from annotation.services.texts import create_comparison
 from tests import factories
@@ -182,6 +187,14 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     score_by_rubric(project, judgment, first)
     Continuation.objects.create(assignment=assignment, completion=first, prefix="Two", text=" minutes.")
     ItemFlag.objects.create(assignment=assignment, reason="broken")
+    PasteRecord.objects.create(
+        assignment=assignment,
+        annotator=annotator,
+        key=uuid.uuid4(),
+        field="critique",
+        characters=5,
+        is_on_screen=True,
+    )
     Draft.objects.create(assignment=assignment, fields={"comment": ["Hm"]}, saved_from=uuid.uuid4())
     CompletionScore.objects.create(completion=first, scorer=f"reward {uuid.uuid4()}", value=0.5)
     CompletionFeatures.objects.create(completion=first, space="text", values=b"0123")
@@ -213,6 +226,7 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     GoldAnswer.objects.create(comparison=comparison, verdict=Verdict.RANKED, ranks={str(first.pk): 1})
     Withholding.objects.create(comparison=comparison, completion=first, start=0, end=3, quote="Two")
     create_invitation(project=project, created_by=annotator, role=Role.ANNOTATOR, days=1)
+    begin(panel=factories.make_panel(project, annotator)[0], participant="p1")
     FileImport.objects.create(
         project=project, created_by=annotator, name="tea.jsonl", digest=uuid.uuid4().hex
     )
@@ -229,6 +243,9 @@ def judge_everything(project: Project, annotator: User) -> Judgment:
     WebhookAttempt.objects.create(
         delivery=delivery, started_at=message.created_at, milliseconds=7, status=204
     )
+    calibration = CalibrationSession.objects.create(project=project, name="Tea", created_by=annotator)
+    item = CalibrationItem.objects.create(session=calibration, comparison=comparison, index=0)
+    CalibrationAnswer.objects.create(item=item, assignment=assignment)
     return judgment
 
 

@@ -25,6 +25,7 @@ from annotation.models import (
     Invitation,
     Judgment,
     Membership,
+    Panel,
     Project,
     ProjectQuestion,
     Prompt,
@@ -56,6 +57,7 @@ from training.models import (
     FeedbackIncident,
     FeedbackKey,
     Judge,
+    ModelProvider,
     PromptSet,
     RequestOptIn,
     Round,
@@ -64,10 +66,10 @@ from training.models import (
     SideBySide,
     Snapshot,
 )
-from training.recipe import Recipe, default_recipe
+from training.recipe.recipe import Recipe, default_recipe
 from training.services.feedback.settings import create_key, opt_in
 from training.services.judges import create_judge
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
@@ -97,6 +99,7 @@ class Scene:
     rubric_draft: RubricDraft
     addition: BaseModelAddition
     """Refused."""
+    provider: ModelProvider
     starter: Checkpoint
     ballot: ArenaBallot
     """Alice's, not voted on."""
@@ -109,6 +112,7 @@ class Scene:
     session: UserSession
     """Of Alice's."""
     invitation: Invitation
+    panel: Panel
     category: Category
     criterion: Criterion
     question: ProjectQuestion
@@ -149,6 +153,7 @@ class Scene:
             "rubric-drafts": self.rubric_draft.pk,
             "runs": self.run.pk,
             "base-model-additions": self.addition.pk,
+            "providers": self.provider.pk,
             "tokens": self.token_id,
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
@@ -162,6 +167,7 @@ class Scene:
             "conversations": self.conversation.pk,
             "conversation-tasks": self.conversation_task.pk,
             "invitations": self.invitation.pk,
+            "panels": self.panel.pk,
             "sessions": self.session.pk,
             "comments": self.comment.pk,
             "application-requests": self.stored.pk,
@@ -240,6 +246,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         addition=BaseModelAddition.objects.create(
             name=f"refused-{project.slug}", origin="folder", state="failed", error="It is an encoder."
         ),
+        provider=ModelProvider.objects.create(name=project.slug, url="http://127.0.0.1:9/v1"),
         judge=create_judge(project=project, name="Judge", checkpoint=round_.policy, created_by=carol),
         starter=round_.policy,
         ballot=_ballot(project, comparison, alice),
@@ -251,6 +258,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             user=alice, ip="127.0.0.1", session_key="alice", user_agent="Tests"
         ),
         invitation=create_invitation(project=project, created_by=carol, role="annotator", days=1).invitation,
+        panel=factories.make_panel(project, carol)[0],
         category=project.categories.get(key="untruthful"),
         criterion=Criterion.objects.create(project=project, key="helpful", label="Helpful"),
         question=save_question(

@@ -10,7 +10,7 @@ from annotation.models import Project, User
 from tests.api.scene import Asker, Scene
 from tests.training.registry.registry_rows import make_trained
 from training.models import CheckpointExport, Round
-from training.models.decision_reasons import reason
+from training.models.rounds import reason
 
 
 def content(answer) -> bytes:

@@ -11,6 +11,7 @@ from django.utils import timezone
 from annotation.choices import ReviewReason
 from annotation.models import (
     BulkChange,
+    CalibrationSession,
     Conversation,
     ConversationTask,
     Criterion,
@@ -45,13 +46,14 @@ from training.models import (
     BaseModelAddition,
     ConversationSettings,
     FeedbackIncident,
+    ModelProvider,
     PromptSet,
     RubricDraft,
     SideBySide,
 )
-from training.recipe import Recipe, default_recipe
+from training.recipe.recipe import Recipe, default_recipe
 from training.services.judges import create_judge
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
@@ -137,6 +139,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     rubric = save_rubric(
         project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
     )
+    panel, panel_secret = factories.make_panel(project, carol)
     invited = create_invitation(project=project, created_by=carol, role="annotator", days=7)
     webhook = WebhookEndpoint.objects.create(
         project=project,
@@ -158,10 +161,23 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     talked = Conversation.objects.create(project=project, annotator=alice)
     ArenaTalk.objects.create(arena=arena, conversation=talked)
     ConversationSettings.objects.create(project=project)
+    calibration = CalibrationSession.objects.create(project=project, name="Tea", created_by=alice)
+    calibration.participants.set([alice, User.objects.get(username="bob")])
     return {
         **dict.fromkeys(("project", "guidelines", "category-colours", "label", "label-ahead"), in_project),
         **dict.fromkeys(
-            ("submit", "draft", "skip", "flag", "ask", "renew", "continuation", "revise", "return-object"),
+            (
+                "submit",
+                "draft",
+                "paste",
+                "skip",
+                "flag",
+                "ask",
+                "renew",
+                "continuation",
+                "revise",
+                "return-object",
+            ),
             in_assignment,
         ),
         **dict.fromkeys(("final-pass", "final-pass-submit"), in_assignment),
@@ -212,8 +228,12 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "webhook-delivery": {**in_project, "pk": delivery.pk},
         **dict.fromkeys(("reviews", "withheld", "gold", "gold-make", "gold-file"), in_project),
         "withheld-decide": {**in_project, "pk": withheld.pk},
-        **dict.fromkeys(("review", "review-decide", "review-return", "review-undo"), in_review),
-        **dict.fromkeys(("statistics", "statistics-items", "my-work", "annotators"), in_project),
+        **dict.fromkeys(
+            ("review", "review-decide", "review-return", "review-take", "review-undo"), in_review
+        ),
+        **dict.fromkeys(
+            ("statistics", "statistics-items", "my-work", "annotators", "pay", "pay-file"), in_project
+        ),
         "annotator": {**in_project, "pk": alice.pk},
         **{
             key: {**in_project, "pk": comparison.pk} for key in ("statistics-item", "comments", "gold-answer")
@@ -250,7 +270,7 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "guidelines-edit": in_project,
         **dict.fromkeys(("allocation", "allocation-rules", "members"), in_project),
         **dict.fromkeys(
-            ("member", "allocation-member"),
+            ("member", "allocation-member", "pay-rate"),
             in_project | {"pk": project.memberships.get(user__username="bob").pk},
         ),
         "dashboard-quality": in_project,
@@ -259,7 +279,10 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         "session-end": {"pk": 1},
         **{key: {"pk": 1} for key in ("mfa_remove_webauthn", "mfa_edit_webauthn")},
         **{key: {"provider_id": "openid"} for key in ("openid_connect_login", "openid_connect_callback")},
-        **dict.fromkeys(("invitations", "project-audit"), in_project),
+        **dict.fromkeys(("invitations", "project-audit", "panels", "panel-hosts"), in_project),
+        **dict.fromkeys(("panel-participants", "panel-file", "panel-revoke"), in_project | {"pk": panel.pk}),
+        "panel-done": {},
+        "panel": {"secret": panel_secret},
         "invitation-revoke": {**in_project, "pk": invited.invitation.pk},
         "invitation": {"secret": invited.secret},
         "token-revoke": {"pk": create_token(user=alice, name="script", scopes=["read"]).token.pk},
@@ -270,6 +293,17 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
         },
         "base-model-cancel": {
             "pk": BaseModelAddition.objects.create(name="refused", origin="folder", state="failed").pk
+        },
+        **{
+            name: {"pk": ModelProvider.objects.create(name=name, url="http://127.0.0.1:9").pk}
+            for name in ("provider", "provider-test", "provider-add-model", "provider-remove")
+        },
+        **dict.fromkeys(("calibrations", "calibration-new"), in_project),
+        **{
+            name: {**in_project, "pk": calibration.pk, **({"index": 0} if name == "calibration-item" else {})}
+            for name in TABLE
+            if name == "calibration" or name.startswith("calibration-")
+            if name != "calibration-new"
         },
         "project-base-model": in_project,
         **{

@@ -104,6 +104,8 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "label-ahead": ("GET", (302, 404, 204, 204, 204, 204)),
     # With nothing in the form: shown again, with what is missing.
     "submit": ("POST", (302, 404, 422, 404, 404, 404)),
+    # It sends nothing that was pasted.
+    "paste": ("POST", (302, 404, 422, 404, 404, 404)),
     "skip": ("POST", (302, 404, 422, 404, 404, 404)),
     "flag": ("POST", (302, 404, 422, 404, 404, 404)),
     "ask": ("GET", ALICE_ALONE),
@@ -127,6 +129,7 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "gold-file": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-decide": ("POST", (302, 404, 403, 403, 422, 422)),
     "review-return": ("POST", (302, 404, 403, 403, 422, 422)),
+    "review-take": ("POST", (302, 404, 403, 403, 422, 422)),
     # It is not decided: there is nothing to undo.
     "review-undo": ("POST", (302, 404, 403, 403, 409, 409)),
     "statistics": ("GET", MANAGERS),
@@ -137,6 +140,10 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "my-work": ("GET", MEMBERS),
     "annotators": ("GET", MANAGERS),
     "annotator": ("GET", MANAGERS),
+    "pay": ("GET", MANAGERS),
+    "pay-file": ("GET", MANAGERS),
+    # Whatever the form holds, the page of pay comes after it.
+    "pay-rate": ("POST", (302, 404, 403, 403, 302, 302)),
     "project-settings": ("GET", MANAGERS),
     "bin": ("GET", (302, 200, 200, 200, 200, 200)),
     # Its manager brings it back, and it is no longer there.
@@ -170,6 +177,14 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "member": ("POST", (302, 404, 403, 403, 302, 302)),
     "invitations": ("GET", MANAGERS),
     "invitation-revoke": ("POST", (302, 404, 403, 403, 302, 302)),
+    "panels": ("GET", MANAGERS),
+    "panel-hosts": ("POST", (302, 404, 403, 403, 302, 302)),
+    "panel-participants": ("GET", MANAGERS),
+    "panel-file": ("GET", MANAGERS),
+    "panel-revoke": ("POST", (302, 404, 403, 403, 302, 302)),
+    # Nobody here is a participant: tests/annotation/people/test_panels.py.
+    "panel-done": ("GET", (302, 404, 404, 404, 404, 404)),
+    "panel": ("GET", (200,) * 6),
     # Whoever has the link.
     "invitation": ("GET", (200,) * 6),
     "project-audit": ("GET", MANAGERS),
@@ -203,6 +218,16 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "webhook-delete": ("POST", (302, 404, 403, 403, 302, 404)),
     "webhook-delivery": ("GET", MANAGERS),
     "gold": ("GET", MANAGERS),
+    "calibrations": ("GET", MEMBERS),
+    "calibration-new": ("GET", MANAGERS),
+    "calibration": ("GET", MEMBERS),
+    # Its annotations are not revealed yet.
+    "calibration-item": ("GET", (302, 404, 404, 404, 404, 404)),
+    "calibration-reveal": ("POST", (302, 404, 403, 403, 302, 302)),
+    "calibration-close": ("POST", (302, 404, 403, 403, 302, 302)),
+    "calibration-retest": ("POST", (302, 404, 403, 403, 302, 302)),
+    # Then it is gone.
+    "calibration-delete": ("POST", (302, 404, 403, 403, 302, 404)),
     "gold-make": ("POST", (302, 404, 403, 403, 422, 422)),
     "search": ("GET", EVERYONE),
     "design": ("GET", EVERYONE),
@@ -246,6 +271,12 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     "base-model-cancel": ("POST", (302, 403, 403, 403, 403, 302)),
     "base-model-inspect": ("POST", (302, 404, 403, 403, 403, 302)),
     "base-model-remove": ("GET", (302, 404, 403, 403, 403, 200)),
+    "providers": ("GET", (302, 403, 403, 403, 403, 200)),
+    "provider": ("GET", (302, 403, 403, 403, 403, 200)),
+    "provider-test": ("POST", (302, 403, 403, 403, 403, 302)),
+    # No model is named.
+    "provider-add-model": ("POST", (302, 403, 403, 403, 403, 422)),
+    "provider-remove": ("POST", (302, 403, 403, 403, 403, 302)),
     # No base model is named: back to the list, with why.
     "project-base-model": ("POST", (302, 404, 403, 403, 302, 302)),
     "checkpoints": ("GET", MANAGERS),

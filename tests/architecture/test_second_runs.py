@@ -1,10 +1,12 @@
-"""`.ci/test.py` runs failed browser tests again, and says which passed only then."""
+"""`.ci/test.py` runs both databases, failed browser tests again, and says which passed only then."""
 
 import importlib.util
 import json
 import subprocess
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def run(script: ModuleType, monkeypatch: pytest.MonkeyPatch, failures: list[list[str]]) -> int | str | None:
     """Run the script, with these failures of its first and its second run of pytest."""
-    record = script.ROOT / script.LAST_FAILED
+    record = script.last_failed("SQLite")
     record.parent.mkdir(parents=True)
     runs = iter(failures)
 
@@ -67,3 +69,32 @@ def test_a_run_without_a_second_one_says_nothing_of_it(
 ):
     assert run(script, monkeypatch, [[]]) == 0
     assert "second run" not in capsys.readouterr().out
+
+
+def test_both_databases_run_at_once_and_what_fails_on_each_is_told(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(script, "_postgres_refuses", lambda: "")
+    both = threading.Barrier(2, timeout=30)
+
+    def pytest_run(command: list[str], *, env: dict[str, str], stdout: Any = None, **_: object) -> Any:
+        both.wait()
+        title = "PostgreSQL" if "DATABASE_URL" in env else "SQLite"
+        if stdout:
+            stdout.write(f"output of {title}\n")
+        record = script.last_failed(title)
+        record.parent.mkdir(parents=True)
+        record.write_text(json.dumps({f"tests/test_{title}.py::test_it": True}))
+        return SimpleNamespace(returncode=script.TESTS_FAILED)
+
+    monkeypatch.setattr(subprocess, "run", pytest_run)
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == script.TESTS_FAILED
+    output = capfd.readouterr().out
+    assert output.index("── SQLite") < output.index("── PostgreSQL") < output.index("output of PostgreSQL")
+    failed = [line for line in output.splitlines() if line.startswith("FAILED on ")]
+    assert failed == [
+        "FAILED on SQLite: tests/test_SQLite.py::test_it",
+        "FAILED on PostgreSQL: tests/test_PostgreSQL.py::test_it",
+    ]

@@ -1,5 +1,8 @@
 """Every test that the plugins name exists; `tests/shares.py` itself checks that no test is left out."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,3 +41,12 @@ def test_a_test_of_the_database_among_those_that_are_not_read_is_refused():
     config: Any = SimpleNamespace(getoption=lambda name: "sqlite")
     with pytest.raises(pytest.UsageError, match="test_b"):
         pytest_collection_modifyitems(config, [misplaced])
+
+
+def test_the_number_of_drawn_cases_that_the_run_names_reaches_the_tests():
+    read = "import os, tests.settings; print(os.environ['RONDO_TEST_EXAMPLES'])"
+    environment = {**os.environ, "RONDO_TEST_EXAMPLES": "7", "RONDO_PORT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", read], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "7"

@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 from playwright.sync_api import BrowserContext, Page, sync_playwright
 
 from tests.webapp.running import ROOT, RunningUp, free_port
@@ -104,7 +105,7 @@ def train() -> dict[str, Any]:
     """Start a round on the copy whose runs take two steps."""
     from annotation.models import Project, User
     from tests.loop.recipe import tiny_recipe
-    from training.services.rounds import open_first_round, start_round
+    from training.services.rounds.controls import open_first_round, start_round
 
     project = Project.objects.get(slug=COPY)
     recipe = tiny_recipe(steps=2)
@@ -196,7 +197,7 @@ class House:
     def __init__(self, home: Path, starter: Path | None) -> None:
         self.home = home
         self.port, self.models = free_port(), free_port()
-        self.variables = {
+        self.variables: dict[str, Any] = {
             "RONDO_MODEL_SERVER_PORT": str(self.models),
             **dict.fromkeys((KEY, SAME_KEY), "k" * 40),
             "RONDO_MODEL_SERVER_HOSTS": f"127.0.0.1:{self.models}",
@@ -222,8 +223,16 @@ class House:
 
     def kill(self, words: str) -> None:
         """SIGKILL one process whose command line contains `words`; of several the last."""
-        processes = [process for process in self.up.family() if words in " ".join(process.cmdline())]
+        processes = [process for process in self.up.family() if words in _command_line(process)]
         processes[-1].send_signal(signal.SIGKILL)
+
+
+def _command_line(process: psutil.Process) -> str:
+    """Return the words of a process; those of one that has just ended are none."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def main() -> None:

@@ -26,17 +26,10 @@ import torch
 from scipy.stats import t as student
 
 from tests.benchmarks import fine_grained, training_quality
-from training.contract import (
-    EXIT_FINISHED,
-    Method,
-    RunSpec,
-    SnapshotRow,
-    read_metrics,
-    read_snapshot_header,
-    settings_from_json,
-    write_snapshot,
-    write_spec,
-)
+from training.contract import read_metrics
+from training.contract.methods import Method, settings_from_json
+from training.contract.run import EXIT_FINISHED, RunSpec, write_spec
+from training.contract.snapshot import SnapshotRow, read_snapshot_header, write_snapshot
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 

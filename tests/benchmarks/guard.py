@@ -39,22 +39,17 @@ from typing import Any
 from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.preferences import Annotator, Reward, length_band, list_format, weighted, words_in
 from tests.benchmarks.loop.truth import win_rate
-from training.contract import (
-    CHECKPOINT_FOLDER,
+from training.contract import read_manifest, read_metrics
+from training.contract.guard import (
+    MOST_PAIRS,
+    PAIRS_AT_ONCE,
     GuardVerdict,
-    Message,
-    RunSpec,
-    SnapshotPrompt,
-    read_manifest,
-    read_metrics,
     read_questions,
-    read_snapshot_header,
     read_verdict,
-    write_snapshot,
-    write_spec,
     write_verdict,
 )
-from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE
+from training.contract.run import CHECKPOINT_FOLDER, RunSpec, write_spec
+from training.contract.snapshot import Message, SnapshotPrompt, read_snapshot_header, write_snapshot
 from training.figures.guard import GuardFinding, finding
 from training.services.evaluation.decision import Decision, decide, decide_with_model
 

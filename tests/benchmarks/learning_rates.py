@@ -35,17 +35,10 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.benchmarks.training_quality import rows as qa_feedback_rows
-from training.contract import (
-    EXIT_FINISHED,
-    RunSpec,
-    SnapshotRow,
-    read_evaluation,
-    read_metrics,
-    read_snapshot_header,
-    settings_from_json,
-    write_snapshot,
-    write_spec,
-)
+from training.contract import read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.run import EXIT_FINISHED, RunSpec, read_evaluation, write_spec
+from training.contract.snapshot import SnapshotRow, read_snapshot_header, write_snapshot
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run
 

@@ -181,16 +181,17 @@ def _open(slug: str) -> None:
     """Open the first round and do what a worker does for it."""
     from annotation.models import Project
     from training.models import Round
-    from training.services import rounds
+    from training.services.rounds.controls import open_first_round, open_round
+    from training.services.rounds.executor import advance_round
     from webapp.first_project import first_recipe
 
     project = Project.objects.get(slug=slug)
     round_ = Round.objects.filter(project=project).first()
     if round_ is None:
-        round_ = rounds.open_first_round(project=project, recipe=first_recipe())
+        round_ = open_first_round(project=project, recipe=first_recipe())
     else:
-        rounds.open_round(round_=round_, opened_by=None)
-    rounds.advance_round(round_.pk)
+        open_round(round_=round_, opened_by=None)
+    advance_round(round_.pk)
 
 
 # ── Live learning and rounds at the same number of judgments ──

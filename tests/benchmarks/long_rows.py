@@ -75,7 +75,7 @@ def _step(tokens: int) -> Any:
 
     from tests.benchmarks.gpu.sizes import Size
     from tests.benchmarks.gpu.work import write_base
-    from training.contract import LoraSettings
+    from training.contract.methods.common import LoraSettings
     from training.rlhf.model.attention import Layout
     from training.rlhf.model.backbone import Backbone
     from training.services.runs.memory import Shape

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.benchmarks.gpu.sizes import Size
-from training.contract import Method, Settings, Sharding, read_spec, settings_from_json
-from training.services.runs.memory import Shape, Spread, memory_of
+from training.contract.methods import Method, Settings, settings_from_json
+from training.contract.run import Sharding, read_spec
+from training.services.runs.memory import ProcessSpread, Shape, memory_of
 
 SHAPE = Shape(
     vocabulary=2048,
@@ -109,7 +110,7 @@ def estimate_of(entry: dict[str, Any]) -> int:
     case = Case(**entry["case"])
     settings: Settings = settings_from_json(case.method, entry["settings"])
     nodes = 1 if case.per_node is None else case.processes // case.per_node
-    spread = Spread.of(case.sharding, nodes=nodes, per_node=case.processes // nodes)
+    spread = ProcessSpread.of(case.sharding, nodes=nodes, per_node=case.processes // nodes)
     base_bytes = 2 if case.dtype == "bfloat16" else 4
     memory = memory_of(settings, SHAPE, base_bytes=base_bytes, spread=spread)
     return memory.total - memory.process
@@ -192,7 +193,7 @@ def measure_here(processes: Any, first: Path, folder: Path) -> tuple[int, float]
     it sent in the second step."""
     from unittest.mock import patch
 
-    from training.contract import EXIT_FINISHED, LOG_FILE
+    from training.contract.run import EXIT_FINISHED, LOG_FILE
     from training.rlhf import train
     from training.rlhf.__main__ import keep_freed_memory
     from training.rlhf.runtime.run_folder import RunFolder

@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 
-from training.contract import (
-    LoraSettings,
-    PolicyGradientSettings,
-    RewardSettings,
-    RunSpec,
-    settings_from_json,
-)
+from training.contract.methods import settings_from_json
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PolicyGradientSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.policy_gradient.loop import PolicyGradient

@@ -37,18 +37,10 @@ from scipy.optimize import minimize
 from tests.benchmarks.learning_rates import hh_rlhf_rows
 from tests.benchmarks.training_quality import rows as qa_feedback_rows
 from tests.data_sets import data_folder
-from training.contract import (
-    EXIT_FINISHED,
-    Interval,
-    RunSpec,
-    SnapshotRow,
-    baselines_from_details,
-    read_evaluation,
-    read_snapshot_header,
-    settings_from_json,
-    write_snapshot,
-    write_spec,
-)
+from training.contract.methods import settings_from_json
+from training.contract.run import EXIT_FINISHED, RunSpec, read_evaluation, write_spec
+from training.contract.snapshot import SnapshotRow, read_snapshot_header, write_snapshot
+from training.contract.validation import Interval, baselines_from_details
 from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.features import FeatureCache

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from training.contract import SnapshotRow
+    from training.contract.snapshot import SnapshotRow
     from training.rlhf.tokens.example import Example
 
 LAYERS = (6, 9, 12, 15, 18)
@@ -267,6 +267,10 @@ def read_features(options: argparse.Namespace) -> None:
         count=np.array([len(example.answers) for example in examples]),
         ranks=np.concatenate([example.ranks for example in examples]),
         prompt=np.array([example.prompt for example in examples]),
+    )
+    print(
+        f"{len(examples)} judgments of {len(texts)} completions in {options.file}; "
+        f"{time.process_time():.0f} s of processor time"
     )
 
 

@@ -21,20 +21,16 @@ PAGES = (
     *(ROOT / "webapp/guide").rglob("*.md"),
 )
 COMMAND = re.compile(r"(?:python -m |`)tests\.benchmarks\.([a-z_.]*[a-z_])")
-QUICK = {
-    "decisions": "--smoke",
-    "formats": "--judgments 200 --labellers 2",
-    "labelling": "--annotators 1 --seconds 1 --tasks 30 --workers 1",
-    "pages": "--steps 50 --metrics 2 --points 50 --requests 1",
-}
-"""Smallest arguments of commands that `make test` runs."""
 FEEDBACK = "MODEL DATA/qa_feedback/feedback.json"
-LONG = {
+SMALLEST = {
     "conversations": "--turns 1 --starter STARTER",
+    "decisions": "--smoke",
     "dense_rewards": f"{FEEDBACK} --folder OUT/dense --seeds 0 --steps 1 --prompts 2 --new-tokens 4 "
     "--reward-epochs 1 --reward-layers 1",
     "fine_grained": f"{FEEDBACK} --heads relevance --max-steps 1 --threshold-on 2",
+    "formats": "--judgments 200 --labellers 2",
     "generation": "MODEL --dtype float32",
+    "labelling": "--annotators 1 --seconds 1 --tasks 30 --workers 1",
     "labelling.files": "--pairs 20",
     "labelling.page": "",
     "labelling.storm": "--annotators 2 --seconds 3 --workers 1",
@@ -45,22 +41,25 @@ LONG = {
     "loop.online": "--pairs 300 --judgments 60 --updates 1",
     "loop.rehearsal": "WRITER --policy dpo --seeds 0 --rounds 1 --pairs 24 --dpo-steps 1",
     "memory_estimate": "--cases 0",
+    "padded_rows": "MODEL --rounds 1 --prompt 8 --answer 4 --prompts 2 --samples 2",
+    "pages": "--steps 50 --metrics 2 --points 50 --requests 1",
     "policy_gradient": "--model MODEL --data DATA/names_reversal/names.json --only Rondo --prompts 2",
     "policy_gradient_memory": "MODEL",
     "ratings": "",
     "reward_baselines": "--set autoj --starter MODEL --cache OUT/cache --seeds 0 --judgments 20",
     "reward_stacks": "features OUT/stacks.npz --set autoj --starter STARTER --judgments 8 --longest 96",
     "serving": "MODEL --tokens 4 --threads 1",
+    "single_response": "MODEL --rounds 1 --tokens 4",
     "traces": "--steps 3 --megabytes 0.01 --requests 1",
     "training_quality": f"{FEEDBACK} --steps 1 --seeds 0 --arms bradley-terry --train 8 --test 4",
 }
-"""Those that the long tests run. MODEL is a tiny one, WRITER one that `loop.writer` trained, STARTER the real
-starter model, DATA the folder of small sets, OUT a new one."""
+"""Smallest arguments. MODEL is a tiny one, WRITER one that `loop.writer` trained, STARTER the real starter
+model, DATA the folder of small sets, OUT a new one."""
 ON_POSTGRESQL = {
     "leaderboard": "POSTGRES --judgments 300 --times 2",
     "million": "--annotations 200 --times 1",
 }
-"""Long ones that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
+"""Those that need a PostgreSQL server: POSTGRES, where they get a database of their own."""
 ELSEWHERE = {
     "first_hour": "tests/benchmarks/test_first_hour.py",
     "guard": "tests/loop/test_guard_smoke.py",
@@ -93,18 +92,16 @@ def places(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 def test_every_command_of_the_pages_is_run_or_says_why_not():
-    known = [*QUICK, *LONG, *ON_POSTGRESQL, *ELSEWHERE, *NOT_RUN]
+    known = [*SMALLEST, *ON_POSTGRESQL, *ELSEWHERE, *NOT_RUN]
     assert len(known) == len(set(known))
     assert commands() == set(known)
     for name, file in ELSEWHERE.items():
         assert f"tests.benchmarks.{name}" in (ROOT / file).read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [*QUICK.items(), *(pytest.param(*item, marks=pytest.mark.long) for item in LONG.items())],
-)
+@pytest.mark.parametrize(("name", "arguments"), SMALLEST.items())
 def test_a_command_runs_in_its_smallest_form(name: str, arguments: str, places: dict[str, str]):
     if "STARTER" in arguments:
         places = {**places, "STARTER": str(ensure(Path(places["OUT"], "starter")))}

@@ -66,7 +66,7 @@ def _measure(options: argparse.Namespace) -> None:
 
 def _steps(number: int, size: int, *, shift: int) -> list[Any]:
     """Steps in rounds of thought, call, result and message; results hold nearly all of the text."""
-    from annotation.choices import StepKind
+    from annotation.choices import TraceStepKind
     from annotation.text.traces import UnwrittenStep
 
     long = ("row 17: 80 °C, two minutes\n" * size)[: size * 4 // number]
@@ -75,11 +75,13 @@ def _steps(number: int, size: int, *, shift: int) -> list[Any]:
     while len(made) < number:
         tool = tools[(len(made) // 4 + shift) % 3]
         made += [
-            UnwrittenStep(kind=StepKind.REASONING, content="I look it up, then I compare both."),
-            UnwrittenStep(kind=StepKind.TOOL_CALL, tool=tool, arguments={"query": "green tea", "limit": 10}),
-            UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=tool, content=long),
+            UnwrittenStep(kind=TraceStepKind.REASONING, content="I look it up, then I compare both."),
             UnwrittenStep(
-                kind=StepKind.MESSAGE, content="It says two minutes at 80 °C. I check another source."
+                kind=TraceStepKind.TOOL_CALL, tool=tool, arguments={"query": "green tea", "limit": 10}
+            ),
+            UnwrittenStep(kind=TraceStepKind.TOOL_RESULT, role="tool", tool=tool, content=long),
+            UnwrittenStep(
+                kind=TraceStepKind.MESSAGE, content="It says two minutes at 80 °C. I check another source."
             ),
         ]
     return made[:number]

@@ -26,16 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from training.contract import (
-    EXIT_FINISHED,
-    RunSpec,
-    SnapshotRow,
-    read_metrics,
-    read_snapshot_header,
-    settings_from_json,
-    write_snapshot,
-    write_spec,
-)
+from training.contract import read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.run import EXIT_FINISHED, RunSpec, write_spec
+from training.contract.snapshot import SnapshotRow, read_snapshot_header, write_snapshot
 from training.rlhf.data import build_examples
 from training.rlhf.losses import plackett_luce
 from training.rlhf.methods.reward import read_rewards

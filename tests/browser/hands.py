@@ -136,6 +136,10 @@ class Hands:
         # The settings themselves, not what the annotations would choose: a head is fitted in one step.
         recipe["reward"]["features"], recipe["policy_method"] = "adapted", "fixed"
         recipe["evaluation"]["people"] = False
+        # Short responses to few prompts: how good they are is no question here.
+        recipe["evaluation"]["prompts"] = 4
+        for sampling in (recipe["sampling"], recipe["evaluation"]["sampling"]):
+            sampling["max_tokens"] = 24
         for method in ("reward", "policy"):
             recipe[method]["optimiser"] |= {"epochs": 1000, "max_steps": steps, "save_every": save_every}
         # A tiny model is better or worse by chance alone: one condition that holds stands for all.

@@ -26,6 +26,7 @@ class Rondo:
         self.up = RunningUp(
             self.home,
             free_port(),
+            migrates=True,
             RONDO_STARTER_MODEL=str(self.base),
             RONDO_MODEL_SERVER_PORT=port,
             RONDO_SWEEP_SECONDS="1",
@@ -39,7 +40,7 @@ class Rondo:
     def stop(self) -> None:
         if self.up and self.up.process.poll() is None:
             family = self.up.family()
-            self.up.stop(signal.SIGINT)
+            assert self.up.stop(signal.SIGINT) == 0
             assert still_alive(family) == []
 
     def count(self, table: str) -> int:

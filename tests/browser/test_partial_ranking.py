@@ -18,7 +18,8 @@ def submit(page: Page) -> Judgment:
     with page.expect_response("**/submit/"):
         page.keyboard.press("Control+Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
-    return Judgment.objects.get()
+    judgment: Judgment = Judgment.objects.get()
+    return judgment
 
 
 def rest(page: Page):

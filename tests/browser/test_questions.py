@@ -42,7 +42,8 @@ def submit(page: Page) -> Judgment:
     with page.expect_response("**/submit/"):
         press(page, "Control+Enter")
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
-    return Judgment.objects.get()
+    judgment: Judgment = Judgment.objects.get()
+    return judgment
 
 
 # ── By the keyboard alone ─────────────────────────────────────────────────────────────

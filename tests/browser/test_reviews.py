@@ -96,6 +96,23 @@ def test_a_vote_is_taken_over_by_its_key(busy: Project, rita: User, open_as: Ope
     expect(page.locator(".decision")).to_be_visible()
 
 
+def test_a_part_of_a_vote_is_taken_over_by_its_key_and_the_reason_stays(
+    busy: Project, rita: User, open_as: Open, barriers: Axe
+):
+    review = Review.objects.get(reason=ReviewReason.DISAGREEMENT)
+    page = open_as(rita, f"/projects/{busy.slug}/reviews/{review.pk}/")
+    page.locator("#comment").fill("As they say.")
+    page.locator("#comment").blur()
+    chosen = page.locator('input[name="choice"]:checked')
+    expect(chosen).to_have_count(0)
+    page.keyboard.press("Alt+Shift+Digit2")
+    expect(chosen).to_have_count(1)
+    expect(page.locator("#comment")).to_have_value("As they say.")
+    assert barriers(page) == []
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".decision")).to_be_visible()
+
+
 MOST_CLICKS = 6
 
 

@@ -56,7 +56,8 @@ def submit(page: Page, by: Keyboard) -> Judgment:
     by.press("Escape", "=")
     with page.expect_response("**/submit/"):
         by.press("Control+Enter")
-    return Judgment.objects.latest("pk")
+    judgment: Judgment = Judgment.objects.latest("pk")
+    return judgment
 
 
 def test_a_stretch_is_rewritten_continued_and_rewritten_further_on(

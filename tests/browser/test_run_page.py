@@ -12,7 +12,7 @@ from tests import factories
 from tests.browser.conftest import Axe, Open
 from tests.training.registry.registry_rows import make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, StepKind
-from training.contract import MachineUse, append_machine_use
+from training.contract.run import MachineUse, append_machine_use
 from training.models import Checkpoint, DriftFigure, DriftMeasurement, Round, RoundStep, Run
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -39,6 +39,7 @@ def addresses(project: Project) -> list[str]:
         f"{home}/items/{judged.pk}/",
         f"{home}/items/{judged.pk}/?view=side",
         f"{home}/annotators/",
+        f"{home}/pay/",
         f"{home}/annotators/{judged.judgments.first().annotator_id}/",
     ]
 

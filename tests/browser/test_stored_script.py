@@ -25,6 +25,8 @@ from annotation.models import (
     Guideline,
     Invitation,
     Judgment,
+    Panel,
+    PanelParticipant,
     Project,
     Prompt,
     Review,
@@ -42,10 +44,6 @@ from training.models import ArenaLink, Checkpoint, Judge, RoundStep, Run, SideBy
 
 CORPUS = payloads()
 
-# Each text a paragraph of its own. What a formula would swallow of it is no loss: each stands in other fields
-# too, and all of them as plain text on the pages that show the source.
-WHOLE = "\n\n".join(CORPUS)
-
 FIELDS: dict[type[models.Model], tuple[str, ...]] = {
     User: ("first_name", "last_name"),
     Project: ("name", "description"),
@@ -53,6 +51,8 @@ FIELDS: dict[type[models.Model], tuple[str, ...]] = {
     Judgment: ("comment",),
     Review: ("comment",),
     Invitation: ("note",),
+    Panel: ("name", "consent", "code", "failed_code"),
+    PanelParticipant: ("participant", "study", "session"),
     ApiToken: ("name",),
     Withholding: ("quote",),
     CompletionSource: ("name",),
@@ -83,9 +83,25 @@ def parts(project: Project, alice: User, carol: User) -> dict[str, dict[str, Any
     return parts_of(project, alice, carol)
 
 
+@pytest.fixture(params=["a sixth", pytest.param("all", marks=pytest.mark.long)])
+def corpus(request: pytest.FixtureRequest) -> list[str]:
+    """All texts, or every sixth of them: their kinds lie side by side."""
+    return CORPUS if request.param == "all" else CORPUS[::6]
+
+
 @pytest.fixture
-def stored(parts: dict[str, dict[str, Any]], alice: User, carol: User, admin: User, project: Project) -> None:
+def stored(
+    corpus: list[str],
+    parts: dict[str, dict[str, Any]],
+    alice: User,
+    carol: User,
+    admin: User,
+    project: Project,
+) -> None:
     """The corpus in every field that somebody fills."""
+    # Each text a paragraph of its own. What a formula would swallow of it is no loss: each stands in other
+    # fields too, and all of them as plain text on the pages that show the source.
+    whole = "\n\n".join(corpus)
     # A queue of work too, with all of the corpus in four answers of one comparison.
     chunks = ["\n\n".join(CORPUS[number::4]) for number in range(4)]
     comparison = factories.make_comparison(project, chunks, question="\n\n".join(CORPUS[::3]), priority=9)
@@ -93,21 +109,21 @@ def stored(parts: dict[str, dict[str, Any]], alice: User, carol: User, admin: Us
         rows = past_manager(model)
         for name in names:
             longest = model._meta.get_field(name).max_length
-            texts = cycle(short_payloads(longest)) if longest else cycle([WHOLE])
+            texts = cycle(short_payloads(longest)) if longest else cycle([whole])
             for number, pk in enumerate(rows.order_by("pk").values_list("pk", flat=True)):
                 text = next(texts)
                 # Names that must differ do so at their end.
                 rows.filter(pk=pk).update(**{name: text if not longest else f"{text[: longest - 3]}{number}"})
-    past_manager(Guideline).update(text=WHOLE)
+    past_manager(Guideline).update(text=whole)
     for prompt in past_manager(Prompt).exclude(pk=comparison.prompt_id):
-        messages = [{"role": "user", "content": WHOLE}]
+        messages = [{"role": "user", "content": whole}]
         context = [{"title": CORPUS[0], "sentences": CORPUS[:40]}]
         past_manager(Prompt).filter(pk=prompt.pk).update(messages=messages, context=context)
     for completion in past_manager(Completion).exclude(prompt=comparison.prompt_id):
-        past_manager(Completion).filter(pk=completion.pk).update(text=WHOLE, text_hash=text_hash(WHOLE))
+        past_manager(Completion).filter(pk=completion.pk).update(text=whole, text_hash=text_hash(whole))
     for side_by_side in SideBySide.objects.all():
-        SideBySide.objects.filter(pk=side_by_side.pk).update(messages=[{"role": "user", "content": WHOLE}])
-    SideBySideAnswer.objects.update(text=WHOLE)
+        SideBySide.objects.filter(pk=side_by_side.pk).update(messages=[{"role": "user", "content": whole}])
+    SideBySideAnswer.objects.update(text=whole)
     for text in CORPUS[:60]:
         record(action="note", subject=text[:200], actor=alice, project=project, details={text[:60]: text})
 

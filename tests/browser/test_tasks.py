@@ -11,7 +11,7 @@ from annotation.exchange import uploads
 from annotation.exchange.file_imports import import_file
 from annotation.models import Comparison, Project, User, ViewQueue
 from tests import factories
-from tests.browser.conftest import Axe, Open
+from tests.browser.conftest import Axe, Open, until_loaded
 from tests.browser.test_additional_questions import Pointer
 
 
@@ -69,8 +69,11 @@ def test_arrow_keys_lead_through_a_filtered_table(project: Project, carol: User,
     page = open_as(carol, "/projects/tea/data/comparisons/?round=1")
     page.locator("#rows tbody a").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {last.pk}")
+    # The page shows before its scripts hear keys.
+    until_loaded(page)
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {first.pk}")
+    until_loaded(page)
     page.keyboard.press("ArrowLeft")
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {last.pk}")
     page.get_by_role("link", name="All comparisons").click()

@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 from annotation.models import Judgment, Project, User
 from annotation.services.texts import create_comparison
 from annotation.text.traces import UnwrittenStep
@@ -67,7 +67,7 @@ def test_a_long_trace_stays_light_and_hostile_output_does_nothing(
     hostile = payloads()
     steps = [
         UnwrittenStep(
-            kind=StepKind.TOOL_RESULT,
+            kind=TraceStepKind.TOOL_RESULT,
             role="tool",
             tool=text[:100],
             content=f"{text}\n{LONG[:9_000]}",
@@ -75,7 +75,7 @@ def test_a_long_trace_stays_light_and_hostile_output_does_nothing(
         )
         for text in hostile[:199]
     ]
-    whole = UnwrittenStep(kind=StepKind.MESSAGE, content="\n".join(hostile))
+    whole = UnwrittenStep(kind=TraceStepKind.MESSAGE, content="\n".join(hostile))
     offer(project, [*steps, whole])
     page = open_as(alice, LABEL)
     expect(page.locator("[data-step]")).to_have_count(200)

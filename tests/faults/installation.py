@@ -41,7 +41,8 @@ class Installation(Ground):
         """Start everything and wait until pages answer."""
         variables = {**self.variables, "RONDO_MODEL_SERVER_PORT": str(free_port())}
         variables.pop("RONDO_HOME")
-        self.up = RunningUp(self.home, self.port, "--no-first-project", **variables)
+        # Names of variables are upper case: none is the argument `migrates`.
+        self.up = RunningUp(self.home, self.port, "--no-first-project", **variables)  # type: ignore[arg-type]
         self.up.wait_for("Rondo is at")
 
     def kill(self, victim: str, chance: random.Random) -> int | None:

@@ -19,7 +19,7 @@ from tests.benchmarks.labelling.fill import session_of  # noqa: E402
 from tests.faults.ledger import PROJECT  # noqa: E402
 from tests.loop.recipe import tiny_recipe  # noqa: E402
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot  # noqa: E402
-from training.services.rounds import open_first_round  # noqa: E402
+from training.services.rounds.controls import open_first_round  # noqa: E402
 
 _HELD_OUT_EVERY = 5
 

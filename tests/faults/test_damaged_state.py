@@ -12,7 +12,8 @@ import torch
 from tests.rlhf.loop.trainers import Trainer, finish_one
 from tests.rlhf.runs import files_of, make_run, status_of, train
 from tests.tiny import tiny_model_folder
-from training.contract import EXIT_FAILED, EXIT_FINISHED, ContractError, read_metrics
+from training.contract import ContractError, read_metrics
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED
 from training.rlhf.model.backbone import Backbone
 
 Damage = Callable[[Path], object]

@@ -17,7 +17,7 @@ from annotation.services.judgments.submission import submit_judgment  # noqa: E4
 from tests import factories  # noqa: E402
 from tests.loop.recipe import tiny_recipe  # noqa: E402
 from tests.records import judgment_record  # noqa: E402
-from training.services.rounds import open_first_round, start_round  # noqa: E402
+from training.services.rounds.controls import open_first_round, start_round  # noqa: E402
 
 
 def main(steps: int) -> None:

@@ -22,17 +22,11 @@ from tests.benchmarks.loop.grammar import prompts as write_prompts
 from tests.benchmarks.loop.writer import build
 from tests.records import judgment_record
 from training.choices import QuestionOutcome, RoundState, RunState, StepKind, StepState
-from training.contract import (
-    GUARD_FOLDER,
-    Message,
-    SnapshotPrompt,
-    read_manifest,
-    read_metrics,
-    read_snapshot_header,
-    write_snapshot,
-)
+from training.contract import read_manifest, read_metrics
+from training.contract.guard import GUARD_FOLDER
+from training.contract.snapshot import Message, SnapshotPrompt, read_snapshot_header, write_snapshot
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion, Snapshot
-from training.selectors.questions import questions_of
+from training.selectors.rounds import questions_of
 from training.services.checkpoints import register_starter
 from training.services.rounds import executor
 from training.services.rounds.guarding import watch_questions

@@ -22,14 +22,9 @@ from training.choices import StepKind
 from training.contract import read_metrics
 from training.models import Checkpoint, Round, RoundStep
 from training.services.jobs import StepHeartbeat
-from training.services.rounds import (
-    advance_round,
-    executor,
-    open_first_round,
-    pause_round,
-    resume_round,
-    start_round,
-)
+from training.services.rounds import executor
+from training.services.rounds.controls import open_first_round, pause_round, resume_round, start_round
+from training.services.rounds.executor import advance_round
 
 STEPS = 60
 

@@ -13,11 +13,14 @@ from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import RunningServer, running_model_server
 from tests.training.conftest import judge_all
 from training.choices import RoundState
-from training.contract import read_manifest, read_snapshot
+from training.contract import read_manifest
+from training.contract.snapshot import read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint, Round
 from training.selectors.projects import request_of
-from training.services.rounds import advance_round, open_first_round, promote_round, start_round
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.deciding import promote_round
+from training.services.rounds.executor import advance_round
 
 QUESTIONS = (
     "Why is the sky blue?",
@@ -43,7 +46,9 @@ def server(tiny_models: Path, rondo_home: Path, settings: Settings) -> Iterator[
 
 @pytest.mark.slow
 @pytest.mark.django_db
-def test_a_tiny_model_goes_once_around_the_loop(
+@pytest.mark.parametrize("rounds", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_tiny_model_goes_around_the_loop(
+    rounds: int,
     project: Project,
     alice: User,
     carol: User,
@@ -111,6 +116,8 @@ def test_a_tiny_model_goes_once_around_the_loop(
         )
         assert len(set(scores)) == len(texts)
 
+    if rounds == 1:
+        return
     # Once more: the second round continues the first one's policy.
     judge_all(project, alice)
     start_round(round_=second, started_by=carol)

@@ -20,13 +20,15 @@ from tests.rlhf.model.families import family_folder
 from tests.tiny import tiny_model_folder, tiny_tokenizer
 from tests.training.conftest import judge_all
 from training.choices import BaseOrigin, CheckpointKind, RoundState
-from training.contract import read_manifest, read_metrics, read_samples
+from training.contract import read_manifest, read_metrics
+from training.contract.run import read_samples
 from training.engine import Engine
 from training.models import BaseModel, Checkpoint, Evaluation, Round
 from training.selectors.projects import chat_of
 from training.services.base_models import NewBaseModel, do_addition, request_base_model
-from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.base_choice import choose_base
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 from training.services.side_by_side import SharedSampling, ask_side_by_side, write_answers
 from training.views.responses import responses_of
 

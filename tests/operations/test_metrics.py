@@ -16,7 +16,7 @@ from pytest_django import Settings
 from annotation.models import FileImport, Project, User
 from tests import factories
 from tests.operations.conftest import MakeWorker
-from training.contract import MachineUse
+from training.contract.run import MachineUse
 from training.models import Run, Snapshot
 from webapp.operations import metrics as metrics_page
 from webapp.operations import reach, requests, work

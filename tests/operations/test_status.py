@@ -21,7 +21,7 @@ from tests.operations.conftest import MakeWorker
 from training.choices import RoundState, StepState
 from training.engine import EngineError
 from training.models import DriftMeasurement, Round, RoundStep
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from webapp.operations import health, reach, state, work
 from webapp.operations.health import Level
 from webapp.operations.state import look

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 
 Floats = NDArray[np.float64]
-ANSWERS = (Answered((1, 2), 1), Answered((1, 2), 1))
+ANSWERS = (EncodedAnswer((1, 2), 1), EncodedAnswer((1, 2), 1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,19 +15,15 @@ from typing import Any
 import torch
 
 from annotation.record.judgment import Verdict
-from training.contract import (
-    Method,
-    RunSpec,
-    RunStatus,
+from training.contract import read_metrics
+from training.contract.methods import Method, settings_from_json
+from training.contract.run import RunSpec, RunStatus, read_status, write_spec
+from training.contract.snapshot import (
     SnapshotPrompt,
     SnapshotRow,
     Split,
-    read_metrics,
     read_snapshot_header,
-    read_status,
-    settings_from_json,
     write_snapshot,
-    write_spec,
 )
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run

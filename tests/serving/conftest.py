@@ -13,7 +13,11 @@ import torch
 
 from tests.model_server import RunningServer, running_model_server
 from tests.tiny import tiny_model_folder
-from training.contract import CheckpointKind, LoraSettings, PreferenceSettings, RewardSettings, RunSpec
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 

@@ -16,7 +16,9 @@ import torch
 from tests.model_server import RunningServer
 from tests.serving.conftest import BASE, Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings, RatingHead, RewardSettings, RunSpec, SegmentHead
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.reward import RatingHead, RewardSettings, SegmentHead
+from training.contract.run import RunSpec
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 

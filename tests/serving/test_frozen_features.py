@@ -9,7 +9,11 @@ import torch
 from tests.model_server import RunningServer
 from tests.rlhf.runs import judgments, make_run, train
 from tests.serving.conftest import Folders
-from training.contract import EXIT_FINISHED, RewardSettings, SnapshotRow, read_manifest, settings_from_json
+from training.contract import read_manifest
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import EXIT_FINISHED
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import build_examples
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone

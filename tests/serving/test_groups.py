@@ -13,7 +13,7 @@ from tests.rlhf.methods.test_group_heads import LONG, SHORT, opposed
 from tests.rlhf.runs import make_run, train
 from tests.serving.conftest import Folders
 from tests.serving.test_checkpoints import score
-from training.contract import EXIT_FINISHED
+from training.contract.run import EXIT_FINISHED
 from training.rlhf.data import build_examples
 from training.rlhf.methods.people import group_scores
 from training.rlhf.methods.reward import encode

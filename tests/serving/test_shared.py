@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from training.contract import Manifest, sha256_of_file, write_manifest
+from training.contract.checkpoint import Manifest, write_manifest
+from training.contract.files import sha256_of_file
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import RequestError
 from training.store import Store, StoreUnreachableError

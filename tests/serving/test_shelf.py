@@ -12,7 +12,7 @@ import torch
 
 from tests.serving.conftest import Folders, write_checkpoint
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters

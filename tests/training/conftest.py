@@ -18,12 +18,14 @@ from tests import factories
 from tests.records import judgment_record
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train
-from training.choices import RoundState, TaskName
-from training.contract import RunStatus, read_status
+from training.choices import RoundState, TrainingTask
+from training.contract.run import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
 from training.services import chat_templates
-from training.services.rounds import advance_round, executor, open_first_round, start_round
+from training.services.rounds import executor
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 from training.services.runs import launcher
 
 
@@ -33,7 +35,7 @@ def rings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     ids: list[int] = []
 
     def send_task(task: str, args: list[int], **_: object) -> None:
-        if task == TaskName.ADVANCE_ROUND:
+        if task == TrainingTask.ADVANCE_ROUND:
             ids.extend(args)
 
     monkeypatch.setattr("annotation.services.jobs.current_app.send_task", send_task)
@@ -65,8 +67,13 @@ def fake_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def quick_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same trainer without a process, for tests of what comes before and after training."""
+def quick_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same trainer without a process, for tests of what comes before and after training.
+
+    In a test that names `fake_trainer` for itself that one trains.
+    """
+    if "fake_trainer" in request.fixturenames:
+        return
 
     def run_trainer(
         folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None

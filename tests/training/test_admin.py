@@ -11,8 +11,9 @@ from annotation.models import Project, User
 from tests import factories
 from training.choices import RoundState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.rounds import advance_round, open_first_round
 from training.services.rounds.actions import ACTIONS
+from training.services.rounds.controls import open_first_round
+from training.services.rounds.executor import advance_round
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 

@@ -33,7 +33,7 @@ from training.models import Checkpoint, Evaluation, Round
 from training.selectors.dashboard import DAYS, Day, annotation_days, burn_up, dashboard_of
 from training.selectors.lists import reward_accuracy, rounds_of_project
 from training.selectors.rounds import material_of
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from webapp.navigation.sections import entries
 
 pytestmark = pytest.mark.django_db
@@ -170,7 +170,8 @@ def test_reward_models_stand_beside_the_human_ceiling(labelled: Round, carol: Us
     from training.figures.held_out import HeldOutFigure
     from training.selectors import lists
     from training.selectors.lists import RunRow
-    from training.services.rounds import advance_round, start_round
+    from training.services.rounds.controls import start_round
+    from training.services.rounds.executor import advance_round
 
     start_round(round_=labelled, started_by=carol)
     advance_round(labelled.pk)

@@ -12,8 +12,9 @@ from django.urls import reverse
 from annotation.models import Completion, Project, Prompt, User
 from training.choices import RoundState
 from training.models import Checkpoint, Round, Snapshot
-from training.services.rounds import advance_round, open_first_round, start_round
 from training.services.rounds.actions import ACTIONS
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 

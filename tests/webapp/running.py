@@ -14,6 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
+from django.apps import apps
+
+from tests.migrated import give_database
 
 ROOT = Path(__file__).resolve().parents[2]
 # Long enough for the slowest machine; a test that passes never waits for it.
@@ -37,9 +40,13 @@ class RunningUp:
         *arguments: str,
         command: Sequence[str] = (sys.executable, "manage.py", "up"),
         cwd: Path | str = ROOT,
+        migrates: bool = False,
         **variables: str,
     ) -> None:
+        """Start it on a migrated database, or where `migrates` on none."""
         self.home = home
+        if not migrates and apps.ready and "DATABASE_URL" not in variables:
+            give_database(home)
         self.address = f"http://127.0.0.1:{port}"
         environment = {
             name: value

@@ -175,7 +175,7 @@ def test_sqlite_comes_back_as_it_was(tmp_path: Path):
 
 
 @pytest.mark.postgres
-def test_postgresql_comes_back_as_it_was(tmp_path: Path):
+def test_postgresql_comes_back_as_it_was(tmp_path: Path, migrated_template: str):
     import psycopg
 
     parts = urlsplit(os.environ["DATABASE_URL"])
@@ -184,7 +184,8 @@ def test_postgresql_comes_back_as_it_was(tmp_path: Path):
         try:
             for name in names:
                 server.execute(f"drop database if exists rondo_backup_{name} with (force)")
-                server.execute(f"create database rondo_backup_{name}")
+                template = migrated_template if name == "first" else "template1"
+                server.execute(f'create database rondo_backup_{name} template "{template}"')
             check_there_and_back(tmp_path, lambda name: parts._replace(path=f"/rondo_backup_{name}").geturl())
         finally:
             for name in names:

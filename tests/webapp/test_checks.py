@@ -129,7 +129,7 @@ def test_what_is_safe_on_loopback_is_told_when_others_are_to_reach_it(settings):
 def test_migrate_is_not_refused_for_what_it_is_there_to_do(tmp_path: Path):
     environment = {**os.environ, "RONDO_HOME": str(tmp_path), "RONDO_DEBUG": "1"}
     environment.pop("DATABASE_URL", None)
-    command = [sys.executable, "manage.py", "migrate", "annotation", "--verbosity", "0"]
+    command = [sys.executable, "manage.py", "migrate", "contenttypes", "--verbosity", "0"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -1,4 +1,4 @@
-"""Parts of a page that are rendered once in each language."""
+"""Tags of every template: parts rendered once in each language, and attributes of an element."""
 
 import pytest
 from django.template import Context, Engine, TemplateSyntaxError
@@ -42,3 +42,9 @@ def test_a_constant_part_is_rendered_once_in_each_language(monkeypatch):
 def test_a_constant_part_refuses_what_a_request_could_change(part):
     with pytest.raises(TemplateSyntaxError, match="text, translations and icons"):
         ENGINE.from_string("{% load i18n %}{% constant %}" + part + "{% endconstant %}")
+
+
+def test_attributes_are_written_where_they_have_a_value_and_escaped():
+    values = {"name": 'a"b', "value": 0, "rows": None, "id": "", "required": True, "checked": False}
+    template = ENGINE.from_string('<input{% attributes attrs "name value rows id required checked form" %}>')
+    assert template.render(Context({"attrs": values})) == '<input name="a&quot;b" value="0" required>'

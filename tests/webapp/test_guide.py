@@ -27,9 +27,8 @@ from tests.architecture.test_house import ROOT
 from tests.architecture.test_house import rows_of as rows_of_reference
 from tests.guide_blocks import block
 from training.models import Round
-from training.recipe import Recipe
 from training.recipe.form import Group, Input, RecipeForm, flattened
-from training.recipe.recipe import PRESETS
+from training.recipe.recipe import PRESETS, Recipe
 from training.services.checkpoints import register_starter
 from webapp.guide.library import (
     EXPLAINED_FORMS,

@@ -25,7 +25,7 @@ from tests.guide_blocks import Block, blocks
 from tests.webapp.test_guide import options_of
 from training.api.applications import NewFeedbackSerializer
 from training.api.base_models import NewBaseModelSerializer
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from webapp.environment import read_environment
 from webapp.environment.table import TABLE
 from webapp.operations.requests import LATENCY

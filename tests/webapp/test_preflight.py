@@ -14,10 +14,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.webapp.running import free_port
-from webapp.environment.places import required_packages
+from webapp.environment import required_packages
 from webapp.supervision import preflight
 from webapp.supervision.family import Family, UpError, only_one
-from webapp.supervision.screen import StepScreen
+from webapp.supervision.process_manager import StepScreen
 
 Usage = namedtuple("Usage", "total used free")
 

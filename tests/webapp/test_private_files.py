@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.migrated import give_database
 from training.contract.files import make_private_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,8 @@ def test_database_keys_and_back_ups_are_private_also_in_folders_that_were_open(t
     for folder in (home, home / "imports", target, target / "archives"):
         folder.mkdir()
         folder.chmod(0o755)
-    (home / "rondo.sqlite3").touch(mode=0o644)
+    give_database(home)
+    (home / "rondo.sqlite3").chmod(0o644)
     (home / "imports" / "uploaded.csv").write_text("a,b\n")
     (home / "imports" / "uploaded.csv").chmod(0o644)
     run(home, "migrate", "--verbosity", "0")
@@ -55,7 +57,7 @@ def test_database_keys_and_back_ups_are_private_also_in_folders_that_were_open(t
 @pytest.mark.long
 def test_a_restored_database_is_private(tmp_path: Path):
     home, target = tmp_path / "home", tmp_path / "backups"
-    run(home, "migrate", "--verbosity", "0")
+    give_database(home)
     run(home, "backup", str(target), "--with-secrets")
     restored = tmp_path / "restored"
     run(restored, "restore", str(target))

@@ -31,8 +31,10 @@ def home(tmp_path: Path) -> Path:
 def start(home: Path) -> Iterator[object]:
     started: list[RunningUp] = []
 
-    def _start(*arguments: str, port: int | None = None, **variables: str) -> RunningUp:
-        started.append(RunningUp(home, port or free_port(), *arguments, **variables))
+    def _start(
+        *arguments: str, port: int | None = None, migrates: bool = False, **variables: str
+    ) -> RunningUp:
+        started.append(RunningUp(home, port or free_port(), *arguments, migrates=migrates, **variables))
         return started[-1]
 
     yield _start
@@ -56,8 +58,9 @@ def sign_in(address: str, username: str, password: str) -> int:
         return answer.status_code
 
 
+@pytest.mark.long
 def test_a_first_start_shows_passwords_that_work_and_a_second_one_keeps_everything(start, home):
-    up = start("--no-model-server")
+    up = start("--no-model-server", migrates=True)
     up.wait_for(f"Rondo is at {up.address}")
     password = up.wait_for(r"sign in as annotator with (\S+)")[1]
     admin_password = up.wait_for(r"sign in as admin with (\S+)")[1]
@@ -177,7 +180,7 @@ def test_a_taken_port_is_named_with_the_variable_that_changes_it(start):
 def test_a_folder_that_is_a_file_is_refused_with_the_variable_that_changes_it(start, home):
     home.parent.mkdir(exist_ok=True)
     home.write_text("not a folder")
-    up = start("--no-model-server")
+    up = start("--no-model-server", migrates=True)
     assert up.wait() == 1
     assert "RONDO_HOME" in up.output
     assert str(home) in up.output

@@ -21,12 +21,13 @@ from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
 from annotation.api import fields
-from annotation.api.authentication import TokenAuthentication, client_address
+from annotation.api.authentication import TokenAuthentication
 from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.choices import SCALE_VALUES, RatingScale, TokenScope
 from annotation.errors import Refusal
 from annotation.models import ApiToken
+from annotation.selectors.access import client_address
 from training.choices import FeedbackKind, SelectionReason
 from training.models import (
     KEY_PREFIX,

@@ -14,7 +14,7 @@ from annotation.api.base import ApiView, Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values, superusers
 from annotation.choices import JobState
 from training.choices import BaseOrigin
-from training.contract import CHECKPOINT_NAME
+from training.contract.checkpoint import CHECKPOINT_NAME
 from training.files.hub import HubModel
 from training.models import BaseModel, BaseModelAddition
 from training.selectors.base_models import base_of, bases_for
@@ -51,7 +51,7 @@ class BaseFileSerializer(serializers.Serializer[Any]):
     sha256 = fields.text()
 
 
-class EstimateSerializer(serializers.Serializer[Any]):
+class MemoryEstimateSerializer(serializers.Serializer[Any]):
     """Memory of one use, in bytes, by the precision of the frozen base."""
 
     name = fields.text("serving, reward, or a preset of the policy.")
@@ -70,7 +70,7 @@ class WholeBaseModelSerializer(BaseModelSerializer):
 
     def get_memory(self, base: BaseModel) -> list[dict[str, Any]]:
         """By the formulas of the dry run."""
-        return [dict(EstimateSerializer(estimate).data) for estimate in estimates_of(base)]
+        return [dict(MemoryEstimateSerializer(estimate).data) for estimate in estimates_of(base)]
 
 
 @fields.of(

@@ -16,14 +16,13 @@ from annotation.api.operations import Resource, Values, superusers
 from annotation.choices import JobState
 from annotation.models import Project
 from training.choices import CheckpointKind
-from training.contract import CHECKPOINT_NAME
+from training.contract.checkpoint import CHECKPOINT_NAME
 from training.figures.model_card import model_card
 from training.files.shared import fetched
 from training.models import Checkpoint, CheckpointExport
 from training.selectors.checkpoints import card_of, found_checkpoints, latest_evaluation, uses_of
-from training.selectors.evaluations import report_file, report_of
+from training.selectors.evaluations import MetadataSlice, report_file, report_of, slices_of
 from training.selectors.projects import checkpoints_for, require_manager
-from training.selectors.slices import Slice, slices_of
 from training.services.checkpoint_exports import archive_name, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import (
@@ -266,7 +265,7 @@ class SliceFilters(Filters):
 
 
 @checkpoint.get("evaluation/slices/", filters=SliceFilters, returns=[SliceSerializer])
-def checkpoints_slices(view: ApiView, checkpoint: Checkpoint, query: Values) -> list[Slice]:
+def checkpoints_slices(view: ApiView, checkpoint: Checkpoint, query: Values) -> list[MetadataSlice]:
     """Read win rates and the accuracy of the reward model by metadata. 404 before anything was evaluated."""
     report = report_of(checkpoint)
     if report is None:

@@ -43,8 +43,6 @@ from training.services.conversations import (
     trouble_in_words,
 )
 
-_LARGEST_ID = 2**63 - 1
-
 
 class TurnResponseSerializer(serializers.Serializer[Any]):
     """One response to a turn."""

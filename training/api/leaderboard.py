@@ -16,10 +16,10 @@ from annotation.api.base import Filters, OldestFirst, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.models import Judgment
 from training.choices import CheckpointKind
-from training.contract import CHECKPOINT_NAME
+from training.contract.checkpoint import CHECKPOINT_NAME
 from training.models import DriftFigure, DriftMeasurement, Slice, Voters
 from training.selectors.drift import Item, items_behind, items_of, matrix_of
-from training.selectors.leaderboard import EVERYONE, HUMANS, Choice, board_of, names_of
+from training.selectors.leaderboard import EVERYONE, HUMANS, BoardChoice, board_of, names_of
 from training.services.drift import request_measurement
 
 # Quality of checkpoints: the leaderboard, drift against people, and AI annotators.
@@ -170,10 +170,10 @@ def drift_items(view: ProjectView, name: str, number: int) -> tuple[QuerySet[Jud
     return items_behind(model, number), partial(items_of, model)
 
 
-def _choice(query: Mapping[str, Any]) -> Choice:
+def _choice(query: Mapping[str, Any]) -> BoardChoice:
     voters = {"people": HUMANS, "all": EVERYONE}.get(query["voters"]) or frozenset([query["voters"]])
     if query.get("round"):
-        return Choice(part=Slice.ROUND, value=str(query["round"]), voters=voters)
+        return BoardChoice(part=Slice.ROUND, value=str(query["round"]), voters=voters)
     if query.get("tag"):
-        return Choice(part=Slice.TAG, value=query["tag"], voters=voters)
-    return Choice(voters=voters)
+        return BoardChoice(part=Slice.TAG, value=query["tag"], voters=voters)
+    return BoardChoice(voters=voters)

@@ -13,20 +13,19 @@ from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
 from training.choices import QuestionOutcome, RoundState, StepKind
 from training.models import Round, RoundStep
-from training.recipe import Recipe
 from training.recipe.auto import fixed_where_changed
+from training.recipe.recipe import Recipe
 from training.selectors.evaluations import evaluation_of, summary_of
-from training.selectors.questions import questions_of
-from training.selectors.rounds import material_of, round_view
-from training.services.rounds import draft_first_round
+from training.selectors.rounds import material_of, questions_of, round_view
 from training.services.rounds.actions import ACTIONS, offered_actions, perform_action
 from training.services.rounds.base_choice import reward_base_of
+from training.services.rounds.controls import draft_first_round
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe
 
 
 @fields.of(RoundStep, "kind position state current total message error run started_at finished_at")
-class StepSerializer(serializers.ModelSerializer[RoundStep]):
+class RoundStepSerializer(serializers.ModelSerializer[RoundStep]):
     """One step of a round."""
 
 
@@ -57,7 +56,7 @@ class MaterialSerializer(serializers.Serializer[Any]):
     decided = fields.integer("Judgments on training prompts that prefer some answer.")
 
 
-class QuestionSerializer(serializers.Serializer[Any]):
+class RunQuestionSerializer(serializers.Serializer[Any]):
     """A question that a run of a round asked people while it trained."""
 
     run = fields.text("Name of the run.")
@@ -91,11 +90,11 @@ class WholeRoundSerializer(RoundSerializer):
 
     def get_steps(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they are done."""
-        return [dict(StepSerializer(step).data) for step in round_.steps.order_by("position")]
+        return [dict(RoundStepSerializer(step).data) for step in round_.steps.order_by("position")]
 
     def get_questions(self, round_: Round) -> list[dict[str, Any]]:
         """In the order in which they were asked."""
-        return [dict(QuestionSerializer(question).data) for question in questions_of(round_)]
+        return [dict(RunQuestionSerializer(question).data) for question in questions_of(round_)]
 
     def get_offered(self, round_: Round) -> list[str]:
         """By name."""

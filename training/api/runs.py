@@ -20,7 +20,7 @@ from annotation.models import Judgment
 from annotation.selectors.access import projects_for
 from training.api.checkpoints import DescriptionSerializer
 from training.choices import CheckpointKind, Method, RunState
-from training.contract import read_samples
+from training.contract.run import read_samples
 from training.figures.curves import standing_rows
 from training.files.shared import folder_of
 from training.models import Run, Snapshot

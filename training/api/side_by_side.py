@@ -118,7 +118,7 @@ class BesideSerializer(serializers.Serializer[Any]):
         }
 
 
-class SettingsSerializer(serializers.Serializer[Any]):
+class GenerationSerializer(serializers.Serializer[Any]):
     """Settings of a generation."""
 
     temperature = fields.number(least=0, most=2, default=0.7)
@@ -133,7 +133,7 @@ class SettingsSerializer(serializers.Serializer[Any]):
         return SharedSampling(**{name: values[name] for name in names})
 
 
-class AskSerializer(SettingsSerializer):
+class AskSerializer(GenerationSerializer):
     """A prompt of the project, or a text, for two to four checkpoints."""
 
     checkpoints = fields.several(fields.text(most=100), least=2, most=4)
@@ -156,7 +156,7 @@ class AskSerializer(SettingsSerializer):
         return values
 
 
-class AgainSerializer(SettingsSerializer):
+class AgainSerializer(GenerationSerializer):
     """Settings of the same chat again."""
 
     seed = fields.integer(
@@ -243,7 +243,7 @@ def side_by_side_ask(view: ProjectView, values: Values) -> SideBySide:
         created_by=view.user,
         checkpoints=checkpoints,
         question=_question(view.project, values, checkpoints, prompt_set),
-        sampling=SettingsSerializer.sampling(values),
+        sampling=GenerationSerializer.sampling(values),
         system=values["system"],
         prompt_set=prompt_set,
         seed=values["seed"],
@@ -310,7 +310,7 @@ def side_by_side_regenerate(view: ProjectView, shown: SideBySide, values: Values
     return regenerate_side_by_side(
         shown=shown,
         created_by=view.user,
-        sampling=SettingsSerializer.sampling(values),
+        sampling=GenerationSerializer.sampling(values),
         seed=values["seed"],
         system=values["system"],
         blind=values["blind"],

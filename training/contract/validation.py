@@ -178,7 +178,7 @@ class BaselineReport:
 
 
 @record
-class Candidate:
+class RewardCandidate:
     """A predictor that the choice looked at, on judgments that it was not fitted to."""
 
     name: CandidateName
@@ -195,7 +195,7 @@ class RewardChoice:
     """The reward model that `features: auto` chose."""
 
     chosen: CandidateName
-    candidates: Annotated[tuple[Candidate, ...], Field(min_length=1)]
+    candidates: Annotated[tuple[RewardCandidate, ...], Field(min_length=1)]
     """By log-loss, the lowest first."""
     measured_on: Literal["cross_validation", "held_out"]
     """cross_validation: training judgments, grouped by prompt. held_out: an adapter was tried and is among
@@ -205,12 +205,12 @@ class RewardChoice:
     prompts: CountOrZero
 
     @property
-    def runner_up(self) -> Candidate | None:
+    def runner_up(self) -> RewardCandidate | None:
         """Return the best of those that were not chosen."""
         return next((entry for entry in self.candidates if entry.name != self.chosen), None)
 
     @property
-    def winner(self) -> Candidate:
+    def winner(self) -> RewardCandidate:
         """Return the one that was chosen."""
         return next(entry for entry in self.candidates if entry.name == self.chosen)
 

@@ -17,7 +17,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 
 from training.choices import ChartGroup
-from training.contract import METRICS_FILE
+from training.contract.run import METRICS_FILE
 
 # ── Folded metrics ──
 #

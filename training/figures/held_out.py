@@ -15,20 +15,20 @@ from annotation.agreement.estimate import Estimate
 from annotation.statistics.labels import FIGURES
 from annotation.statistics.plots import Axis
 from annotation.statistics.report import Report
-from training.contract import (
+from training.contract.run import EvaluationReport
+from training.contract.validation import (
     BASELINE_NAMES,
     BaselineFigures,
     BaselineName,
     BaselineReport,
-    Candidate,
     CandidateName,
     Comparison,
     DriftFigures,
-    EvaluationReport,
     GroupFigures,
     Interval,
     PeopleReport,
     ReliabilityFigures,
+    RewardCandidate,
     RewardChoice,
     baselines_from_details,
     choice_from_details,
@@ -210,7 +210,7 @@ def choice_of(evaluation: EvaluationReport | None) -> RewardModelChoice | None:
     return RewardModelChoice(title=_name_of(choice.winner), summary=_summary_of_choice(choice), rows=rows)
 
 
-def _name_of(entry: Candidate) -> str:
+def _name_of(entry: RewardCandidate) -> str:
     name = str(CANDIDATES[entry.name])
     if not entry.layer:
         return name

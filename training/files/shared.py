@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
 from annotation.exchange.uploads import UploadedFiles
-from training.contract import (
+from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
     LOCK_FILE,

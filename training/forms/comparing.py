@@ -8,6 +8,7 @@ from django.contrib.auth.models import AnonymousUser
 from django.utils.translation import gettext_lazy as _
 
 from annotation.choices import Verdict
+from annotation.forms import offer
 from annotation.models import Project, Prompt, User
 from annotation.services.judgments.checks import Incomplete
 from training.choices import CheckpointKind
@@ -147,9 +148,7 @@ class CompareForm(PlaygroundForm):
         sources: list[tuple[str, Any]] = [(name, writers) for name in SIDES]
         sources += [("reward", rewards), ("prompt", prompts), ("prompt_set", project.prompt_sets.all())]
         for name, choices in sources:
-            field = self.fields[name]
-            assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-            field.queryset = choices
+            offer(self, name, choices)
         self._first_choices(list(checkpoints_of(project, writing=True)), list(rewards), list(writers))
 
     def _first_choices(
@@ -253,9 +252,7 @@ class ArenaForm(SamplingForm):
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields["checkpoints"]
-        assert isinstance(field, forms.ModelMultipleChoiceField)  # noqa: S101 - declared above
-        field.queryset = responding_checkpoints(project).order_by("-pk")
+        offer(self, "checkpoints", responding_checkpoints(project).order_by("-pk"))
 
 
 class VoteForm(forms.Form):

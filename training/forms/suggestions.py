@@ -7,6 +7,7 @@ from django.db.models import Q, QuerySet
 from django.http import QueryDict
 from django.utils.translation import gettext_lazy as _
 
+from annotation.forms import offer
 from annotation.models import HelpSettings, Project
 from training.choices import CheckpointKind
 from training.models import Checkpoint, SuggestionSource
@@ -68,9 +69,7 @@ class SuggestionsForm(forms.Form):
 
     def __init__(self, data: QueryDict | None, *, project: Project) -> None:
         super().__init__(data, initial=_initial(project))
-        field = self.fields["checkpoint"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-        field.queryset = sources_for(project)
+        offer(self, "checkpoint", sources_for(project))
 
 
 def sources_for(project: Project) -> QuerySet[Checkpoint]:

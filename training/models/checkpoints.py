@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from annotation.models.jobs import Claimable
 from training.choices import LIVE_LAUNCH, WRITES_TEXT, CheckpointKind, LaunchState, Method, RunState
-from training.contract import CHECKPOINT_NAME
+from training.contract.checkpoint import CHECKPOINT_NAME
 
 
 def validate_checkpoint_name(value: str) -> None:
@@ -206,6 +206,14 @@ class Checkpoint(models.Model):
         blank=True,
         help_text="Name of the environment variable that holds that server's key.",
     )
+    provider = models.ForeignKey(
+        "training.ModelProvider",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="checkpoints",
+        help_text="Whose server it is and whose key is sent; `server_url` is then the provider's address.",
+    )
     files_deleted_at = models.DateTimeField(
         null=True, blank=True, help_text="When its files were deleted; its record stays."
     )
@@ -228,6 +236,10 @@ class Checkpoint(models.Model):
             models.CheckConstraint(
                 condition=~Q(server_url="") | Q(server_model="", server_key=""),
                 name="checkpoint_server_has_address",
+            ),
+            models.CheckConstraint(
+                condition=Q(provider__isnull=True) | (~Q(server_url="") & Q(server_key="")),
+                name="checkpoint_of_provider_has_its_address",
             ),
             models.UniqueConstraint(
                 fields=["base"],

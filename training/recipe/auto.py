@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy
 
-from training.contract import (
+from training.contract.methods.common import OptimiserSettings
+from training.contract.methods.policy import (
     AdvantageSettings,
     GuardSettings,
     KlSettings,
-    OptimiserSettings,
     PolicyGradientSettings,
     PreferenceSettings,
     RolloutSettings,

@@ -15,7 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from django.utils.translation import gettext
 
-from training.contract import SETTINGS, ContractError, RewardPart
+from training.contract import ContractError
+from training.contract.methods import SETTINGS
+from training.contract.methods.policy import RewardPart
 from training.recipe.recipe import PRESETS, RULES_WITHOUT_TORCH, PolicySettings, Recipe
 
 # ── Help ──

@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from training.contract import ContractError, OptimiserSettings, PreferenceSettings, settings_from_json
+from training.contract import ContractError
+from training.contract.methods import settings_from_json
+from training.contract.methods.common import OptimiserSettings
+from training.contract.methods.policy import PreferenceSettings
 from training.recipe.recipe import FEW_LAYERS
 
 

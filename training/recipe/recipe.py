@@ -22,26 +22,24 @@ from annotation.record.base import (
     record,
     require,
 )
-from training.contract import (
-    CHECKPOINT_NAME,
+from training.contract.checkpoint import CHECKPOINT_NAME
+from training.contract.methods import settings_from_json
+from training.contract.methods.common import LoraSettings, OptimiserSettings
+from training.contract.methods.policy import (
     AdvantageSettings,
     GuardSettings,
     KlSettings,
     KtoSettings,
-    LoraSettings,
-    OptimiserSettings,
     PolicyGradientSettings,
     PreferenceSettings,
-    Quantization,
     RewardPart,
-    RewardSettings,
     RolloutSettings,
+    RuleKind,
     SftSettings,
-    Sharding,
     UpdateSettings,
-    settings_from_json,
 )
-from training.contract.methods.policy import RuleKind
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import Quantization, Sharding
 
 # ── Parts ──
 
@@ -353,7 +351,7 @@ def _policy_settings(values: Any) -> Any:
     method = values.get("method", "preference")
     require(method in _POLICY_METHODS, "method", f"{method!r} must be one of {', '.join(_POLICY_METHODS)}")
     decoded = {name: value for name, value in values.items() if name != "method"}
-    if method == "policy_gradient":
+    if method == "policy_gradient" and not decoded.get("environment"):
         people = {"name": "people", "kind": "model", "checkpoint": ROUND_REWARD_MODEL}
         decoded = {"rewards": [people], **decoded}
     return settings_from_json(method, decoded)

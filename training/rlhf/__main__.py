@@ -17,7 +17,8 @@ import os
 import sys
 from pathlib import Path
 
-from training.contract import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, SPEC_FILE, ContractError, report_of
+from training.contract import ContractError
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, SPEC_FILE, report_of
 from training.rlhf.runtime.stopping import StopRequest
 
 # ── Settings of the C library's memory allocation for training ──

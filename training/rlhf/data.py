@@ -19,10 +19,11 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from annotation.record.judgment import CorrectionPart
-from training.contract import ContractError, SnapshotRow, with_context
+from training.contract import ContractError
 from training.contract.chat_template import Thinking
+from training.contract.snapshot import SnapshotRow, with_context
 from training.rlhf.losses import NOT_ORDERED
-from training.rlhf.tokens.encoding import Answered, Encoder, TokenCache, shorten
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder, TokenCache, shorten
 from training.rlhf.tokens.example import Example, Labels, MissingInformation, RowLabels, UsedLabels, among
 
 # ── The tokens in which a corrected answer differs from its original ──
@@ -57,7 +58,9 @@ def differing(before: Sequence[int], after: Sequence[int]) -> tuple[Places, Plac
     return _filled(removed), _filled(written)
 
 
-def learning_from_changes(corrected: Answered, original: Answered) -> tuple[Answered, Answered]:
+def learning_from_changes(
+    corrected: EncodedAnswer, original: EncodedAnswer
+) -> tuple[EncodedAnswer, EncodedAnswer]:
     """Return both answers with the tokens that are learned from cut down to those that differ."""
     removed, written = differing(
         original.ids[original.learned_start :], corrected.ids[corrected.learned_start :]
@@ -173,7 +176,7 @@ def _nothing_to_learn_from(rows: int, examples: Examples, labels: UsedLabels) ->
     )
 
 
-def _distinct(ranks: Mapping[str, int], answers: Mapping[str, Answered]) -> dict[str, int]:
+def _distinct(ranks: Mapping[str, int], answers: Mapping[str, EncodedAnswer]) -> dict[str, int]:
     """Return the ranks without those of answers whose tokens another ranked answer has, as where a template
     strips white space.
 
@@ -257,7 +260,7 @@ class _Building:
         wanted_ids = [
             completion for completion in row.completions if ranks or completion.id in labels_of.completions
         ]
-        answers: dict[str, Answered] = {}
+        answers: dict[str, EncodedAnswer] = {}
         for completion in wanted_ids:
             if answer := self._encoded(row, completion.id, completion.text):
                 answers[completion.id] = answer
@@ -287,7 +290,7 @@ class _Building:
         self,
         row: SnapshotRow,
         ranks: Mapping[str, int],
-        answers: dict[str, Answered],
+        answers: dict[str, EncodedAnswer],
         *,
         labelled: Collection[str],
     ) -> tuple[Mapping[str, int], str]:
@@ -354,7 +357,7 @@ class _Building:
                 ranks = (1, 2) if better else (0, 0)
                 self._keep(row, answers, ranks, weight=row.weight, annotator=row.annotator, labels=labels)
 
-    def _corrected(self, row: SnapshotRow, correction: CorrectionPart) -> list[Answered] | None:
+    def _corrected(self, row: SnapshotRow, correction: CorrectionPart) -> list[EncodedAnswer] | None:
         """Corrected text and original, or None with the reason in `dropped`."""
         name = correction.completion
         original = next(completion.text for completion in row.completions if completion.id == name)
@@ -410,7 +413,7 @@ class _Building:
             if ranks.get(completion.id) == best
         ]
 
-    def _encoded(self, row: SnapshotRow, completion: str, text: str) -> Answered | None:
+    def _encoded(self, row: SnapshotRow, completion: str, text: str) -> EncodedAnswer | None:
         """Return a text as an answer to the row's prompt, or None with the reason in `dropped`."""
         if not text.strip():
             self._drop(row, "the answer is empty", completion)
@@ -432,7 +435,7 @@ class _Building:
     def _keep(
         self,
         row: SnapshotRow,
-        answers: list[Answered],
+        answers: list[EncodedAnswer],
         ranks: tuple[int, ...],
         *,
         weight: float,

@@ -32,7 +32,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from training.contract import HEADS_FILE, ContractError, Manifest, base_digest, manifest_digest, read_manifest
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import HEADS_FILE, Manifest, base_digest, manifest_digest
 from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE, holds_all_weights
 from training.rlhf.model.backbone import OFFSET, READS, SCORE
 from training.rlhf.model.templates import add_turn_end, turn_end_id

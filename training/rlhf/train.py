@@ -14,20 +14,18 @@ from pathlib import Path
 import torch
 from transformers.utils import logging as transformers_logging
 
-from training.contract import (
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import MANIFEST_FILE, manifest_digest
+from training.contract.run import (
     CHECKPOINT_FOLDER,
     DROPPED_FILE,
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
-    MANIFEST_FILE,
-    ContractError,
     RunSpec,
-    manifest_digest,
-    read_manifest,
-    read_snapshot_header,
     read_spec,
 )
+from training.contract.snapshot import read_snapshot_header
 from training.model_server import ServerError
 from training.rlhf.loop.run import (
     RunResult,

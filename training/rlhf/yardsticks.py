@@ -27,7 +27,9 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from annotation.agreement.intervals import wilson_interval
-from training.contract import ContractError, Message, manifest_digest
+from training.contract import ContractError
+from training.contract.checkpoint import manifest_digest
+from training.contract.snapshot import Message
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.combination import learned_reward, reward_settings
 from training.rlhf.rewards.protocol import Reward
@@ -117,13 +119,12 @@ def ppe_preference(row: Row, number: str) -> YardstickItem | None:
         return None
     if winner not in ("model_a", "model_b"):
         raise ValueError(f"field 'winner' is {winner!r}; it is model_a, model_b or a tie")
-    best = winner == "model_b"
-    return YardstickItem(
+    return _pair(
         name=str(row.get("question_id", number)),
         subset=str(row.get("language") or "all"),
         prompt=_messages(row["prompt"]),
-        chosen=(responses[best],),
-        rejected=(responses[not best],),
+        responses=responses,
+        second=winner == "model_b",
     )
 
 
@@ -135,13 +136,61 @@ def alpaca_pairs(row: Row, number: str) -> YardstickItem | None:
     second = float(preference) == 2.0
     outputs = (str(row["output_1"]), str(row["output_2"]))
     instruction = "\n\n".join(part for part in (str(row["instruction"]), str(row.get("input") or "")) if part)
-    return YardstickItem(
+    return _pair(
         name=number,
         subset=str(row.get("dataset") or "all"),
         prompt=_messages(instruction),
-        chosen=(outputs[second],),
-        rejected=(outputs[not second],),
+        responses=outputs,
+        second=second,
     )
+
+
+def llmbar(row: Row, number: str) -> YardstickItem:
+    """LLMBar (Zeng et al. 2024, arXiv 2310.07641): one response follows the instruction, objectively.
+
+    A row has `input`, `output_1`, `output_2` and the `label` 1 or 2, as its authors' dataset.json, or
+    `prompt`, `response_a`, `response_b` and the label a or b; `subset` where the sets are in one file.
+    """
+    by_letter = "response_a" in row
+    names = ("response_a", "response_b") if by_letter else ("output_1", "output_2")
+    second = _is_second(row["label"], ("a", "b") if by_letter else ("1", "2"))
+    responses = (str(row[names[0]]), str(row[names[1]]))
+    return _pair(
+        name=number,
+        subset=str(row.get("subset") or "all"),
+        prompt=_messages(str(row["prompt" if by_letter else "input"])),
+        responses=responses,
+        second=second,
+    )
+
+
+def judge_bench(row: Row, number: str) -> YardstickItem:
+    """JudgeBench (Tan et al. 2024, arXiv 2410.12784): one of two responses of one model is correct."""
+    second = _is_second(row["label"], ("A>B", "B>A"))
+    responses = (str(row["response_A"]), str(row["response_B"]))
+    source = str(row["source"])
+    return _pair(
+        name=str(row.get("pair_id", number)),
+        subset="mmlu-pro" if source.startswith("mmlu-pro") else source,
+        prompt=_messages(str(row["question"])),
+        responses=responses,
+        second=second,
+    )
+
+
+def _pair(
+    *, name: str, subset: str, prompt: tuple[Message, ...], responses: tuple[str, str], second: bool
+) -> YardstickItem:
+    """Return an item of two responses. second: whether the second is the right one."""
+    right, wrong = reversed(responses) if second else responses
+    return YardstickItem(name=name, subset=subset, prompt=prompt, chosen=(right,), rejected=(wrong,))
+
+
+def _is_second(label: Any, labels: tuple[str, str]) -> bool:
+    """Return whether a label is the second of two. Raises `ValueError` for any other."""
+    if str(label) not in labels:
+        raise ValueError(f"field 'label' is {label!r}; it is {labels[0]} or {labels[1]}")
+    return str(label) == labels[1]
 
 
 def _messages(prompt: Any) -> tuple[Message, ...]:
@@ -238,7 +287,10 @@ def accuracy_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
     figures = {
         name: hit_share([result.margin > 0 for result in some]) for name, some in by_subset(scored).items()
     }
-    return {"all": hit_share([result.margin > 0 for result in scored]), **_without(figures, "all")}
+    return {
+        "all": hit_share([result.margin > 0 for result in scored]),
+        **{key: value for key, value in figures.items() if key != "all"},
+    }
 
 
 def reward_bench_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
@@ -310,10 +362,6 @@ def rm_bench_figures(scored: Sequence[ScoredItem]) -> dict[str, ShareFigure]:
     return {"all": mean_over(list(figures.values())), **of_levels, **figures}
 
 
-def _without(figures: dict[str, ShareFigure], name: str) -> dict[str, ShareFigure]:
-    return {key: value for key, value in figures.items() if key != name}
-
-
 # ── The yardsticks: reader, figures, chance, and what others published, each with its source ──
 
 
@@ -340,12 +388,20 @@ class Yardstick:
     published: Sequence[Published] = field(default_factory=tuple)
 
 
+def _skywork(value: float) -> Published:
+    """Return the figure of the smallest reward model of Skywork-Reward-V2, the nearest to the starter."""
+    return Published(
+        model="Skywork-Reward-V2-Qwen3-0.6B", figure="all", value=value, source="arXiv 2507.01352"
+    )
+
+
 YARDSTICKS = {
     "reward-bench-2": Yardstick(
         title="RewardBench 2",
         reader=reward_bench_2,
         figures=reward_bench_figures,
         chance={"all": 0.25},
+        published=(_skywork(0.613),),
     ),
     "rm-bench": Yardstick(
         title="RM-Bench",
@@ -353,6 +409,7 @@ YARDSTICKS = {
         figures=rm_bench_figures,
         chance={"all": 0.5},
         published=(
+            _skywork(0.744),
             Published(
                 model="DeepSeek-R1 as a judge",
                 figure="all",
@@ -385,6 +442,19 @@ YARDSTICKS = {
         figures=accuracy_figures,
         chance={"all": 0.5},
     ),
+    "llmbar": Yardstick(
+        title="LLMBar",
+        reader=llmbar,
+        figures=accuracy_figures,
+        chance={"all": 0.5},
+    ),
+    "judgebench": Yardstick(
+        title="JudgeBench",
+        reader=judge_bench,
+        figures=accuracy_figures,
+        chance={"all": 0.5},
+        published=(_skywork(0.676),),
+    ),
 }
 
 
@@ -409,6 +479,19 @@ def scored_items(reward: Reward, items: Sequence[YardstickItem]) -> tuple[list[S
     return scored, unread
 
 
+def by_length(scored: Sequence[ScoredItem]) -> list[ScoredItem]:
+    """Return the items with the characters of each response as its score: what preferring the longer would
+    reach."""
+    return [
+        ScoredItem(
+            item=result.item,
+            chosen=tuple(float(len(text)) for text in result.item.chosen),
+            rejected=tuple(float(len(text)) for text in result.item.rejected),
+        )
+        for result in scored
+    ]
+
+
 def measure(yardstick: Yardstick, reward: Reward, path: Path, *, most: int | None = None) -> dict[str, Any]:
     """Return the result of a reward model on a file of a yardstick.
 
@@ -429,6 +512,7 @@ def measure(yardstick: Yardstick, reward: Reward, path: Path, *, most: int | Non
         "sampled": most is not None,
         "chance": yardstick.chance["all"],
         "figures": {name: asdict(figure) for name, figure in yardstick.figures(scored).items()},
+        "longer": {name: figure.value for name, figure in yardstick.figures(by_length(scored)).items()},
         "published": [asdict(entry) for entry in yardstick.published],
     }
 
@@ -465,7 +549,8 @@ def result_table(result: Mapping[str, Any]) -> str:
     lines = [f"{result['title']}: {result['items']} items, {result['left_out']} left out"]
     for name, figure in result["figures"].items():
         bounds = "" if figure["low"] is None else f"  ({figure['low']:.3f} to {figure['high']:.3f})"
-        lines.append(f"  {name:<24}{figure['value']:.3f}{bounds}  of {figure['items']}")
+        longer = f"; the longer response {result['longer'][name]:.3f}"
+        lines.append(f"  {name:<24}{figure['value']:.3f}{bounds}  of {figure['items']}{longer}")
     lines.append(f"  {'chance':<24}{result['chance']:.3f}")
     lines += [
         f"  {entry['model']}, {entry['figure']}: {entry['value']:.3f} ({entry['source']})"

@@ -15,7 +15,7 @@ from django.db.models.functions import Cast
 
 from annotation.models import Comparison
 from training.choices import CAN_START, CheckpointKind, LiveState, RoundState, RunState
-from training.contract import CHECKPOINT_FOLDER
+from training.contract.run import CHECKPOINT_FOLDER
 from training.figures.held_out import figures_of
 from training.figures.model_card import CardFacts
 from training.models import Checkpoint, Evaluation, LiveUpdate, Round, Run, Snapshot

@@ -34,7 +34,11 @@ from training.choices import (
     RunState,
     StepKind,
 )
-from training.contract import ADAPTER_FROM, PolicyGradientSettings, RewardSettings, Settings, read_machine_use
+from training.contract.methods import Settings
+from training.contract.methods.policy import PolicyGradientSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import read_machine_use
+from training.contract.validation import ADAPTER_FROM
 from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run
 from training.selectors.lists import RoundRow, RunRow, rounds_of_project, run_rows

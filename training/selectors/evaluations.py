@@ -14,18 +14,15 @@ from django.utils.translation import ngettext
 
 from annotation.agreement.records import Selection
 from annotation.choices import Purpose, Split, WithholdingState
-from annotation.models import Comparison, Withholding
+from annotation.models import Comparison, Prompt, Withholding
+from annotation.selectors.tables.metadata import MetadataText, value_of
 from annotation.statistics.cached import last_report_of
 from annotation.statistics.plots import Axis, Bar, PlottedInterval, bars
 from annotation.text.edits import DiffPiece, sides
-from training.choices import CAN_DECIDE, CheckpointKind, Method, RoundState, StepKind, Verdict
-from training.contract import (
-    BASELINES_KEY,
-    EvaluationReport,
-    RewardModelValidation,
-    canonical_json,
-    validation_from_figures,
-)
+from training.choices import CAN_DECIDE, CheckpointKind, Method, RoundState, RoundVerdict, StepKind
+from training.contract.files import canonical_json
+from training.contract.run import EvaluationReport
+from training.contract.validation import BASELINES_KEY, RewardModelValidation, validation_from_figures
 from training.figures.evaluation_statistics import (
     LOSS,
     TIE,
@@ -44,9 +41,97 @@ from training.figures.held_out import (
     people_of,
 )
 from training.models import Checkpoint, EvaluatedPrompt, Evaluation, Round, Run
-from training.models.decision_reasons import reason_text
 from training.models.evaluations import is_narrow
+from training.models.rounds import reason_text
 from training.selectors.votes import judged, judgments_by_people
+
+# ── Slices: win rates and the accuracy of the reward model by the values of metadata ──
+
+
+MOST_SLICES = 20
+"""Values with most prompts; the others are one slice."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MetadataSlice:
+    """The held-out prompts with one value of metadata."""
+
+    value: str | None
+    """None for the prompts without one."""
+    is_rest: bool = False
+    """True for all values that are too many to list."""
+    prompts: int
+    win_rate: EvaluationFigure | None
+    """By the reward model; ties count half."""
+    people: EvaluationFigure | None
+    """By people, for the prompts that they annotated."""
+    accuracy: EvaluationFigure | None
+    """Share of prompts on which the reward model prefers the response that people prefer."""
+
+
+def slices_of(evaluation: Evaluation, people: PeopleSay, name: str) -> list[MetadataSlice]:
+    """Return the slices of a finished evaluation by a name of metadata, the largest first.
+
+    Intervals of win rates are those of the decision, valid under repeated looks; those of the accuracy are
+    Wilson's. A tie by the reward model counts half for its accuracy; ties by people do not count for it.
+    """
+    tolerance = tolerance_in(evaluation.figures)
+    outcomes = {
+        row.prompt_id: measurements_of(row).outcome(tolerance)
+        for row in evaluation.rows.select_related("old", "new").order_by("pk")
+    }
+    values = dict(
+        Prompt.objects.filter(pk__in=outcomes)
+        .annotate(slice_value=value_of(Prompt, MetadataText, name))
+        .values_list("pk", "slice_value")
+    )
+    by_value: dict[str | None, list[int]] = defaultdict(list)
+    for prompt in outcomes:
+        by_value[values.get(prompt)].append(prompt)
+    # Prompts without a value come last.
+    listed = sorted(by_value, key=lambda value: (value is None, -len(by_value[value]), value or ""))
+    shown, rest = listed[:MOST_SLICES], listed[MOST_SLICES:]
+    slices = [_slice(value, by_value[value], outcomes, people) for value in shown]
+    if rest:
+        prompts = [prompt for value in rest for prompt in by_value[value]]
+        slices.append(_slice(None, prompts, outcomes, people, is_rest=True))
+    return slices
+
+
+def _slice(
+    value: str | None,
+    prompts: Sequence[int],
+    outcomes: Mapping[int, float | None],
+    people: PeopleSay,
+    *,
+    is_rest: bool = False,
+) -> MetadataSlice:
+    by_model = [outcome for prompt in prompts if (outcome := outcomes[prompt]) is not None]
+    by_people = [people.by_prompt[prompt] for prompt in prompts if prompt in people.by_prompt]
+    hits = [
+        TIE if outcome == TIE else float(outcome == people.by_prompt[prompt])
+        for prompt in prompts
+        if (outcome := outcomes[prompt]) is not None and people.by_prompt.get(prompt, TIE) != TIE
+    ]
+    return MetadataSlice(
+        value=value,
+        is_rest=is_rest,
+        prompts=len(prompts),
+        win_rate=win_rate(by_model),
+        people=win_rate(by_people),
+        accuracy=_accuracy(hits),
+    )
+
+
+def _accuracy(hits: Sequence[float]) -> EvaluationFigure | None:
+    # NumPy is imported on use.
+    from annotation.agreement.intervals import wilson_interval
+
+    if not hits:
+        return None
+    low, high = wilson_interval(sum(hits), len(hits))
+    return EvaluationFigure(value=sum(hits) / len(hits), low=low, high=high, prompts=len(hits))
+
 
 # ── Evaluations ──
 
@@ -365,9 +450,9 @@ def _arena_votes(people: PeopleSay) -> str:
 
 
 def _result(round_: Round) -> str:
-    if round_.verdict == Verdict.PROMOTE:
+    if round_.verdict == RoundVerdict.PROMOTE:
         return _("The evidence is for the new policy: every condition of the recipe holds.")
-    if round_.verdict == Verdict.REJECT:
+    if round_.verdict == RoundVerdict.REJECT:
         return _("The evidence is against the new policy: a condition of the recipe does not hold.")
     return _(
         "There is not enough evidence: the figures do not show that the new policy is better or worse than "
@@ -379,7 +464,7 @@ def _what_changes(evaluation: Evaluation) -> str:
     round_ = evaluation.round
     if round_.state not in CAN_DECIDE:
         return _("The round is decided. To undo that, roll the next round back before it trains.")
-    if round_.verdict != Verdict.NOT_ENOUGH_EVIDENCE or round_.parsed_recipe.promotion.by_hand:
+    if round_.verdict != RoundVerdict.NOT_ENOUGH_EVIDENCE or round_.parsed_recipe.promotion.by_hand:
         return _("A manager promotes or rejects it.")
     promotion = round_.parsed_recipe.promotion
     if promotion.judged_by == "people_and_model" and (outlook := _outlook_in(round_)):

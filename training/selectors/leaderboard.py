@@ -27,7 +27,7 @@ HUMANS = EVERYONE - {Voters.MODELS.value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class BoardChoice:
     """The votes that count, and the controls applied to them."""
 
     part: str = Slice.ALL.value
@@ -40,7 +40,7 @@ class Choice:
 
 
 @cached(LRUCache(64), key=lambda project, choice: (*_state(project), choice), lock=Lock())
-def board_of(project: Project, choice: Choice) -> Board:
+def board_of(project: Project, choice: BoardChoice) -> Board:
     """Return the leaderboard of these votes; computed once for each state of the counts."""
     return _board(project, choice)
 
@@ -57,7 +57,9 @@ def values_of(project: Project) -> dict[str, list[str]]:
     return _parts(project)
 
 
-def items_behind(project: Project, choice: Choice, *, left: int, right: int | None) -> QuerySet[Comparison]:
+def items_behind(
+    project: Project, choice: BoardChoice, *, left: int, right: int | None
+) -> QuerySet[Comparison]:
     """Return the judged comparisons with an answer of `left`, and of `right` if named; newest first."""
     comparisons = Comparison.objects.filter(judged(), project=project).exclude(purpose=Purpose.DELETED)
     for source in (left, right):
@@ -84,7 +86,7 @@ def _state(project: Project) -> tuple[int, int]:
     return project.pk, version or 0
 
 
-def _board(project: Project, choice: Choice) -> Board:
+def _board(project: Project, choice: BoardChoice) -> Board:
     from training.selectors.standings import board
 
     style = choice.style and choice.part == Slice.ALL

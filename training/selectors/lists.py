@@ -12,7 +12,8 @@ from annotation.selectors.cached_counts import cached
 from annotation.statistics.plots import SHARE, Axis, PlottedInterval
 from annotation.statistics.report import Report
 from training.choices import StepKind
-from training.contract import ContractError, EvaluationReport, read_evaluation
+from training.contract import ContractError
+from training.contract.run import EvaluationReport, read_evaluation
 from training.figures.held_out import HeldOutFigure, figures_of
 from training.files.shared import folder_of
 from training.models import Evaluation, Round, RoundStep, Run

@@ -13,7 +13,7 @@ from annotation.models import Candidate, Completion, Judgment, Project, Prompt, 
 from annotation.selectors.access import may, projects_for
 from annotation.selectors.allocation import membership_of
 from training.choices import WRITES_TEXT, CheckpointKind
-from training.contract import Message, Passage, with_context
+from training.contract.snapshot import Message, Passage, with_context
 from training.models import Checkpoint, Snapshot
 
 # ── Chats and system prompts ──

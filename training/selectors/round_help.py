@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from annotation.choices import Split
-from training.choices import Verdict
+from training.choices import RoundVerdict
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of
 from training.models import Evaluation, Round
 from training.selectors.evaluations import (
@@ -27,7 +27,7 @@ from training.selectors.evaluations import (
     tolerance_in,
 )
 
-_ANSWERS: dict[str, Literal["yes", "no", "open"]] = {Verdict.PROMOTE: "yes", Verdict.REJECT: "no"}
+_ANSWERS: dict[str, Literal["yes", "no", "open"]] = {RoundVerdict.PROMOTE: "yes", RoundVerdict.REJECT: "no"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

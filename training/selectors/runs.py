@@ -19,7 +19,8 @@ from django.utils.functional import Promise
 
 from annotation.models import Project
 from training.choices import Method, RunState, StepState
-from training.contract import (
+from training.contract.log_lines import search_lines, tail
+from training.contract.run import (
     DROPPED_FILE,
     LOG_FILE,
     MACHINE_FILE,
@@ -33,7 +34,6 @@ from training.contract import (
     read_samples,
     read_watch_warnings,
 )
-from training.contract.log_lines import search_lines, tail
 from training.figures.curves import MOST_LINES, Folded, Metric, folded_metrics, metric_of, points_since
 from training.figures.held_out import BASELINE_FIGURES, HeldOutFigure
 from training.files.shared import folder_of

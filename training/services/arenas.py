@@ -29,7 +29,7 @@ from annotation.services.job_runs import EXPECTED, call_with_heartbeat, run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
 from annotation.services.judgments.submission import voted_comparison
 from annotation.services.texts import finding_in
-from training.choices import TaskName
+from training.choices import TrainingTask
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import ArenaBallot, ArenaLink, ArenaPair, Checkpoint
 from training.selectors.projects import chat_of, responding_checkpoints
@@ -116,7 +116,7 @@ def create_arena(
     )
     arena.checkpoints.set(chosen)
     if not is_conversation:
-        send_after_commit(TaskName.PREPARE_ARENA, arena.pk)
+        send_after_commit(TrainingTask.PREPARE_ARENA, arena.pk)
     audit.record(
         action="arena.create",
         subject=arena,
@@ -148,7 +148,7 @@ def close_arena(*, arena: ArenaLink, closed_by: User) -> None:
 
 def sweep_arenas() -> None:
     """Send a message for every open arena whose answers are not all there and on which nobody works."""
-    sweep(ArenaLink.objects.all(), TaskName.PREPARE_ARENA)
+    sweep(ArenaLink.objects.all(), TrainingTask.PREPARE_ARENA)
 
 
 def prepare_arena(arena_id: int, *, engines: Engines | None = None) -> None:

@@ -24,8 +24,10 @@ from annotation.models import CompletionSource, User
 from annotation.services import audit
 from annotation.services.job_runs import run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep, write
-from training.choices import BaseOrigin, CheckpointKind, JobKind, TaskName
-from training.contract import SOURCE_FILE, RewardSettings, Settings
+from training.choices import BaseOrigin, CheckpointKind, JobKind, TrainingTask
+from training.contract.files import SOURCE_FILE
+from training.contract.methods import Settings
+from training.contract.methods.reward import RewardSettings
 from training.engine import OPENAI, Engine, EngineError, ModelServerTransport, base_of, check_url, key_of
 from training.files import shared
 from training.files.hub import HubError, HubModel, HubUnreachableError, look_up
@@ -90,7 +92,7 @@ def request_base_model(*, new_base: NewBaseModel, requested_by: User) -> BaseMod
     """
     if not requested_by.is_superuser:
         raise NotAllowed("administrator_changes_base_models", _("Only an administrator adds base models."))
-    _require_free_name(new_base.effective_name)
+    require_free_name(new_base.effective_name)
     values: dict[str, Any] = {"name": new_base.effective_name, "origin": new_base.origin}
     match new_base.origin:
         case BaseOrigin.STARTER:
@@ -136,7 +138,7 @@ def cancel_addition(*, addition: BaseModelAddition, cancelled_by: User) -> None:
     with transaction.atomic():
         if going_on.update(cancel_requested=True):
             audit.record(action="base_model.cancel", subject=addition, actor=cancelled_by)
-            send_after_commit(TaskName.DO_JOB, JobKind.BASE_MODEL, addition.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.BASE_MODEL, addition.pk)
 
 
 def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
@@ -165,9 +167,9 @@ def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
 def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> BaseModel:
     """Write down a base model with the checkpoint that answers with it; once for each name.
 
-    fields: of `BaseModel`; those named `server_…` are its checkpoint's.
+    fields: of `BaseModel`; `provider` and those named `server_…` are its checkpoint's.
     """
-    server = {key: fields.pop(key) for key in list(fields) if key.startswith("server_")}
+    server = {key: fields.pop(key) for key in list(fields) if key.startswith(("server_", "provider"))}
     base, _created = BaseModel.objects.get_or_create(name=name, defaults={"origin": origin, **fields})
     source, _created = CompletionSource.objects.get_or_create(
         name=name, defaults={"kind": SourceKind.CHECKPOINT}
@@ -247,7 +249,8 @@ def allowed_roots() -> list[Path]:
     return [Path(os.path.realpath(Path(folder).expanduser())) for folder in named]
 
 
-def _require_free_name(name: str) -> None:
+def require_free_name(name: str) -> None:
+    """Refuse a name that is no model's, or that a model or an imported set has."""
     try:
         validate_checkpoint_name(name)
     except ValidationError as error:
@@ -313,7 +316,7 @@ def _start(values: dict[str, Any], requested_by: User | None) -> BaseModelAdditi
             )
             details = {key: str(value) for key, value in values.items() if value and key != "name"}
             audit.record(action="base_model.add", subject=addition, actor=requested_by, details=details)
-            send_after_commit(TaskName.DO_JOB, JobKind.BASE_MODEL, addition.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.BASE_MODEL, addition.pk)
     except IntegrityError:
         raise Refusal(
             "model_under_way",
@@ -426,7 +429,7 @@ def do_addition(pk: int) -> None:
 
 def sweep_additions() -> None:
     """Send a message for every addition that nobody works on; inspect bases whose files have come."""
-    sweep(BaseModelAddition.objects.all(), TaskName.DO_JOB, JobKind.BASE_MODEL)
+    sweep(BaseModelAddition.objects.all(), TrainingTask.DO_JOB, JobKind.BASE_MODEL)
     waiting = BaseModel.objects.filter(files=[], additions=None).exclude(origin=BaseOrigin.SERVER)
     for base in waiting:
         if _is_complete(base.path):

@@ -20,7 +20,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from annotation.errors import Unavailable
-from training.contract import write_atomically
+from training.contract.files import write_atomically
 from training.models import Checkpoint
 
 logger = logging.getLogger(__name__)

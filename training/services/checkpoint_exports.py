@@ -17,8 +17,8 @@ from annotation.models import User
 from annotation.services import audit
 from annotation.services.job_runs import call_with_heartbeat, run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
-from training.choices import CheckpointKind, JobKind, TaskName
-from training.contract import CHECKPOINT_NAME
+from training.choices import CheckpointKind, JobKind, TrainingTask
+from training.contract.checkpoint import CHECKPOINT_NAME
 from training.figures.model_card import model_card
 from training.files import shared
 from training.models import Checkpoint, CheckpointExport
@@ -90,7 +90,7 @@ def request_export(
                 project=checkpoint.project,
                 details={"merged": merged, **({"repository": repository} if repository else {})},
             )
-            send_after_commit(TaskName.DO_JOB, JobKind.EXPORT, export.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.EXPORT, export.pk)
     except IntegrityError:
         raise Refusal("export_under_way", _("This export is running already. Wait for it.")) from None
     return export
@@ -103,7 +103,7 @@ def do_export(pk: int) -> None:
 
 def sweep_exports() -> None:
     """Send a message for every export that nobody works on."""
-    sweep(CheckpointExport.objects.all(), TaskName.DO_JOB, JobKind.EXPORT)
+    sweep(CheckpointExport.objects.all(), TrainingTask.DO_JOB, JobKind.EXPORT)
 
 
 def _export(export: CheckpointExport, heartbeat: Heartbeat) -> str:

@@ -19,14 +19,10 @@ from annotation.errors import Refusal
 from annotation.models import User
 from annotation.services import audit
 from training.choices import CheckpointKind, RunState
-from training.contract import (
-    MANIFEST_FILE,
-    STATE_FOLDER,
-    ContractError,
-    manifest_digest,
-    read_manifest,
-    sha256_of_file,
-)
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import MANIFEST_FILE, manifest_digest
+from training.contract.files import sha256_of_file
+from training.contract.run import STATE_FOLDER
 from training.files import shared as shared_files
 from training.files.shared import fetched, key_of, shared, size_in_store, translate_store_errors
 from training.models import Checkpoint, CheckpointExport, Run

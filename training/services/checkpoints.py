@@ -19,7 +19,8 @@ from annotation.models import CompletionSource, Project, User
 from annotation.services import audit
 from annotation.services.audit import record
 from training.choices import BaseOrigin, CheckpointKind, Method
-from training.contract import ContractError, manifest_digest, read_manifest
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import manifest_digest
 from training.engine import EngineError, check_url, key_of
 from training.files import shared
 from training.models import BaseModel, Checkpoint, Run, validate_checkpoint_name

@@ -41,7 +41,7 @@ from annotation.services.conversations import add_turn, begin_conversation, put_
 from annotation.services.jobs import alone, send, send_after_commit
 from annotation.services.judgments.submission import record_vote
 from annotation.services.texts import storable
-from training.choices import TaskName
+from training.choices import TrainingTask
 from training.engine import Answer, EngineError, StreamDelta, engine_for
 from training.models import (
     ArenaLink,
@@ -191,7 +191,7 @@ def sweep_openings() -> None:
     """Send a message for every open project in which an opening is missing."""
     for settings in ConversationSettings.objects.filter(is_open=True).select_related("project"):
         if _missing(settings.project):
-            send(TaskName.PREPARE_OPENINGS, settings.project_id)
+            send(TrainingTask.PREPARE_OPENINGS, settings.project_id)
 
 
 def prepare_openings(project_id: int) -> None:
@@ -451,7 +451,7 @@ def begin(*, project: Project, annotator: User, task: ConversationTask | None = 
         opening = take_opening(task, terms)
         _add(ConversationStanding(conversation=conversation, terms=terms), task.opening, opening)
         # The next one who begins finds another.
-        send_after_commit(TaskName.PREPARE_OPENINGS, project.pk)
+        send_after_commit(TrainingTask.PREPARE_OPENINGS, project.pk)
     return conversation
 
 
@@ -603,7 +603,7 @@ def vote_on_turn(
     if conversation.annotator_id != voter.pk:
         raise NotAllowed("conversation_of_another", _("This is someone else's conversation."))
     arena = ArenaLink.objects.select_for_update().get(talks__conversation=conversation)
-    if Judgment.objects.filter(idempotency_key=idempotency_key, annotator=voter).exists():
+    if Judgment.everything.filter(idempotency_key=idempotency_key, annotator=voter).exists():
         return
     standing = standing_of(conversation)
     turn = standing.turn

@@ -15,7 +15,7 @@ from annotation.errors import Refusal
 from annotation.models import Completion, CompletionScore, Project, Prompt, RankedCompletion, User
 from annotation.services.job_runs import run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep
-from training.choices import JobKind, TaskName
+from training.choices import JobKind, TrainingTask
 from training.engine import EngineError, EngineUnavailableError, engine_for
 from training.models import Checkpoint, DriftFigure, DriftMeasurement
 from training.selectors.drift import people_judged, reward_models_by_age, rounds_judged
@@ -63,7 +63,7 @@ def request_measurement(*, project: Project, requested_by: User) -> DriftMeasure
             measurement = DriftMeasurement.objects.create(
                 project=project, created_by=requested_by, message="waiting for a worker"
             )
-            send_after_commit(TaskName.DO_JOB, JobKind.DRIFT, measurement.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.DRIFT, measurement.pk)
     except IntegrityError:
         raise Refusal("measurement_under_way", _("A measurement is running already. Wait for it.")) from None
     return measurement
@@ -76,7 +76,7 @@ def do_measurement(pk: int) -> None:
 
 def sweep_measurements() -> None:
     """Send a message for every measurement that nobody works on."""
-    sweep(DriftMeasurement.objects.all(), TaskName.DO_JOB, JobKind.DRIFT)
+    sweep(DriftMeasurement.objects.all(), TrainingTask.DO_JOB, JobKind.DRIFT)
 
 
 def _measure(measurement: DriftMeasurement, heartbeat: Heartbeat) -> str:

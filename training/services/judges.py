@@ -37,14 +37,14 @@ from annotation.services.judgments.submission import (
     unjudged_by,
 )
 from annotation.services.texts import storable
-from training.choices import WRITES_TEXT, TaskName
+from training.choices import WRITES_TEXT, TrainingTask
 from training.engine import Answer, Engine, EngineError, engine_for
 from training.judging import (
     DEFAULT_TEMPLATE,
     MOST_ANSWERS,
     RUBRIC_TEMPLATE,
     Chat,
-    Reply,
+    JudgeReply,
     UnreadableError,
     ask,
     check_template,
@@ -67,7 +67,7 @@ TOKENS_PER_SCORE = 24
 """The least length of one line of a reply: score and reason."""
 
 
-def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricScorePart, ...]:
+def scores_of(replies: Sequence[JudgeReply], version: RubricVersion) -> tuple[RubricScorePart, ...]:
     """Return the mean of each score over all orders, with the reason of the first order.
 
     Empty where one order has no scores: then nothing is judged.
@@ -87,7 +87,7 @@ def scores_of(replies: Sequence[Reply], version: RubricVersion) -> tuple[RubricS
     )
 
 
-def scores_as_json(reply: Reply) -> dict[str, dict[str, list[object]]] | None:
+def scores_as_json(reply: JudgeReply) -> dict[str, dict[str, list[object]]] | None:
     """Return a reply's scores: completion id → criterion key → value and reason."""
     if reply.scores is None:
         return None
@@ -177,7 +177,7 @@ def create_judge(
                     "rubric": str(rubric or ""),
                 },
             )
-            send_after_commit(TaskName.JUDGE, judge.pk)
+            send_after_commit(TrainingTask.JUDGE, judge.pk)
     except IntegrityError:
         raise Refusal(
             "judge_name_in_use", _("A judge of this project has this name. Choose another."), field="name"
@@ -217,7 +217,7 @@ def set_judge(*, judge: Judge, active: bool, by: User) -> None:
             action = "annotator.resume" if active else "annotator.pause"
             record(action=action, subject=judge, actor=by, project=judge.project)
         if active:
-            send_after_commit(TaskName.JUDGE, judge.pk)
+            send_after_commit(TrainingTask.JUDGE, judge.pk)
     judge.refresh_from_db()
 
 
@@ -246,7 +246,7 @@ def sweep_judges() -> None:
         left = unjudged_by(judge.user, judge.project, round_number=judge.round_number)
         if not _spent(judge) and left.exists():
             Judge.objects.filter(pk=judge.pk, state=JobState.FINISHED).update(state=JobState.WAITING)
-    sweep(awake, TaskName.JUDGE)
+    sweep(awake, TrainingTask.JUDGE)
 
 
 def judge_comparisons(judge_id: int) -> None:
@@ -317,7 +317,7 @@ class _Asking:
         self.prompt_tokens = self.completion_tokens = 0
         self.seconds = 0.0
 
-    def ask(self, order: Sequence[int]) -> Reply:
+    def ask(self, order: Sequence[int]) -> JudgeReply:
         """Return the judge's reply for this order, asking again if it cannot be read."""
         chat = question(
             self.judge.template,
@@ -327,15 +327,15 @@ class _Asking:
             rubric=self.rubric,
         )
 
-        def read(text: str) -> Reply:
+        def read(text: str) -> JudgeReply:
             if self.rubric is not None:
                 return reply_by_rubric(text, order, self.rubric)
-            return Reply(order=tuple(order), text=text, ranks=read_ranking(text, order))
+            return JudgeReply(order=tuple(order), text=text, ranks=read_ranking(text, order))
 
         try:
             return ask(chat, self._answer, read, attempts=ATTEMPTS)
         except UnreadableError as error:
-            return Reply(order=tuple(order), text=error.reply, ranks=None, problem=str(error))
+            return JudgeReply(order=tuple(order), text=error.reply, ranks=None, problem=str(error))
 
     def _answer(self, chat: Chat) -> str:
         started = time.monotonic()
@@ -376,7 +376,7 @@ def _store(
     judge: Judge,
     assignment: Assignment,
     guideline: Guideline | None,
-    replies: Sequence[Reply],
+    replies: Sequence[JudgeReply],
     asking: _Asking,
 ) -> None:
     """Write the judgment and its provenance, together or not at all."""
@@ -415,7 +415,7 @@ def _store(
         )
 
 
-def _reply_as_json(reply: Reply) -> dict[str, object]:
+def _reply_as_json(reply: JudgeReply) -> dict[str, object]:
     ranks = None if reply.ranks is None else {str(pk): rank for pk, rank in reply.ranks.items()}
     return {
         "order": list(reply.order),
@@ -445,7 +445,7 @@ def _spent(judge: Judge) -> str:
     if current.most_tokens is not None and current.tokens >= current.most_tokens:
         return f"its budget of {current.most_tokens} tokens is spent"
     if current.most_judgments is not None:
-        judged = Judgment.objects.filter(annotator=current.user_id).count()
+        judged = Judgment.everything.filter(annotator=current.user_id).count()
         if judged >= current.most_judgments:
             return f"its {current.most_judgments} judgments are made"
     return ""

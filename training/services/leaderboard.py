@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from django.db import transaction
 from django.db.models import F, Max, Q, QuerySet
-from django.db.models.signals import post_save
+from django.db.models.signals import post_delete, post_save
 
-from annotation.models import Judgment, Project, Prompt, bulk
+from annotation.models import CalibrationSession, Judgment, Project, Prompt, bulk
 from training.models import EloPoints, VoteCount, VoteLedger, Voters, VoteTotals
 from training.selectors.votes import JudgmentVotes, Vote, judged
 
@@ -286,7 +286,7 @@ def _write(changes: Mapping[Key, Counts]) -> None:
 def waiting(project: Project) -> int:
     """Return the number of uncounted judgments of a project, at most one more than `MOST_WAITING`."""
     ledger = VoteLedger.objects.filter(pk=1).first() or VoteLedger(pk=1)
-    newest = Judgment.objects.aggregate(newest=Max("pk"))["newest"] or 0
+    newest = Judgment.everything.aggregate(newest=Max("pk"))["newest"] or 0
     if newest <= ledger.counted_up_to:
         return 0
     newer = Judgment.objects.filter(pk__gt=ledger.counted_up_to, comparison__project=project)
@@ -301,6 +301,19 @@ def _note_tags(sender: type[Prompt], instance: Prompt, created: bool, **_: objec
     VoteTotals.objects.filter(project=instance.project_id).update(stale=True)
 
 
+def _note_session(sender: type[CalibrationSession], instance: CalibrationSession, **_: object) -> None:
+    """A calibration session hid votes or revealed them: those before the ledger's end are counted anew."""
+    _ensure_totals([instance.project_id])
+    VoteTotals.objects.filter(project=instance.project_id).update(stale=True)
+
+
+def _note_end(sender: type[CalibrationSession], instance: CalibrationSession, **_: object) -> None:
+    """Of a session that is deleted; with its project there may be no totals any more."""
+    VoteTotals.objects.filter(project=instance.project_id).update(stale=True)
+
+
 def listen() -> None:
-    """Hear of corrected tags. Called once, when Django is ready."""
+    """Hear of corrected tags and of hidden votes. Called once, when Django is ready."""
     post_save.connect(_note_tags, sender=Prompt, dispatch_uid="leaderboard-tags")
+    post_save.connect(_note_session, sender=CalibrationSession, dispatch_uid="leaderboard-sessions")
+    post_delete.connect(_note_end, sender=CalibrationSession, dispatch_uid="leaderboard-session-ends")

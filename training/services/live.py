@@ -47,21 +47,23 @@ from training.choices import (
     RunState,
     StepKind,
     StepState,
-    TaskName,
+    TrainingTask,
 )
-from training.contract import (
-    STATE_FOLDER,
-    ContractError,
+from training.contract import ContractError, log_lines
+from training.contract.guard import (
+    PAIRS_AT_ONCE,
     GuardedPair,
     GuardQuestion,
-    GuardSettings,
     GuardSignal,
     SampledText,
-    log_lines,
+    SignalHeight,
+    height_of_doublings,
+    height_of_length,
     read_question,
     write_question,
 )
-from training.contract.guard import PAIRS_AT_ONCE, SignalHeight, height_of_doublings, height_of_length
+from training.contract.methods.policy import GuardSettings
+from training.contract.run import STATE_FOLDER
 from training.engine import Engine, EngineError
 from training.models import (
     LEAST_AHEAD,
@@ -155,7 +157,7 @@ def set_live(
             LiveLearning.objects.filter(pk=live.pk).exclude(state=JobState.RUNNING).update(
                 state=JobState.WAITING, error="", message=""
             )
-            send_after_commit(TaskName.DO_JOB, JobKind.LIVE, live.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.LIVE, live.pk)
         else:
             _let_the_round_answer(project)
         audit.record(
@@ -188,7 +190,7 @@ def _let_the_round_answer(project: Project) -> None:
         return
     step = RoundStep.objects.filter(round=round_, kind=StepKind.ANSWER_PROMPTS, state=StepState.FINISHED)
     if step.update(state=StepState.WAITING, finished_at=None):
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
 
 
 # ── The job ──
@@ -228,7 +230,7 @@ def sweep_live() -> None:
     for live in awake.filter(state=JobState.FINISHED).select_related("project"):
         if _has_work(live):
             LiveLearning.objects.filter(pk=live.pk, state=JobState.FINISHED).update(state=JobState.WAITING)
-    sweep(awake, TaskName.DO_JOB, JobKind.LIVE)
+    sweep(awake, TrainingTask.DO_JOB, JobKind.LIVE)
 
 
 def _has_work(live: LiveLearning) -> bool:

@@ -15,10 +15,9 @@ from annotation.errors import Refusal
 from annotation.models import HelpSettings, Project, User
 from annotation.record.project_file import ConversationsEntry, SuggestionsEntry
 from annotation.selectors.project_file import entry_of
-from annotation.services.projects.project_file import Section, placed, register, schema_of
+from annotation.services.projects.project_file import FileSection, placed, register, schema_of
 from training.models import Checkpoint, ConversationSettings, Round, SuggestionSource
-from training.recipe import Recipe
-from training.recipe.recipe import PolicySettings
+from training.recipe.recipe import PolicySettings, Recipe
 from training.selectors.projects import responding_checkpoints
 from training.services.conversations import save_conversation_settings
 from training.services.rounds.controls import draft_first_round
@@ -26,17 +25,17 @@ from training.services.rounds.recipes import change_recipe
 from training.services.suggestions import DEFAULT_TEMPLATE, SOURCES, set_suggestions
 
 
-def sections() -> Sequence[Section]:
+def sections() -> Sequence[FileSection]:
     """Return the sections that files get from training."""
     return (
-        Section(
+        FileSection(
             key="conversations",
             hint=ConversationsEntry,
             read=_conversations,
             write=_write_conversations,
         ),
-        Section(key="suggestions", hint=SuggestionsEntry, read=_suggestions, write=_write_suggestions),
-        Section(
+        FileSection(key="suggestions", hint=SuggestionsEntry, read=_suggestions, write=_write_suggestions),
+        FileSection(
             key="recipe",
             hint=Recipe,
             read=_recipe,

@@ -18,7 +18,7 @@ from annotation.services.audit import record
 from annotation.services.job_runs import EXPECTED, run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep
 from annotation.services.projects.rubrics import RubricCriterionInput, save_rubric
-from training.choices import WRITES_TEXT, JobKind, TaskName
+from training.choices import WRITES_TEXT, JobKind, TrainingTask
 from training.engine import Engine, EngineError, engine_for
 from training.judging import (
     LONGEST_REPLY,
@@ -294,7 +294,7 @@ def request_draft(
                 project=project,
                 details={"checkpoint": checkpoint.name, "pairs": pairs},
             )
-            send_after_commit(TaskName.DO_JOB, JobKind.RUBRIC_DRAFT, draft.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.RUBRIC_DRAFT, draft.pk)
     except IntegrityError:
         raise Refusal("draft_under_way", _("A draft is being written already. Wait until it ends.")) from None
     return draft
@@ -322,7 +322,7 @@ def do_draft(pk: int) -> None:
 
 def sweep_drafts() -> None:
     """Send a message for every draft that nobody works on."""
-    sweep(RubricDraft.objects.all(), TaskName.DO_JOB, JobKind.RUBRIC_DRAFT)
+    sweep(RubricDraft.objects.all(), TrainingTask.DO_JOB, JobKind.RUBRIC_DRAFT)
 
 
 def decided_pairs(project: Project, most: int, *, seed: int) -> list[tuple[int, int, int]]:

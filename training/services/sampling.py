@@ -20,7 +20,7 @@ from annotation.services.jobs import Heartbeat
 from annotation.services.judgments.drafts import Written
 from annotation.services.texts import NewCompletion, create_comparison, record_completions
 from training.choices import WRITES_TEXT, CheckpointKind, RoundState, StepKind
-from training.contract import canonical_json
+from training.contract.files import canonical_json
 from training.engine import (
     AddressError,
     Answer,
@@ -33,7 +33,7 @@ from training.engine import (
     engine_for,
 )
 from training.models import Checkpoint, Round
-from training.recipe import POLICY, RIVAL, Recipe, SamplingSettings
+from training.recipe.recipe import POLICY, RIVAL, Recipe, SamplingSettings
 from training.selectors.evaluations import trained_by
 from training.selectors.projects import chat_of, checkpoints_of
 
@@ -130,7 +130,7 @@ class Draw:
 
 
 @dataclass(slots=True)
-class Question:
+class PromptToAnswer:
     """One prompt of a round and the answers that will stand beside each other."""
 
     prompt: Prompt
@@ -190,7 +190,7 @@ class Asking:
         heartbeat: Heartbeat,
         *,
         total: int,
-        on_answered: Callable[[Question], None],
+        on_answered: Callable[[PromptToAnswer], None],
         message: str = "answering the prompts",
     ) -> None:
         """engine: the client of our own server; checkpoints that name another server are asked there.
@@ -205,10 +205,10 @@ class Asking:
         self.done = 0
         self._patience = Patience(self._tell)
         self._together = True
-        self._waiting: deque[tuple[Question, list[Draw]]] = deque()
-        self._flying: dict[Future[list[Answer]], tuple[Question, list[Draw]]] = {}
+        self._waiting: deque[tuple[PromptToAnswer, list[Draw]]] = deque()
+        self._flying: dict[Future[list[Answer]], tuple[PromptToAnswer, list[Draw]]] = {}
 
-    def ask_all(self, questions: Sequence[Question]) -> None:
+    def ask_all(self, questions: Sequence[PromptToAnswer]) -> None:
         """Answer every question, the first ones first."""
         ahead = deque(questions)
         pool = ThreadPoolExecutor(max_workers=ANSWERS_AT_ONCE, thread_name_prefix="ask")
@@ -226,7 +226,7 @@ class Asking:
             pool.shutdown(wait=False, cancel_futures=True)
             self.engines.close()
 
-    def _take_up(self, question: Question) -> None:
+    def _take_up(self, question: PromptToAnswer) -> None:
         known = Completion.objects.filter(
             prompt=question.prompt,
             source__in={draw.checkpoint.source_id for draw in question.draws + question.spares},
@@ -239,7 +239,7 @@ class Asking:
         }
         self._go_on(question)
 
-    def _go_on(self, question: Question) -> None:
+    def _go_on(self, question: PromptToAnswer) -> None:
         """Ask for what is missing, or hand the question over once nothing is."""
         while True:
             if missing := question.missing(together=self._together):
@@ -253,7 +253,7 @@ class Asking:
         self._tell(self.message)
 
     @staticmethod
-    def _ask(engine: Engine, question: Question, draws: list[Draw]) -> list[Answer]:
+    def _ask(engine: Engine, question: PromptToAnswer, draws: list[Draw]) -> list[Answer]:
         return engine.complete(
             model=draws[0].checkpoint.name,
             messages=chat_of(question.prompt),
@@ -288,7 +288,7 @@ class Asking:
         elif not landed:
             self._tell(self.message)
 
-    def _record(self, question: Question, draws: list[Draw], answers: list[Answer]) -> None:
+    def _record(self, question: PromptToAnswer, draws: list[Draw], answers: list[Answer]) -> None:
         if [answer.seed for answer in answers] == [draw.seed for draw in draws]:
             source = draws[0].checkpoint.source
             assert source is not None  # noqa: S101 - constraint checkpoint_source_where_it_writes
@@ -311,7 +311,7 @@ class Asking:
         self.heartbeat(current=self.done, total=self.total, message=message)
 
 
-def _has_room(*requests: tuple[Question, list[Draw]]) -> bool:
+def _has_room(*requests: tuple[PromptToAnswer, list[Draw]]) -> bool:
     """Return whether one more request may be in flight beside these."""
     return len(requests) < REQUESTS_AT_ONCE or sum(len(draws) for _, draws in requests) < ANSWERS_AT_ONCE
 
@@ -367,7 +367,7 @@ def rival_of(round_: Round) -> Checkpoint | None:
     return None if rival is None or rival == round_.policy or rival.files_deleted_at else rival
 
 
-def questions_of(round_: Round, rival: Checkpoint | None) -> Iterator[Question]:
+def questions_of(round_: Round, rival: Checkpoint | None) -> Iterator[PromptToAnswer]:
     """Yield the questions of a round, in the order in which annotators meet them.
 
     With samplers in the recipe, each prompt gets the answers of all of them. Without, every second
@@ -416,7 +416,7 @@ def _samplers_of(round_: Round, rival: Checkpoint | None) -> list[_Share]:
     return shares
 
 
-def _question(prompt: Prompt, shares: Sequence[_Share], recipe: Recipe) -> Question:
+def _question(prompt: Prompt, shares: Sequence[_Share], recipe: Recipe) -> PromptToAnswer:
     """Return one prompt's draws. A checkpoint named twice goes on counting: no response is drawn twice."""
     draws: list[Draw] = []
     drawn: Counter[tuple[Checkpoint, SamplingSettings]] = Counter()
@@ -430,7 +430,7 @@ def _question(prompt: Prompt, shares: Sequence[_Share], recipe: Recipe) -> Quest
         for index in range(_SPARE_DRAWS)
         if count
     ]
-    return Question(prompt, draws, spares)
+    return PromptToAnswer(prompt, draws, spares)
 
 
 def _draw(
@@ -503,7 +503,7 @@ def answer_prompts(
         )
     repeated = 0
 
-    def put_before_annotators(question: Question) -> None:
+    def put_before_annotators(question: PromptToAnswer) -> None:
         nonlocal repeated
         completions = question.distinct()
         if len(completions) > 1:
@@ -534,7 +534,7 @@ def answer_apart(
     recipe = round_.parsed_recipe
     pairs: list[tuple[Prompt, tuple[Completion, Completion]]] = []
 
-    def keep(question: Question) -> None:
+    def keep(question: PromptToAnswer) -> None:
         first, second = (question.completions[draw.key] for draw in question.draws)
         if first.text.strip() != second.text.strip():
             pairs.append((question.prompt, (first, second)))
@@ -547,7 +547,7 @@ def answer_apart(
     return pairs
 
 
-def _without_later(questions: Sequence[Question], count: int) -> list[Question]:
+def _without_later(questions: Sequence[PromptToAnswer], count: int) -> list[PromptToAnswer]:
     """Return the questions on held-out prompts, and the first `count` of the others, in their order."""
     training = [question for question in questions if question.prompt.split == Split.TRAIN]
     later = {question.prompt.pk for question in training[count:]}
@@ -575,7 +575,7 @@ def answer_pairs(
     """
     recipe = round_.parsed_recipe
 
-    def put_before_annotators(question: Question) -> None:
+    def put_before_annotators(question: PromptToAnswer) -> None:
         completions = question.distinct()
         if len(completions) > 1:
             on_comparison(

@@ -21,7 +21,7 @@ from annotation.selectors.access import current_round
 from annotation.services.assignments.acquisition import NEEDS_SCORES, score_open_comparisons
 from annotation.services.job_runs import call_with_heartbeat
 from annotation.services.jobs import WorkerStoppingError, alone, lock_file, send, worker_is_stopping
-from training.choices import CheckpointKind, StepKind, TaskName
+from training.choices import CheckpointKind, StepKind, TrainingTask
 from training.engine import Engine, EngineError, EngineUnavailableError, EngineUnknownModelError
 from training.models import Checkpoint
 from training.selectors.projects import chat_of
@@ -108,7 +108,7 @@ def sweep_scores() -> None:
             continue
         _note_look(project.pk)
         if any(unscored(project, member.name).exists() for member in reward_models_of(project)):
-            send(TaskName.SCORE_PROJECT, project.pk)
+            send(TrainingTask.SCORE_PROJECT, project.pk)
 
 
 def reward_models_of(project: Project) -> list[Checkpoint]:

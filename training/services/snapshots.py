@@ -38,7 +38,7 @@ from annotation.selectors.allocation import groups_of_annotators
 from annotation.selectors.judged import reliability_weights
 from annotation.selectors.records import records_of
 from annotation.selectors.reviews import decided_record
-from training.contract import (
+from training.contract.snapshot import (
     Message,
     Passage,
     SnapshotCompletion,
@@ -48,7 +48,7 @@ from training.contract import (
     SnapshotStepLabels,
     write_snapshot,
 )
-from training.contract import Split as ContractSplit
+from training.contract.snapshot import Split as ContractSplit
 from training.files.shared import publish
 from training.models import Snapshot
 from training.recipe.recipe import FeedbackUse
@@ -131,7 +131,7 @@ def _with_all_that_a_row_needs(ids: Sequence[int]) -> QuerySet[Judgment]:
     candidates = Candidate.objects.select_related("completion__source").order_by("index")
     steps = TraceStep.objects.only("completion_id", "start", "end").order_by("completion_id", "index")
     return (
-        Judgment.objects.filter(pk__in=ids)
+        Judgment.everything.filter(pk__in=ids)
         .select_related(
             *("annotator", "assignment", "guideline", "comparison__prompt", "comparison__review"),
             "comparison__project",

@@ -24,7 +24,7 @@ from annotation.services.assignments.next import QUEUE_ORDER
 from annotation.services.job_runs import EXPECTED, run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, still_held, sweep
 from annotation.services.suggestions import SuggestionInput, set_help, store_suggestions
-from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TaskName
+from training.choices import WRITES_TEXT, CheckpointKind, JobKind, TrainingTask
 from training.contract.segmentation import segment
 from training.engine import Engine, EngineError, Scores, engine_for
 from training.judging import Chat, UnreadableError, answer_fields, ask, fill, read_ranking
@@ -453,7 +453,7 @@ def set_suggestions(
             SuggestionSource.objects.filter(pk=source.pk, state=JobState.FAILED).update(
                 state=JobState.WAITING, error=""
             )
-            send_after_commit(TaskName.DO_JOB, JobKind.SUGGESTIONS, source.pk)
+            send_after_commit(TrainingTask.DO_JOB, JobKind.SUGGESTIONS, source.pk)
     source.refresh_from_db()
     return source
 
@@ -466,7 +466,7 @@ def sweep_suggestions() -> None:
             SuggestionSource.objects.filter(pk=source.pk, state=JobState.FINISHED).update(
                 state=JobState.WAITING
             )
-    sweep(awake, TaskName.DO_JOB, JobKind.SUGGESTIONS)
+    sweep(awake, TrainingTask.DO_JOB, JobKind.SUGGESTIONS)
 
 
 def do_suggestions(source_id: int) -> None:

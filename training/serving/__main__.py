@@ -18,22 +18,19 @@ import threading
 
 import uvicorn
 
-from training.contract.log_lines import log_to_stderr
 from training.serving.app import ServerComponents, build_application
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
 from training.serving.metrics import Metrics
 from training.serving.startup import (
-    KEY_VARIABLE,
     ServerLimits,
     Startup,
     build_parser,
-    keys_of_environment,
-    listen,
+    run_server,
     socket_url,
 )
 from training.serving.worker import WorkerThread
-from training.store import Store, StoreError
+from training.store import Store
 
 _SECONDS_TO_STOP_COMPUTING = 3.0
 
@@ -42,30 +39,10 @@ logger = logging.getLogger("training.serving")
 
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal; 0 after a graceful stop, 2 when it cannot start."""
-    options = build_parser().parse_args(arguments)
-    log_to_stderr(logging.INFO)
-    keys = keys_of_environment()
-    if not keys:
-        print(f"{KEY_VARIABLE} is not set. Set it to the key that clients must send.", file=sys.stderr)
-        return 2
     # Threads that wait while they spin take the CPU from the trainer and the web process: with
     # one other busy process on 2 cores, spinning made generation four times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        listening = listen(options.host, options.port)
-    except OSError as error:
-        print(
-            f"Cannot listen on {options.host} port {options.port}: {error.strerror or error}. "
-            "Stop the program that holds the port, or choose another with --port.",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        _serve(options, keys, listening)
-    except StoreError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    return run_server(build_parser().parse_args(arguments), _serve)
 
 
 def _limits(options: argparse.Namespace) -> ServerLimits:

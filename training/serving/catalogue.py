@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.contract import CHECKPOINT_NAME, MANIFEST_FILE, ContractError, read_manifest
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import CHECKPOINT_NAME, MANIFEST_FILE
 from training.serving.http import RequestError
 from training.store import NotInStoreError, Store, StoreError, read_known
 

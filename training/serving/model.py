@@ -16,19 +16,13 @@ from typing import get_args
 
 import torch
 
-from training.contract import (
-    ContractError,
-    Manifest,
-    Message,
-    Population,
-    RewardSettings,
-    RunSpec,
-    SegmentHead,
-    manifest_digest,
-    read_manifest,
-    with_context,
-)
+from training.contract import ContractError, read_manifest
 from training.contract.chat_template import Thinking
+from training.contract.checkpoint import Manifest, manifest_digest
+from training.contract.methods.reward import RewardSettings, SegmentHead
+from training.contract.run import RunSpec
+from training.contract.snapshot import Message, with_context
+from training.contract.validation import Population
 from training.rlhf.loop.log_probabilities import answer_token_log_probabilities
 from training.rlhf.methods.objectives.ratings import read_heads
 from training.rlhf.methods.objectives.segments import SegmentReward, segment_rewards
@@ -41,7 +35,7 @@ from training.rlhf.rollout.distribution import Constraint, ConstraintError
 from training.rlhf.rollout.engine import RolloutEngine
 from training.rlhf.rollout.samples import Sample, SampleRequest, context_length, end_tokens
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.serving.catalogue import Catalogue
@@ -186,7 +180,7 @@ class Texts:
         offsets: bool = False,
         thinking: Thinking = "train",
         field: str = "completions[{}]",
-    ) -> tuple[Answered, ...]:
+    ) -> tuple[EncodedAnswer, ...]:
         """Each text as the answer that ends the chat, in at most so many tokens; the front of a long prompt
         is cut for all alike. thinking: what becomes of theirs. field: how an error names the text that it
         is about."""
@@ -616,7 +610,7 @@ class Model:
         self,
         held: Held,
         settings: RewardSettings,
-        rows: Sequence[Answered],
+        rows: Sequence[EncodedAnswer],
         texts: Sequence[str],
         *,
         segments: Sequence[SegmentHead],
@@ -631,7 +625,7 @@ class Model:
             states[batch.last],
         )
 
-    def _packed(self, rows: Sequence[Answered]) -> Batch:
+    def _packed(self, rows: Sequence[EncodedAnswer]) -> Batch:
         return pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
 
     # ── Comparing with a reference ────────────────────────────────────────────────────

@@ -21,7 +21,9 @@ from pydantic import (
     model_validator,
 )
 
-from training.contract import ContractError, Message, Passage, Population
+from training.contract import ContractError
+from training.contract.snapshot import Message, Passage
+from training.contract.validation import Population
 from training.rlhf.sampling import (
     MAX_ALTERNATIVES,
     MAX_SEED,

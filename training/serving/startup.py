@@ -14,12 +14,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from training.contract import write_atomically
+from training.contract.files import write_atomically
+from training.contract.log_lines import log_to_stderr
 from training.rlhf import starter
 from training.rlhf.starter import STARTER_NAME
 from training.serving.catalogue import Catalogue
@@ -153,6 +154,32 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def run_server(
+    options: argparse.Namespace, serve: Callable[[argparse.Namespace, list[str], socket.socket], None]
+) -> int:
+    """Serve until a signal; return 0 after a graceful stop, 2 when the server cannot start."""
+    log_to_stderr(logging.INFO)
+    keys = keys_of_environment()
+    if not keys:
+        print(f"{KEY_VARIABLE} is not set. Set it to the key that clients must send.", file=sys.stderr)
+        return 2
+    try:
+        listening = listen(options.host, options.port)
+    except OSError as error:
+        print(
+            f"Cannot listen on {options.host} port {options.port}: {error.strerror or error}. "
+            "Stop the program that holds the port, or choose another with --port.",
+            file=sys.stderr,
+        )
+        return 2
+    try:
+        serve(options, keys, listening)
+    except StoreError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
 
 
 # ── Startup ──

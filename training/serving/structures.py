@@ -13,7 +13,8 @@ from typing import Any
 
 import regex
 
-from training.contract import ContractError, Message
+from training.contract import ContractError
+from training.contract.snapshot import Message
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.templates import renderer
 from training.rlhf.rollout.distribution import Constraint, ConstraintError, Grammars

@@ -13,11 +13,11 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.api.authentication import client_address
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project, User
 from annotation.selectors import access as selectors
+from annotation.selectors.access import client_address
 from annotation.services.people.shortcuts import keys_of
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page

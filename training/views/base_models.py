@@ -14,8 +14,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import Role
 from annotation.errors import Refusal
+from annotation.forms import offer
 from annotation.models import Project
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from training.choices import BaseOrigin, CheckpointKind
 from training.models import BaseModel, BaseModelAddition
 from training.selectors.base_models import additions_shown, base_of, bases_for, trainable_bases, uses_of_base
@@ -119,9 +120,7 @@ class ProjectBaseForm(forms.Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields["base"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-        field.queryset = trainable_bases()
+        offer(self, "base", trainable_bases())
 
 
 # ── Base models ──
@@ -206,10 +205,8 @@ def base_model(request: Request, name: str) -> HttpResponse:
 def inspect(request: Request, name: str) -> HttpResponse:
     """Read its files again. For superusers."""
     base = _changeable_base(request, name)
-    try:
+    with refusals_shown(request):
         inspect_again(base=base, requested_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("base-models")
 
 
@@ -235,11 +232,8 @@ def choose(request: Request, project: Project) -> HttpResponse:
     """Choose the base model of a project's next round. For managers."""
     form = ProjectBaseForm(request.POST)
     if form.is_valid():
-        try:
+        with refusals_shown(request):
             choose_base(project=project, base=form.cleaned_data["base"], chosen_by=request.user)
-        except Refusal as refusal:
-            messages.error(request, refusal.message)
-        else:
             messages.success(
                 request,
                 _("The next round of %(project)s begins from %(base)s.")

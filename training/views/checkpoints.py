@@ -19,7 +19,7 @@ from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.selectors.tables.metadata import metadata_names
 from annotation.text.rendering import render_markdown
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from training.choices import WRITES_TEXT, CheckpointKind
 from training.figures.held_out import figures_of
 from training.figures.model_card import model_card
@@ -39,9 +39,8 @@ from training.selectors.checkpoints import (
     with_evaluations,
 )
 from training.selectors.drift import drift_page, items_behind, items_of
-from training.selectors.evaluations import EvaluationSummary, report_file, report_of
+from training.selectors.evaluations import EvaluationSummary, report_file, report_of, slices_of
 from training.selectors.projects import checkpoints_for, lineage_of, managed_projects, require_manager
-from training.selectors.slices import slices_of
 from training.services.checkpoint_exports import archive_name, hub_is_set, request_export
 from training.services.checkpoint_files import check_files, delete_files
 from training.services.checkpoints import describe_checkpoint
@@ -164,7 +163,7 @@ def card(request: Request, name: str) -> HttpResponse:
 def export(request: Request, name: str) -> HttpResponse:
     """Have it written as a folder for others, or pushed to a hub. For managers."""
     checkpoint = _changeable_checkpoint(request, name)
-    try:
+    with refusals_shown(request):
         request_export(
             checkpoint=checkpoint,
             merged=request.POST.get("form") == "merged",
@@ -172,8 +171,6 @@ def export(request: Request, name: str) -> HttpResponse:
             private="public" not in request.POST,
             requested_by=request.user,
         )
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect(f"{checkpoint.get_absolute_url()}#exports")
 
 
@@ -207,10 +204,8 @@ def delete(request: Request, name: str) -> HttpResponse:
     """Ask for confirmation, then delete the files; the record stays. For managers."""
     checkpoint = _changeable_checkpoint(request, name)
     if request.method == "POST":
-        try:
+        with refusals_shown(request):
             delete_files(checkpoint=checkpoint, deleted_by=request.user)
-        except Refusal as refusal:
-            messages.error(request, refusal.message)
         return redirect(checkpoint)
     context = {"checkpoint": checkpoint, "project": checkpoint.project, "uses": uses_of(checkpoint)}
     return render(request, "training/checkpoint_delete.html", context)
@@ -338,10 +333,8 @@ def drift(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def measure(request: Request, project: Project) -> HttpResponse:
     """Have it measured anew. For managers."""
-    try:
+    with refusals_shown(request):
         request_measurement(project=project, requested_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("drift", slug=project.slug)
 
 

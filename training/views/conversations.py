@@ -25,6 +25,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import Role, TurnState
 from annotation.errors import Refusal
+from annotation.forms import offer
 from annotation.forms.judgment import Entered, JudgmentForm
 from annotation.models import Assignment, Conversation, ConversationTask, ConversationTurn, Project
 from annotation.models.conversations import MOST_TURNS
@@ -118,9 +119,7 @@ class ConversationSettingsForm(SamplingForm):
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields["checkpoints"]
-        assert isinstance(field, forms.ModelMultipleChoiceField)  # noqa: S101 - declared above
-        field.queryset = responding_checkpoints(project)
+        offer(self, "checkpoints", responding_checkpoints(project))
 
     @staticmethod
     def values_of(settings: ConversationSettings | None) -> dict[str, Any]:
@@ -181,9 +180,7 @@ class BeginForm(forms.Form):
 
     def __init__(self, *args: Any, project: Project, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        field = self.fields["task"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-        field.queryset = project.conversation_tasks.filter(archived_at__isnull=True)
+        offer(self, "task", project.conversation_tasks.filter(archived_at__isnull=True))
 
 
 class EndForm(forms.Form):

@@ -16,8 +16,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import Role, TokenScope
 from annotation.errors import Refusal
+from annotation.forms import offer
 from annotation.models import ApiToken, Project, User
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from training.choices import FeedbackKind, SelectionReason
 from training.models import (
     ApplicationRequest,
@@ -145,12 +146,10 @@ class OptInForm(forms.Form):
 
     def __init__(self, *args: Any, user: User) -> None:
         super().__init__(*args)
-        field = self.fields["token"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
         tokens = user.api_tokens.filter(revoked_at__isnull=True, request_opt_in__isnull=True)
         # The list of scopes is JSON, which SQLite cannot look into.
         good = [token.pk for token in tokens if _TOKEN in token.scopes and token.is_good(timezone.now())]
-        field.queryset = tokens.filter(pk__in=good)
+        offer(self, "token", tokens.filter(pk__in=good))
 
 
 class KeyForm(forms.Form):
@@ -212,9 +211,7 @@ class RequestFilter(forms.Form):
         keys = Feedback.objects.filter(project=project).order_by().values_list("source_name", flat=True)
         models = requests.values_list("checkpoint__name", flat=True).distinct()
         for name, values in (("source", {*tokens, *keys.distinct()}), ("checkpoint", set(models))):
-            field = self.fields[name]
-            assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
-            field.choices = [("", gettext_lazy("any")), *((value, value) for value in sorted(values))]
+            offer(self, name, [("", gettext_lazy("any")), *((value, value) for value in sorted(values))])
 
     def asked(self) -> dict[str, Any]:
         """Return the filters for `selectors.feedback.stored_requests`; none while a field has an error."""
@@ -352,14 +349,12 @@ def pattern_test(request: Request, project: Project) -> HttpResponse:
 def rule(request: Request, project: Project) -> HttpResponse:
     """Switch a rule on or off, and set its share and bound. For managers."""
     form = SelectionRuleForm(request.POST)
-    try:
+    with refusals_shown(request):
         if form.is_valid():
             set_rule(project=project, changed_by=request.user, **form.cleaned_data)
             messages.success(request, _("Saved."))
         else:
             messages.error(request, _("Enter a share from 0 to 1, and 1 to 10000 a day."))
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("feedback-settings", project.slug)
 
 
@@ -373,13 +368,11 @@ def token(request: Request, project: Project) -> HttpResponse:
             opt_out(row=row, opted_by=request.user)
         return redirect("feedback-settings", project.slug)
     form = OptInForm(request.POST, user=request.user)
-    try:
+    with refusals_shown(request):
         if form.is_valid():
             opt_in(project=project, token=form.cleaned_data["token"], opted_by=request.user)
         else:
             messages.error(request, _("Choose one of your tokens."))
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("feedback-settings", project.slug)
 
 
@@ -392,10 +385,8 @@ def key(request: Request, project: Project) -> HttpResponse:
         if key is not None:
             revoke_key(key=key, revoked_by=request.user)
         return redirect("feedback-settings", project.slug)
-    try:
+    with refusals_shown(request):
         create_key(project=project, name=request.POST.get("name", ""), created_by=request.user)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect("feedback-settings", project.slug)
 
 

@@ -2,7 +2,7 @@
 
 from django import forms
 from django.contrib import messages
-from django.db.models import BigIntegerField, Q
+from django.db.models import BigIntegerField, Q, QuerySet
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
@@ -11,10 +11,11 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from annotation.choices import JobState, Role
 from annotation.errors import Refusal
+from annotation.forms import offer
 from annotation.forms.rubrics import RubricForm, criterion_forms
 from annotation.models import Project, RubricVersion
 from annotation.selectors.rubrics import published_versions
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from training.choices import WRITES_TEXT
 from training.forms.suggestions import SuggestionsForm
 from training.judging import DEFAULT_TEMPLATE
@@ -27,6 +28,13 @@ from training.services.suggestions import set_suggestions
 # Forms of judges and of rubric drafts.
 
 # ── Judges ──
+
+
+def _writing_checkpoints(project: Project) -> QuerySet[Checkpoint]:
+    """Return the project's checkpoints that write text, and models that belong to no project."""
+    return Checkpoint.objects.filter(
+        Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
+    )
 
 
 class JudgeForm(forms.Form):
@@ -83,23 +91,19 @@ class JudgeForm(forms.Form):
 
     def __init__(self, *args: object, project: Project) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        field = self.fields["checkpoint"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-        field.queryset = Checkpoint.objects.filter(
-            Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
+        offer(self, "checkpoint", _writing_checkpoints(project))
+        offer(self, "rubric", published_versions(project))
+        offer(
+            self,
+            "round_number",
+            [
+                ("", gettext_lazy("The newest, whichever that is")),
+                *(
+                    (number, gettext_lazy("Round %(number)s") % {"number": number})
+                    for number in rounds_to_judge(project)
+                ),
+            ],
         )
-        rubric = self.fields["rubric"]
-        assert isinstance(rubric, forms.ModelChoiceField)  # noqa: S101 - declared above
-        rubric.queryset = published_versions(project)
-        rounds = self.fields["round_number"]
-        assert isinstance(rounds, forms.TypedChoiceField)  # noqa: S101 - declared above
-        rounds.choices = [
-            ("", gettext_lazy("The newest, whichever that is")),
-            *(
-                (number, gettext_lazy("Round %(number)s") % {"number": number})
-                for number in rounds_to_judge(project)
-            ),
-        ]
 
 
 class ServedModelForm(forms.Form):
@@ -166,11 +170,7 @@ class RubricDraftForm(forms.Form):
 
     def __init__(self, *args: object, project: Project) -> None:
         super().__init__(*args)  # type: ignore[arg-type]
-        field = self.fields["checkpoint"]
-        assert isinstance(field, forms.ModelChoiceField)  # noqa: S101 - declared above
-        field.queryset = Checkpoint.objects.filter(
-            Q(project=project) | Q(project__isnull=True), kind__in=WRITES_TEXT, files_deleted_at__isnull=True
-        )
+        offer(self, "checkpoint", _writing_checkpoints(project))
 
 
 # ── Judges ──
@@ -210,9 +210,11 @@ def judge(request: Request, project: Project, pk: int) -> HttpResponse:
     from training.selectors.judges import report_of
 
     judge = _judge(project, pk)
-    verdicts = judge.verdicts.select_related("judgment__comparison__prompt").prefetch_related(
-        "judgment__rubric_scores__criterion"
-    )[:10]
+    verdicts = (
+        judge.verdicts.filter(judgment__comparison__is_sealed=False)
+        .select_related("judgment__comparison__prompt")
+        .prefetch_related("judgment__rubric_scores__criterion")[:10]
+    )
     context = {"project": project, "judge": judge, "report": report_of(judge), "verdicts": verdicts}
     return render(request, "training/judge.html", context)
 
@@ -222,10 +224,8 @@ def judge(request: Request, project: Project, pk: int) -> HttpResponse:
 def judge_set(request: Request, project: Project, pk: int) -> HttpResponse:
     """Pause a judge, or let it go on. For managers."""
     judge = _judge(project, pk)
-    try:
+    with refusals_shown(request):
         set_judge(judge=judge, active="resume" in request.POST, by=request.user)
-    except Refusal as error:
-        messages.error(request, error.message)
     return redirect(judge)
 
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from annotation.choices import Role
+from annotation.forms import offer
 from annotation.models import Project
 from annotation.statistics.plots import Axis, PlottedInterval
 from annotation.views.access import Request, project_page
@@ -21,7 +22,7 @@ from training.models import Slice, Voters
 from training.selectors.leaderboard import (
     EVERYONE,
     HUMANS,
-    Choice,
+    BoardChoice,
     board_of,
     groups_of,
     items_behind,
@@ -61,19 +62,17 @@ class LeaderboardForm(forms.Form):
         for part, values in values_of(project).items():
             for value in values:
                 parts.append((f"{part}{_SEPARATOR}{value}", _part_name(part, value)))
-        field = self.fields["part"]
-        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
-        field.choices = parts
+        offer(self, "part", parts)
         self.is_valid()
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> BoardChoice:
         """The votes that are meant."""
         values = self.cleaned_data
         part, _, value = (values.get("part") or Slice.ALL.value).partition(_SEPARATOR)
         voters = values.get("voters")
         by_name = {"": HUMANS, "all": EVERYONE}
-        return Choice(
+        return BoardChoice(
             part=part,
             value=value,
             voters=by_name.get(voters or "") or frozenset([str(voters)]),

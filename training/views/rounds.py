@@ -15,20 +15,17 @@ from django.views.decorators.http import require_http_methods, require_safe
 from annotation.choices import Role
 from annotation.errors import Refusal
 from annotation.models import Project
-from annotation.views.access import Request, project_page
+from annotation.views.access import Request, project_page, refusals_shown
 from training.models import Evaluation, Round
-from training.recipe import POLICY, RIVAL, Recipe
 from training.recipe.auto import fixed_where_changed
 from training.recipe.form import AUTO, Group, RecipeForm, flattened, with_policy
-from training.recipe.recipe import PRESETS
+from training.recipe.recipe import POLICY, PRESETS, RIVAL, Recipe
 from training.selectors.base_models import trainable_bases
 from training.selectors.evaluations import evaluation_of, round_evaluator, summary_of
 from training.selectors.lists import rounds_of_project
 from training.selectors.projects import checkpoints_of
-from training.selectors.questions import questions_of
 from training.selectors.round_help import help_in
-from training.selectors.rounds import audit_of, chosen_settings, material_of, round_view
-from training.services.rounds import draft_first_round
+from training.selectors.rounds import audit_of, chosen_settings, material_of, questions_of, round_view
 from training.services.rounds.actions import (
     ACTIONS,
     RoundAction,
@@ -38,6 +35,7 @@ from training.services.rounds.actions import (
     perform_action,
 )
 from training.services.rounds.base_choice import reward_base_of
+from training.services.rounds.controls import draft_first_round
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import CAN_CHANGE, change_recipe
 
@@ -92,10 +90,8 @@ def act(request: Request, project: Project, number: int, action: str) -> HttpRes
     round_ = _round(project, number)
     round_action = ACTIONS[action]
     if request.method == "POST":
-        try:
+        with refusals_shown(request):
             perform_action(action, round_=round_, actor=request.user, answers=request.POST)
-        except Refusal as refusal:
-            messages.error(request, refusal.message)
         if not Round.objects.filter(pk=round_.pk).exists():
             messages.success(request, _("The round was deleted."))
             return redirect("rounds", project.slug)

@@ -26,12 +26,13 @@ from django.views.decorators.http import require_POST, require_safe
 
 from annotation.choices import Role
 from annotation.errors import Refusal
+from annotation.forms import offer
 from annotation.models import Completion, Project
 from annotation.selectors.access import projects_for
 from annotation.text.rendering import render_markdown
 from annotation.views.access import Request, project_page
 from training.choices import CheckpointKind, Method, RunState
-from training.contract import read_evaluation
+from training.contract.run import read_evaluation
 from training.figures.curves import MOST_LINES
 from training.figures.held_out import held_out_of
 from training.files.shared import folder_of
@@ -113,20 +114,17 @@ class RunFilterForm(forms.Form):
 
     def __init__(self, data: Mapping[str, Any], *, rounds: Sequence[int], tags: Sequence[str]) -> None:
         super().__init__(data)
-        self._offer(
-            "round", [("", gettext_lazy("All rounds")), *((str(number), str(number)) for number in rounds)]
+        offer(
+            self,
+            "round",
+            [("", gettext_lazy("All rounds")), *((str(number), str(number)) for number in rounds)],
         )
-        self._offer("tag", [("", gettext_lazy("All tags")), *((tag, tag) for tag in tags)])
+        offer(self, "tag", [("", gettext_lazy("All tags")), *((tag, tag) for tag in tags)])
         if not rounds:
             del self.fields["round"]
         if not tags:
             del self.fields["tag"]
         self.is_valid()
-
-    def _offer(self, name: str, choices: Sequence[tuple[str, Any]]) -> None:
-        field = self.fields[name]
-        assert isinstance(field, forms.ChoiceField)  # noqa: S101 - declared above
-        field.choices = choices
 
     @property
     def filters(self) -> RunFilters:
@@ -298,14 +296,17 @@ def runs(request: Request, project: Project) -> HttpResponse:
         page=request.GET.get("page"),
     )
     shown = [("col", column.key) for column in table.columns] if columns else []
-    chosen = urlencode([*form.query.items(), *shown])
+    chosen = [*form.query.items(), *shown]
+    headings = ((column, *_order(column, table)) for column in table.columns)
     context = {
         "project": project,
         "form": form,
         "table": table,
-        "headings": [(column, *_order(column, table)) for column in table.columns],
-        "chosen": chosen,
-        "query": urlencode([*form.query.items(), *shown, *([("sort", table.sort)] if table.sort else [])]),
+        "headings": [
+            (column, f"{request.path}?{urlencode([*chosen, ('sort', sort)])}", order)
+            for column, sort, order in headings
+        ],
+        "query": urlencode([*chosen, *([("sort", table.sort)] if table.sort else [])]),
         "shown_keys": [column.key for column in table.columns],
         "most_columns": MOST_COLUMNS,
         "most_compared": MOST_COMPARED,

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST, require_safe
 from annotation.errors import Refusal
 from annotation.models import Project
 from annotation.services.people.shortcuts import keys_of
-from annotation.views.access import Request
+from annotation.views.access import Request, refusals_shown
 from training.engine import Engine, EngineError
 from training.forms.comparing import SIDES, AgainForm, CompareForm, VoteForm
 from training.models import SideBySide, SideBySideAnswer
@@ -108,7 +108,9 @@ def compare_shown(request: Request, slug: str) -> HttpResponse:
         "complete": all(response.written for response in responses),
         "form": VoteForm(positions=[response.position for response in responses]),
         "verdict": vote_in_words(shown.judgment, responses),
-        "again": AgainForm(initial=_settings_of(shown)),
+        "again": AgainForm(
+            initial={**shown.sampling, "system": system_of(shown.messages), "unblinded": False}
+        ),
         "progress": _progress_of(shown),
         "keys": keys_of(request.user),
     }
@@ -182,10 +184,8 @@ def compare_vote(request: Request, slug: str) -> HttpResponse:
     if not form.is_valid():
         messages.error(request, form.first_error)
         return redirect(shown)
-    try:
+    with refusals_shown(request):
         vote_side_by_side(shown=shown, voter=request.user, vote=form.decision)
-    except Refusal as refusal:
-        messages.error(request, refusal.message)
     return redirect(shown)
 
 
@@ -259,10 +259,6 @@ def _prompt_choices(project: Project, *, text: str, chosen: str | None) -> dict[
         "choices": [*([picked] if picked else []), *listed],
         "more": len(prompts) > _PROMPTS_LISTED,
     }
-
-
-def _settings_of(shown: SideBySide) -> dict[str, object]:
-    return {**shown.sampling, "system": system_of(shown.messages), "unblinded": False}
 
 
 def _progress_of(shown: SideBySide) -> PromptSetProgress | None:

@@ -28,6 +28,8 @@ ENUM_NAMES = {
     "FeedbackKindName": "training.choices.FeedbackKind",
     "SelectionReasonName": "training.choices.SelectionReason",
     "AbuseKindName": "training.choices.AbuseKind",
+    "WhyNothingName": "annotation.choices.WhyNothing",
+    "ParticipantStateName": "annotation.choices.ParticipantState",
     "RatingScaleName": "annotation.choices.RatingScale",
 }
 """Names of enums in the document, in place of generated ones."""

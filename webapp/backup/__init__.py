@@ -34,8 +34,7 @@ from django.db import DatabaseError, connection
 from django.db.migrations.loader import MigrationLoader
 from django.utils import timezone
 
-from training.contract import write_atomically
-from training.contract.files import FILE_MODE
+from training.contract.files import FILE_MODE, write_atomically
 from training.files.shared import OWN_FILES, shared
 from training.services.runs.runs import version_of_rondo
 from training.store import Entry, NotInStoreError, Store, files_below

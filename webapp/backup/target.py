@@ -14,8 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Any
 
-from training.contract import canonical_json
-from training.contract.files import make_private_folder
+from training.contract.files import canonical_json, make_private_folder
 from training.store import DamagedError, NotInStoreError, Objects, require_plain
 
 

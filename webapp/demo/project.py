@@ -31,8 +31,10 @@ from annotation.services.projects.templates import create_from_template
 from annotation.services.quality import create_gold_item
 from training.choices import CAN_DECIDE, IS_DECIDED, RoundState, StepKind
 from training.models import Checkpoint, Evaluation, Round, Run
-from training.recipe import Recipe
-from training.services.rounds import advance_round, open_first_round, promote_round, start_round
+from training.recipe.recipe import Recipe
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.deciding import promote_round
+from training.services.rounds.executor import advance_round
 from webapp.demo.desk import DemoClock, Desk
 from webapp.demo.model_server import ScriptedModels, scripted_model_server
 from webapp.demo.showcase import TEMPERS, Annotator, Showcase

@@ -11,8 +11,15 @@ from random import Random
 
 from django.db import transaction
 
-from annotation.choices import JobState, SourceKind, Split, SuggestionDecision, SuggestionKind, Verdict
-from annotation.choices import StepKind as Kind
+from annotation.choices import (
+    JobState,
+    SourceKind,
+    Split,
+    SuggestionDecision,
+    SuggestionKind,
+    TraceStepKind,
+    Verdict,
+)
 from annotation.exchange.prompts import import_prompts
 from annotation.models import (
     Assignment,
@@ -499,24 +506,24 @@ class Showcase:
 def _careful_trace() -> list[UnwrittenStep]:
     return [
         UnwrittenStep(
-            kind=Kind.REASONING,
+            kind=TraceStepKind.REASONING,
             content="I need tomorrow's departures from Zürich and their arrival in Bern.",
         ),
         UnwrittenStep(
-            kind=Kind.TOOL_CALL,
+            kind=TraceStepKind.TOOL_CALL,
             tool="timetable",
             call="c1",
             arguments={"from": "Zürich HB", "to": "Bern", "arrive_before": "09:00"},
         ),
         UnwrittenStep(
-            kind=Kind.TOOL_RESULT,
+            kind=TraceStepKind.TOOL_RESULT,
             role="tool",
             tool="timetable",
             call="c1",
             content="IC 1  07:32 → 08:28\nIC 8  08:02 → 08:58\nIR 16 07:06 → 08:24",
         ),
         UnwrittenStep(
-            kind=Kind.MESSAGE,
+            kind=TraceStepKind.MESSAGE,
             content="The IC 8 at 08:02 arrives at 08:58. To be safe, take the IC 1 at 07:32 (08:28).",
         ),
     ]
@@ -525,10 +532,13 @@ def _careful_trace() -> list[UnwrittenStep]:
 def _hasty_trace() -> list[UnwrittenStep]:
     return [
         UnwrittenStep(
-            kind=Kind.TOOL_CALL, tool="timetable", call="c1", arguments={"from": "Zürich HB", "to": "Berne"}
+            kind=TraceStepKind.TOOL_CALL,
+            tool="timetable",
+            call="c1",
+            arguments={"from": "Zürich HB", "to": "Berne"},
         ),
         UnwrittenStep(
-            kind=Kind.TOOL_RESULT,
+            kind=TraceStepKind.TOOL_RESULT,
             role="tool",
             tool="timetable",
             call="c1",
@@ -536,14 +546,17 @@ def _hasty_trace() -> list[UnwrittenStep]:
             is_error=True,
         ),
         UnwrittenStep(
-            kind=Kind.TOOL_CALL, tool="timetable", call="c2", arguments={"from": "Zürich HB", "to": "Bern"}
+            kind=TraceStepKind.TOOL_CALL,
+            tool="timetable",
+            call="c2",
+            arguments={"from": "Zürich HB", "to": "Bern"},
         ),
         UnwrittenStep(
-            kind=Kind.TOOL_RESULT,
+            kind=TraceStepKind.TOOL_RESULT,
             role="tool",
             tool="timetable",
             call="c2",
             content="IC 8  08:02 → 08:58\nIC 1  08:32 → 09:28",
         ),
-        UnwrittenStep(kind=Kind.MESSAGE, content="Take the IC 1 at 08:32."),
+        UnwrittenStep(kind=TraceStepKind.MESSAGE, content="Take the IC 1 at 08:32."),
     ]

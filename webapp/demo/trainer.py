@@ -16,22 +16,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from training.contract import (
+from training.contract.checkpoint import Manifest, write_manifest
+from training.contract.run import (
     CHECKPOINT_FOLDER,
     EXIT_FAILED,
     EXIT_FINISHED,
     LOG_FILE,
     METRICS_FILE,
     EvaluationReport,
-    Manifest,
     RunSpec,
     RunStatus,
-    read_snapshot,
     read_spec,
     write_evaluation,
-    write_manifest,
     write_status,
 )
+from training.contract.snapshot import read_snapshot
 
 STEPS = 80
 EVALUATED_EVERY = 10

@@ -52,8 +52,6 @@ class Setting:
         return str(self.default)
 
 
-__all__ = ["REMOVED", "TABLE", "WEB", "Kind", "Setting"]
-
 # Environment variables of launchers and clusters, and those that earlier releases read.
 
 LAUNCHERS = (
@@ -538,6 +536,13 @@ TABLE = (
         "RONDO_ROLLOUT_URL",
         Kind.ADDRESS,
         "server that draws the answers of runs with `server` rollouts, without `/v1`; read by the trainer",
+        choices=WEB,
+        default_note="none",
+    ),
+    Setting(
+        "RONDO_ENVIRONMENT_URL",
+        Kind.ADDRESS,
+        "server of the environment `http`, in which policies take several turns; read by the trainer",
         choices=WEB,
         default_note="none",
     ),

@@ -17,8 +17,8 @@ from annotation.exchange.formats.prompts_jsonl import parse_line
 from annotation.exchange.prompts import add_prompts
 from annotation.models import Project, User
 from annotation.services.projects.projects import add_member, create_project
-from training.recipe import default_recipe
-from training.services.rounds import draft_first_round, open_first_round
+from training.recipe.recipe import default_recipe
+from training.services.rounds.controls import draft_first_round, open_first_round
 
 SLUG = "first-project"
 NAME = "First project"

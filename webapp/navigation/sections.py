@@ -78,12 +78,18 @@ class Page:
     """The project stands in the query, not in the path."""
     inner: tuple[str, ...] = ()
     """URL names of pages that are reached from this one."""
+    needs: str = ""
+    """Field of the project without which only its managers see the page; empty for none."""
 
     def address(self, project: Project) -> str:
         """Return the page's address for a project."""
         if self.by_query:
             return f"{reverse(self.url)}?project={project.slug}"
         return reverse(self.url, args=[project.slug])
+
+    def role_in(self, project: Project) -> Role:
+        """Return the role from which the page is in the sidebar of a project."""
+        return Role.MANAGER if self.needs and not getattr(project, self.needs) else self.role
 
     def holds(self, url_name: str) -> bool:
         """Return True on this page and on those reached from it."""
@@ -144,7 +150,15 @@ SECTIONS: tuple[Section, ...] = (
         pages=(
             Page(url="statistics", label=_("Statistics"), inner=("statistics-items", "statistics-item")),
             Page(url="annotators", label=_("Annotators"), inner=("annotator",)),
+            Page(url="pay", label=_("Pay")),
             Page(url="reviews", label=_("Reviews"), role=Role.REVIEWER, inner=("review",)),
+            Page(
+                url="calibrations",
+                label=_("Calibration"),
+                role=Role.ANNOTATOR,
+                needs="calibration_seals",
+                inner=("calibration-new", "calibration", "calibration-item"),
+            ),
             Page(url="gold", label=_("Gold items"), inner=("gold-answer",)),
             Page(url="withheld", label=_("Quarantined")),
             Page(url="judges", label=_("AI annotators"), inner=("judge", "served-model")),
@@ -181,7 +195,7 @@ SECTIONS: tuple[Section, ...] = (
                 url="base-models",
                 label=_("Base models"),
                 by_query=True,
-                inner=("base-model", "base-model-add", "base-model-remove"),
+                inner=("base-model", "base-model-add", "base-model-remove", "providers", "provider"),
             ),
         ),
     ),
@@ -246,6 +260,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="members", label=_("Members")),
             Page(url="allocation", label=_("Allocation")),
             Page(url="invitations", label=_("Invitations")),
+            Page(url="panels", label=_("Panels"), inner=("panel-participants",)),
             Page(url="webhooks", label=_("Webhooks"), inner=("webhook", "webhook-delivery")),
             Page(url="project-file", label=_("Project file")),
             Page(url="project-audit", label=_("Activity")),
@@ -306,7 +321,8 @@ def entries(project: Project, user: User, url_name: str) -> Iterator[SectionEntr
     """Yield the sections of which `user` may open a page; `url_name` tells the current one."""
     membership = access.membership_of(user, project)
     allowed = [
-        [page for page in section.pages if access.allows(user, membership, page.role)] for section in SECTIONS
+        [page for page in section.pages if access.allows(user, membership, page.role_in(project))]
+        for section in SECTIONS
     ]
     waiting = waiting_on([page.url for pages in allowed for page in pages], project, user)
     for section, pages in zip(SECTIONS, allowed, strict=True):

@@ -22,9 +22,9 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from annotation.api.authentication import client_address
 from annotation.choices import TaskName
 from annotation.models import User
+from annotation.selectors.access import client_address
 from annotation.services.jobs import send_after_commit
 
 # Lockout after repeated wrong passwords or codes, with the remaining time.

@@ -10,10 +10,12 @@ from django.core.exceptions import BadRequest
 from django.http import Http404, HttpRequest
 from django.http.response import HttpResponseBase
 from django.middleware.locale import LocaleMiddleware
+from django.shortcuts import redirect
 from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 
-from annotation.api.authentication import client_address
+from annotation.selectors.access import client_address
+from annotation.selectors.panels import panel_is_open_for
 from webapp.operations.errors import for_programs
 
 # Last use and address of each open session, with one UPDATE every few minutes.
@@ -88,6 +90,43 @@ class PermissionsPolicy:
         answer = self.get_response(request)
         answer.headers["Permissions-Policy"] = PERMISSIONS
         return answer
+
+
+# Participants of panels reach the labelling pages of their project and nothing else.
+
+FOR_PARTICIPANTS = frozenset(
+    (
+        *("label", "label-ahead", "label-step", "submit", "draft", "continuation", "skip", "flag", "renew"),
+        *("revise", "final-pass", "final-pass-submit", "guidelines", "guidelines-read", "category-colours"),
+        *("panel", "panel-done", "language", "my-work", "keys", "ask"),
+    )
+)
+"""URL names; whatever is added elsewhere stays closed to them."""
+
+
+class ParticipantsLabelOnly:
+    """Middleware: 404 for a participant of a panel on every page but `FOR_PARTICIPANTS`.
+
+    Once their panel is closed they are led to its end.
+    """
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, *_view: object) -> HttpResponseBase | None:
+        """Refuse before any view runs."""
+        user = request.user
+        if not user.is_authenticated or not user.is_participant:
+            return None
+        match = request.resolver_match
+        if match is None or match.url_name not in FOR_PARTICIPANTS or match.namespaces:
+            raise Http404
+        if match.url_name in ("panel", "panel-done"):
+            return None
+        return None if panel_is_open_for(user.pk) else redirect("panel-done")
 
 
 # The language of a page: the user's choice, else the browser's.

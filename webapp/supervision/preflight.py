@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from annotation.models import User
 from webapp.celery import app
-from webapp.environment.places import IS_CHECKOUT
+from webapp.environment import IS_CHECKOUT
 from webapp.supervision.family import UpError
 
 # The starter model, its download, a database and a few checkpoints.
@@ -184,9 +184,9 @@ def declare_queues() -> None:
         raise PreflightError(
             f"The message broker does not answer at {connection.as_uri()}: {error}. "
             "Check RONDO_BROKER_URL and that the broker runs"
-            + (f", or that {settings.RONDO_HOME / 'broker'} can be written." if _in_a_folder() else ".")
+            + (
+                f", or that {settings.RONDO_HOME / 'broker'} can be written."
+                if str(settings.CELERY_BROKER_URL).startswith("filesystem:")
+                else "."
+            )
         ) from error
-
-
-def _in_a_folder() -> bool:
-    return str(settings.CELERY_BROKER_URL).startswith("filesystem:")

@@ -1,7 +1,7 @@
 """Tags and filters that are available in every template."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from gettext import GNUTranslations, NullTranslations, translation
@@ -16,7 +16,7 @@ from django.template.base import FilterExpression, Parser, TextNode, Token, Toke
 from django.template.defaulttags import CommentNode
 from django.template.library import SimpleNode
 from django.templatetags.i18n import BlockTranslateNode, TranslateNode
-from django.utils.html import json_script
+from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import get_language
 
@@ -40,7 +40,7 @@ from training.selectors.checkpoints import uses_of_comparison
 from training.selectors.conversations import open_for_conversations
 from training.selectors.dashboard import NextStep, dashboard_of, is_quick, next_step_of
 from training.selectors.live import live_view
-from webapp.environment.places import ASSETS
+from webapp.environment import ASSETS
 from webapp.guide.library import field_address, help_address, row_address
 from webapp.navigation.sections import FULL_WIDTH, SectionEntry, entries
 
@@ -62,6 +62,20 @@ def icon(name: str) -> SafeString:
     drawing = re.sub(r"\s*\n\s*", "", match[1]) if match else ""
     svg = f'<svg class="icon" viewBox="0 0 24 24" aria-hidden="true">{drawing}</svg>'
     return mark_safe(svg)  # noqa: S308 - a file of ours, no input
+
+
+@register.simple_tag
+def attributes(values: Mapping[str, object], names: str) -> SafeString:
+    """Return those attributes of an element that have a value, each after a space.
+
+    True is written as the name alone; None, False and an empty text are left out.
+    """
+    parts = (
+        (name, "" if values[name] is True else format_html('="{}"', values[name]))
+        for name in names.split()
+        if values.get(name) is not None and values[name] is not False and values[name] != ""
+    )
+    return format_html_join("", " {}{}", parts)
 
 
 def _read(name: str) -> str:
@@ -256,6 +270,8 @@ def project_sections(context: Context) -> Sequence[SectionEntry]:
     """Return the sections of the page's `project` that its reader may open; empty without a project."""
     project, request = context.get("project"), context.get("request")
     if not isinstance(project, Project) or request is None or not request.user.is_authenticated:
+        return ()
+    if request.user.is_participant:
         return ()
     match = request.resolver_match
     url_name = match.url_name if match else ""

@@ -24,7 +24,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError
 from annotation.exchange.formats.items import ImportedItem, Reader, Row
@@ -296,7 +296,7 @@ def _continued(
         if new is not None:
             return thread, new
     conversation = request.span.values.get("gen_ai.conversation.id")
-    answers = bool(request.sent) and request.sent[0].kind == StepKind.TOOL_RESULT
+    answers = bool(request.sent) and request.sent[0].kind == TraceStepKind.TOOL_RESULT
     for thread in reversed(threads):
         # Only what is new was sent.
         if answers or (conversation is not None and conversation == thread.conversation):
@@ -311,9 +311,9 @@ def _after(sent: Sequence[UnwrittenStep], steps: Sequence[UnwrittenStep]) -> Seq
     """
     place = 0
     for step in steps:
-        if step.kind == StepKind.REASONING:
+        if step.kind == TraceStepKind.REASONING:
             continue
-        while place < len(sent) and sent[place].kind == StepKind.REASONING:
+        while place < len(sent) and sent[place].kind == TraceStepKind.REASONING:
             place += 1
         if place == len(sent) or _content(sent[place]) != _content(step):
             return None
@@ -327,11 +327,11 @@ def _content(step: UnwrittenStep) -> tuple[Any, ...]:
 
 def _with_results(steps: Sequence[UnwrittenStep], tools: Sequence[TraceSpan]) -> Iterator[UnwrittenStep]:
     """Yield steps, and after a call the result that no request repeats, from the span of its tool."""
-    answered = {step.call for step in steps if step.kind == StepKind.TOOL_RESULT}
+    answered = {step.call for step in steps if step.kind == TraceStepKind.TOOL_RESULT}
     results = {step.call: step for step in map(_result, tools) if step.call and step.call not in answered}
     for step in steps:
         yield step
-        if step.kind == StepKind.TOOL_CALL and step.call in results:
+        if step.kind == TraceStepKind.TOOL_CALL and step.call in results:
             yield results[step.call]
 
 

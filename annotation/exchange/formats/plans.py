@@ -317,7 +317,11 @@ def make_plan(
     answered = {spelled(value): meaning for value, meaning in (meanings or {}).items()}
     columns = [column for column in leave_out if parts is None or column not in parts.names]
     stated = resolved(mapping or {}, columns, profile)
-    guessed = roles_of(_outer(profile), stated, answered)
+    guessed = roles_of(
+        {name: column for name, column in profile.columns.items() if not _inner_of(name, profile)},
+        stated,
+        answered,
+    )
     reader = readers[name] if name else _recognised(profile, guessed, stated, readers)
     roles = guessed if reader.is_tabular else Roles(columns=stated)
     return _accounted(
@@ -333,10 +337,6 @@ def make_plan(
         parts,
         set(leave_out),
     )
-
-
-def _outer(profile: Profile) -> dict[str, FileColumn]:
-    return {name: column for name, column in profile.columns.items() if not _inner_of(name, profile)}
 
 
 def _inner_of(name: str, profile: Profile) -> str:

@@ -5,7 +5,9 @@ Columns: `judgment`, `answers` (the number of its rows), `comparison`, `round`, 
 `position` (as shown, from 1), `letter` (as the annotator saw it, which comments use), `rank`, a column
 `rating_CRITERION_SCALE` for each criterion, a column `question_KEY` for each additional question (several
 choices with `|` between; of a question about the comparison the same in all rows), `question` (the last of
-the user's turns), `text`, `comment`, `metadata` (of the comparison, as JSON).
+the user's turns), `text`, `comment`, `metadata` (of the comparison, as JSON). Of a project in which reviewers
+decided something also `review_verdict`, `review_strength`, `review_rank`, `reviewer` (a pseudonym) and
+`review_reason`: the decision that holds. They are not read back.
 
 The rows of a judgment stand together. One whose rows a spreadsheet sorted apart, or of which a row is
 missing, is refused with its id.
@@ -22,7 +24,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import NOT_ORDERED, RatingScale, Verdict
+from annotation.choices import NOT_ORDERED, DecisionKind, RatingScale, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError, excerpt
 from annotation.exchange.formats.items import (
@@ -55,6 +57,7 @@ BEFORE = (
     *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
 AFTER = ("question", "text", "comment", "metadata")
+REVIEW = ("review_verdict", "review_strength", "review_rank", "reviewer", "review_reason")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
 _RATING = "rating_"
 _QUESTION = "question_"
@@ -67,6 +70,7 @@ def header(scene: Scene) -> list[str]:
         *(f"{_RATING}{name}" for name in scene.criteria),
         *(f"{_QUESTION}{key}" for key in scene.questions),
         *AFTER,
+        *(REVIEW if scene.has_decisions else ()),
     ]
 
 
@@ -90,6 +94,7 @@ def _rows(record: Record, scene: Scene) -> Written:
     answers = {
         (a["completion"], a["question"]): as_text(_value(a["value"])) for a in record.get("answers", ())
     }
+    decision = _decision_that_holds(record)
     for completion in record["completions"]:
         pk = completion["id"]
         yield {
@@ -111,12 +116,22 @@ def _rows(record: Record, scene: Scene) -> Written:
             "text": completion["text"],
             "comment": record["comment"],
             "metadata": json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else "",
+            "review_verdict": decision.get("verdict"),
+            "review_strength": decision.get("strength"),
+            "review_rank": decision.get("ranks", {}).get(pk),
+            "reviewer": decision.get("reviewer"),
+            "review_reason": decision.get("reason"),
         }
     for name, what in (("spans", "marks"), ("missing", "missing info"), ("corrections", "corrections")):
         if record[name]:
             yield Dropped(f"{what}: a table has no place for them")
     if len(record["messages"]) > 1:
         yield Dropped("earlier turns: a table holds the last question alone")
+
+
+def _decision_that_holds(record: Record) -> Mapping[str, Any]:
+    decisions = record.get("review", {}).get("decisions", ())
+    return decisions[-1] if decisions and decisions[-1]["kind"] == DecisionKind.DECIDED else {}
 
 
 def _value(value: Any) -> Any:
@@ -330,6 +345,7 @@ READERS = (
             "prompt": "an id of the database that it came from",
             "completion": "an id of the database that it came from",
             "letter": "the position says it, too",
+            **dict.fromkeys(REVIEW, "a decision of reviewers of the other project"),
         },
         completion_fields=("text", "text"),
         loses="spans, missing information, corrections, earlier turns, context passages",
@@ -342,6 +358,7 @@ WRITERS = (
         container="csv",
         rows=_rows,
         carries_answers=True,
+        carries_reviews=True,
         carries="preferences, ranks, ratings, positions, answers, comments, metadata",
         loses="spans, missing information, corrections, earlier turns, context",
     ),

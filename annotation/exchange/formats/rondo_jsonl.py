@@ -44,13 +44,20 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
   `created_at`) and `decisions`, one for each suggestion: what it says (`kind`, `completion`, `category`,
   `start`, `end`, `quote`, `severity`, `text`, `verdict`, `ranks`, `confidence`, `source`), whether it was
   `planted` wrong, the `decision` (`accepted`, `changed`, `rejected`), its `seconds` and `decided_at`
+- `review`: only where a reviewer decided about the comparison or returned this annotation: `decisions`, the
+  oldest first, each `kind` (`decided` or `undone`; the last one holds), `reviewer` (a pseudonym), `reason`,
+  `created_at` and, where decided, its `verdict`, `strength` and parts, spelled as those of a judgment; and
+  `returns`: `judgment` (the version that was returned), `reviewer`, `comment`, `returned_at`, `state`
+  (`open`, `corrected`, `objected`, `withdrawn`), `revision` (the corrected version, or null), `objection`,
+  `closed_at`
 - `metadata`: values of imported columns that are kept with the comparison; only where there are some
 - `imported_from`: where an imported judgment came from, or null
 - `conversations`: only of a turn of a live conversation, see `formats.conversation_turns`
 
-Read back, everything returns but what belongs to the other database: ids, the round, the help, the version
-of the guidelines and the rubric with its scores, which stay with the judgment under `more`. The annotator
-keeps the pseudonym, and a new prompt its side of the split.
+Read back, everything returns but what belongs to the other database: ids, the round, the help, the review,
+the version of the guidelines and the rubric with its scores, which stay with the judgment under `more`, as
+they were written. A decision read back decides nothing: its reviewer is no member here. The annotator keeps
+the pseudonym, and a new prompt its side of the split.
 """
 
 import uuid
@@ -60,7 +67,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import SpanRelation, StepKind, StepLabel, Verdict
+from annotation.choices import SpanRelation, StepLabel, TraceStepKind, Verdict
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import FieldError, excerpt, out_of_range, unknown_value
 from annotation.exchange.formats.items import (
@@ -226,6 +233,7 @@ def _time(value: Any, where: str) -> str:
 _KEPT_AS_WRITTEN = (
     *("judgment", "comparison", "round", "guideline_version", "rubric", "rubric_scores", "blind"),
     "help",
+    "review",
     "imported_from",
 )
 
@@ -285,8 +293,8 @@ def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion
 
 def _step(step: Mapping[str, Any], where: str) -> PlacedStep:
     kind, role = step.get("kind"), step.get("role")
-    if kind not in StepKind.values:
-        raise unknown_value(kind, StepKind.values, f"{where}.kind")
+    if kind not in TraceStepKind.values:
+        raise unknown_value(kind, TraceStepKind.values, f"{where}.kind")
     if role not in STEP_ROLES:
         raise unknown_value(role, STEP_ROLES, f"{where}.role")
     start, body, end = (fields.whole_number(step.get(n), f"{where}.{n}") for n in ("start", "body", "end"))
@@ -545,6 +553,7 @@ WRITERS = (
         rows=_whole,
         carries_context=True,
         carries_answers=True,
+        carries_reviews=True,
         carries="everything, partial rankings too",
         loses="ids, the round, the version of the guidelines",
     ),

@@ -21,7 +21,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 from annotation.exchange.formats import fields
 from annotation.exchange.formats.fields import DECODER, FieldError, excerpt, refuse_unstorable, unknown_value
 from annotation.exchange.formats.items import (
@@ -82,7 +82,7 @@ def trace_of(
         )
     length = first + sum(1 for _ in takewhile(lambda step: step.role == "user", steps[first:]))
     before, after = steps[:length], steps[length:]
-    if strange := next((step for step in before if step.kind != StepKind.MESSAGE), None):
+    if strange := next((step for step in before if step.kind != TraceStepKind.MESSAGE), None):
         raise FieldError(
             "step_before_user",
             _("A step of the kind %(kind)s stands before the user's first message."),
@@ -117,7 +117,7 @@ def item_of(traces: Sequence[Trace], where: str) -> ImportedItem:
 
 def _completion(trace: Trace) -> ImportedCompletion:
     """Return a trace as a completion. A single message of the assistant is a plain response."""
-    if len(trace.steps) == 1 and trace.steps[0].kind == StepKind.MESSAGE:
+    if len(trace.steps) == 1 and trace.steps[0].kind == TraceStepKind.MESSAGE:
         return ImportedCompletion(text=trace.steps[0].content, source=trace.source)
     text, placed = written(trace.steps)
     return ImportedCompletion(text=text, source=trace.source, steps=placed)
@@ -125,10 +125,10 @@ def _completion(trace: Trace) -> ImportedCompletion:
 
 def _named(steps: Sequence[UnwrittenStep]) -> list[UnwrittenStep]:
     """Results with the name of the tool whose call they answer."""
-    names = {step.call: step.tool for step in steps if step.kind == StepKind.TOOL_CALL and step.call}
+    names = {step.call: step.tool for step in steps if step.kind == TraceStepKind.TOOL_CALL and step.call}
     return [
         replace(step, tool=names[step.call])
-        if step.kind == StepKind.TOOL_RESULT and step.call in names
+        if step.kind == TraceStepKind.TOOL_RESULT and step.call in names
         else step
         for step in steps
     ]
@@ -181,7 +181,9 @@ def _steps_of_message(message: Mapping[str, Any], at: str) -> Iterator[Unwritten
         return
     for name in ("reasoning_content", "reasoning", "thinking"):
         if role == "assistant" and isinstance(message.get(name), str) and message[name].strip():
-            yield UnwrittenStep(kind=StepKind.REASONING, content=fields.text(message[name], f"{at}.{name}"))
+            yield UnwrittenStep(
+                kind=TraceStepKind.REASONING, content=fields.text(message[name], f"{at}.{name}")
+            )
             break
     name = next((name for name in ("parts", "content", "value") if message.get(name) is not None), "")
     content = message.get(name)
@@ -224,7 +226,7 @@ def _role(message: Mapping[str, Any], at: str) -> str:
 def _message(value: Any, role: str, at: str) -> Iterator[UnwrittenStep]:
     text = fields.optional_text(value, at)
     if text and not text.isspace():
-        yield UnwrittenStep(kind=StepKind.MESSAGE, role=role, content=text)
+        yield UnwrittenStep(kind=TraceStepKind.MESSAGE, role=role, content=text)
 
 
 def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[UnwrittenStep]:
@@ -234,9 +236,9 @@ def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[UnwrittenSt
     elif kind in ("thinking", "reasoning"):
         text = fields.optional_text(_first(block, "thinking", "content", "text"), at)
         if text.strip():
-            yield UnwrittenStep(kind=StepKind.REASONING, content=text)
+            yield UnwrittenStep(kind=TraceStepKind.REASONING, content=text)
     elif kind == "redacted_thinking":
-        yield UnwrittenStep(kind=StepKind.REASONING, content="(redacted)")
+        yield UnwrittenStep(kind=TraceStepKind.REASONING, content="(redacted)")
     elif kind in _CALLS:
         yield call_step(
             name=block.get("name"),
@@ -253,7 +255,7 @@ def _block(block: Mapping[str, Any], role: str, at: str) -> Iterator[UnwrittenSt
             at=at,
         )
     elif kind in _MEDIA:
-        yield UnwrittenStep(kind=StepKind.MESSAGE, role=role, content=_omitted(kind))
+        yield UnwrittenStep(kind=TraceStepKind.MESSAGE, role=role, content=_omitted(kind))
     else:
         raise unknown_value(kind, _KNOWN, f"{at}.type")
 
@@ -289,7 +291,7 @@ def call_step(*, name: Any, arguments: Any, call: Any, at: str) -> UnwrittenStep
         except ValueError:
             content, arguments = fields.text(arguments, f"{at}.arguments"), None
     return UnwrittenStep(
-        kind=StepKind.TOOL_CALL,
+        kind=TraceStepKind.TOOL_CALL,
         tool=tool_name(name),
         call=_call_id(call, at),
         content=content,
@@ -310,7 +312,7 @@ def decoded(text: str) -> Any:
 def result_step(*, tool: Any, call: Any, result: Any, is_error: bool, at: str) -> UnwrittenStep:
     """Return the step of a tool's result, whose content is a text, blocks of text, or JSON."""
     return UnwrittenStep(
-        kind=StepKind.TOOL_RESULT,
+        kind=TraceStepKind.TOOL_RESULT,
         role="tool",
         tool=tool_name(tool) if isinstance(tool, str) else "",
         call=_call_id(call, at),

@@ -78,6 +78,8 @@ class Scene:
     criteria: tuple[str, ...] = ()
     questions: Mapping[str, str] = field(default_factory=dict)
     """Key of an additional question → its kind."""
+    has_decisions: bool = False
+    """True if reviewers decided something in the project: a table then has columns for it."""
     tokens: Tokens | None = None
 
 
@@ -100,6 +102,8 @@ class Writer:
     carries_context: bool = False
     carries_answers: bool = False
     """True if answers to additional questions go out."""
+    carries_reviews: bool = False
+    """True if decisions of reviewers go out."""
     once_per_prompt: bool = False
     carries: str = ""
     """Parts of a judgment that go out, for the guide."""

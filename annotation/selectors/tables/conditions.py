@@ -31,7 +31,7 @@ MOST_CONDITIONS = 20
 LONGEST_VALUE = 500
 
 
-class Kind(StrEnum):
+class ColumnKind(StrEnum):
     """Kinds of values that conditions compare."""
 
     TEXT = "text"
@@ -59,10 +59,10 @@ class Relation(TextChoices):
 _BOUNDS = {Relation.AT_LEAST: "gte", Relation.AT_MOST: "lte", Relation.ABOVE: "gt", Relation.BELOW: "lt"}
 _WITHOUT_VALUE = (Relation.PRESENT, Relation.MISSING)
 _PARTS = (Relation.CONTAINS, Relation.LACKS)
-_NOT_OF: Mapping[Kind, Collection[str]] = {
-    Kind.TEXT: _BOUNDS.keys(),
-    Kind.NUMBER: _PARTS,
-    Kind.DATE: _PARTS,
+_NOT_OF: Mapping[ColumnKind, Collection[str]] = {
+    ColumnKind.TEXT: _BOUNDS.keys(),
+    ColumnKind.NUMBER: _PARTS,
+    ColumnKind.DATE: _PARTS,
 }
 """Relations that values of a kind do not have."""
 
@@ -71,7 +71,7 @@ _NOT_OF: Mapping[Kind, Collection[str]] = {
 class Operand:
     """The value of a column that conditions compare."""
 
-    kind: Kind
+    kind: ColumnKind
     value: Combinable
     """Null where the row has none."""
     number: Combinable | None = None
@@ -79,7 +79,7 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Condition:
+class TableCondition:
     """One condition: the name of a column, a relation, and a value where the relation takes one."""
 
     column: str
@@ -87,11 +87,11 @@ class Condition:
     value: str = ""
 
 
-Alternatives = Sequence[Sequence[Condition]]
+Alternatives = Sequence[Sequence[TableCondition]]
 """Rows match that meet all conditions of one of them; without any, all rows match."""
 
 
-def from_query(query: Mapping[str, Any]) -> list[list[Condition]]:
+def from_query(query: Mapping[str, Any]) -> list[list[TableCondition]]:
     """Return the conditions of an address. Places without a column are left out."""
     getlist = getattr(query, "getlist", None)
     if getlist is None:
@@ -99,7 +99,7 @@ def from_query(query: Mapping[str, Any]) -> list[list[Condition]]:
     columns, relations, values, joins = (
         list(map(str, getlist(name))) for name in ("column", "is", "to", "join")
     )
-    alternatives: list[list[Condition]] = [[]]
+    alternatives: list[list[TableCondition]] = [[]]
     for place, column in enumerate(columns[: 2 * MOST_CONDITIONS]):
         if not column:
             continue
@@ -107,7 +107,7 @@ def from_query(query: Mapping[str, Any]) -> list[list[Condition]]:
             alternatives.append([])
         relation = relations[place] if place < len(relations) else Relation.EQUALS
         value = values[place] if place < len(values) else ""
-        alternatives[-1].append(Condition(column=column, relation=relation, value=value.strip()))
+        alternatives[-1].append(TableCondition(column=column, relation=relation, value=value.strip()))
     return [conditions for conditions in alternatives if conditions]
 
 
@@ -125,7 +125,7 @@ def to_pairs(alternatives: Alternatives) -> list[tuple[str, str]]:
     return pairs
 
 
-def from_json(text: str) -> list[list[Condition]]:
+def from_json(text: str) -> list[list[TableCondition]]:
     """Return the conditions of the API. Refuses anything but a list of lists of conditions."""
     try:
         alternatives = json.loads(text)
@@ -151,7 +151,7 @@ def from_json(text: str) -> list[list[Condition]]:
         )
     return [
         [
-            Condition(
+            TableCondition(
                 column=str(each["column"]), relation=str(each["is"]), value=str(each.get("to", "")).strip()
             )
             for each in conditions
@@ -194,7 +194,9 @@ def matching_conditions(
     return rows.filter(any_of)
 
 
-def _met(rows: QuerySet[Any], condition: Condition, operand: Operand, name: str) -> tuple[QuerySet[Any], Q]:
+def _met(
+    rows: QuerySet[Any], condition: TableCondition, operand: Operand, name: str
+) -> tuple[QuerySet[Any], Q]:
     """Return the rows with the value under a name, and the condition on it.
 
     The condition is true or false for every row, never null: Django adds to the negation of a column what
@@ -211,7 +213,7 @@ def _met(rows: QuerySet[Any], condition: Condition, operand: Operand, name: str)
         )
     rows = rows.alias(**{name: operand.value})
     absent = Q(**{f"{name}__isnull": True})
-    if operand.kind in (Kind.TEXT, Kind.ANY):
+    if operand.kind in (ColumnKind.TEXT, ColumnKind.ANY):
         absent |= Q(**{name: ""})
     if relation in _WITHOUT_VALUE:
         return rows, absent if relation == Relation.MISSING else ~absent
@@ -236,19 +238,21 @@ def _met(rows: QuerySet[Any], condition: Condition, operand: Operand, name: str)
     return rows, equal if relation == Relation.EQUALS else ~equal
 
 
-def _equal(rows: QuerySet[Any], condition: Condition, operand: Operand, name: str) -> tuple[QuerySet[Any], Q]:
+def _equal(
+    rows: QuerySet[Any], condition: TableCondition, operand: Operand, name: str
+) -> tuple[QuerySet[Any], Q]:
     present = ~Q(**{f"{name}__isnull": True})
     match operand.kind:
-        case Kind.TEXT:
+        case ColumnKind.TEXT:
             return rows, present & Q(**{name: condition.value})
-        case Kind.ANY:
+        case ColumnKind.ANY:
             equal = present & Q(**{name: condition.value})
             number = _number(condition.value)
             if number is not None:
                 rows, numbers = _as_number(rows, operand, name)
                 equal |= ~Q(**{f"{numbers}__isnull": True}) & Q(**{numbers: number})
             return rows, equal
-        case Kind.NUMBER:
+        case ColumnKind.NUMBER:
             return rows, present & Q(**{name: _required_number(condition)})
     begins, ends = _day(condition)
     return rows, present & Q(**{f"{name}__gte": begins, f"{name}__lt": ends})
@@ -260,8 +264,8 @@ def _as_number(rows: QuerySet[Any], operand: Operand, name: str) -> tuple[QueryS
     return rows.alias(**{f"{name}_number": operand.number}), f"{name}_number"
 
 
-def _bound(condition: Condition, operand: Operand, name: str, lookup: str) -> Q:
-    if operand.kind == Kind.DATE:
+def _bound(condition: TableCondition, operand: Operand, name: str, lookup: str) -> Q:
+    if operand.kind == ColumnKind.DATE:
         begins, ends = _day(condition)
         # A day is at least itself, and above it is what comes after its end.
         lookup, moment = {
@@ -293,7 +297,7 @@ def _number(text: str) -> float | None:
     return number if math.isfinite(number) and "_" not in text else None
 
 
-def _required_number(condition: Condition) -> float:
+def _required_number(condition: TableCondition) -> float:
     number = _number(condition.value)
     if number is None:
         raise Refusal(
@@ -306,7 +310,7 @@ def _required_number(condition: Condition) -> float:
     return number
 
 
-def _day(condition: Condition) -> tuple[datetime, datetime]:
+def _day(condition: TableCondition) -> tuple[datetime, datetime]:
     """Return the beginning and the end of a day, by the server's clock."""
     try:
         day = parse_date(condition.value)

@@ -37,7 +37,7 @@ from annotation.models import (
     RankedCompletion,
 )
 from annotation.selectors.annotator_work import shown_to_annotator
-from annotation.selectors.tables.conditions import Kind
+from annotation.selectors.tables.conditions import ColumnKind
 from annotation.selectors.tables.search import matching
 from annotation.selectors.tables.table import (
     BulkAction,
@@ -199,7 +199,7 @@ PROMPTS = Table(
         Column(
             name="created",
             sort=F("created_at"),
-            kind=Kind.DATE,
+            kind=ColumnKind.DATE,
             label=gettext_lazy("Created"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATE_FORMAT")),
             shown=False,
@@ -253,7 +253,7 @@ _ASSIGNED = Coalesce(
 """The first of the names that a comparison is reserved for."""
 
 
-class _Names(Aggregate):
+class _JoinedNames(Aggregate):
     """Texts with commas between."""
 
     output_field = TextField()
@@ -266,7 +266,7 @@ class _Names(Aggregate):
 
 
 _ALL_ASSIGNED = Subquery(
-    _RESERVED.values("comparison").annotate(names_=_Names("user__username")).values("names_")
+    _RESERVED.values("comparison").annotate(names_=_JoinedNames("user__username")).values("names_")
 )
 
 
@@ -384,6 +384,7 @@ COMPARISONS = Table(
         ),
         BulkAction(name="close", label=gettext_lazy("Close"), icon="archive"),
         BulkAction(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
+        BulkAction(name="calibrate", label=gettext_lazy("Calibration session"), icon="users"),
         BulkAction(name="quarantine", label=gettext_lazy("Quarantine"), icon="eye-off"),
         BulkAction(name="release", label=gettext_lazy("Release from quarantine"), icon="eye"),
         BulkAction(
@@ -469,7 +470,7 @@ ANNOTATIONS = Table(
         Column(
             name="submitted",
             sort=F("created_at"),
-            kind=Kind.DATE,
+            kind=ColumnKind.DATE,
             label=gettext_lazy("Submitted"),
             cell=lambda row: Cell(date_format(row.created_at, "SHORT_DATETIME_FORMAT")),
         ),

@@ -42,10 +42,10 @@ from annotation.selectors.allocation import reservations
 from annotation.selectors.cached_counts import cached
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.tables.conditions import (
-    Condition,
-    Kind,
+    ColumnKind,
     Operand,
     Relation,
+    TableCondition,
     from_query,
     matching_conditions,
     to_pairs,
@@ -91,7 +91,7 @@ class Column:
     """Part of the table unless columns are chosen."""
     value: Combinable | None = None
     """The value that conditions compare, where it is not the one that rows are sorted by."""
-    kind: Kind | None = None
+    kind: ColumnKind | None = None
     """Of that value; a number for columns of numbers, else a text, where it is not named."""
     as_number: Combinable | None = None
     """Of values of any kind: as a number, null where it is none."""
@@ -99,7 +99,7 @@ class Column:
     @property
     def operand(self) -> Operand:
         """Return the value that conditions compare, with its kind."""
-        kind = self.kind or (Kind.NUMBER if self.number else Kind.TEXT)
+        kind = self.kind or (ColumnKind.NUMBER if self.number else ColumnKind.TEXT)
         return Operand(kind=kind, value=self.value or self.sort, number=self.as_number)
 
 
@@ -182,7 +182,7 @@ def _metadata_column(model: type[Model], name: str, *, is_number: bool) -> Colum
         number=is_number,
         shown=False,
         value=text,
-        kind=Kind.ANY,
+        kind=ColumnKind.ANY,
         as_number=number,
     )
 
@@ -196,7 +196,7 @@ class ConditionField:
 
     number: int
     is_or: bool
-    condition: Condition
+    condition: TableCondition
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ class View:
         return [*self.table.columns, *metadata]
 
     @cached_property
-    def conditions(self) -> list[list[Condition]]:
+    def conditions(self) -> list[list[TableCondition]]:
         """Return the conditions of the address."""
         return from_query(self.query)
 
@@ -234,7 +234,7 @@ class View:
             for alternative, conditions in enumerate(self.conditions)
             for place, condition in enumerate(conditions)
         ]
-        fields.append(ConditionField(0, False, Condition(column="", relation=Relation.EQUALS)))
+        fields.append(ConditionField(0, False, TableCondition(column="", relation=Relation.EQUALS)))
         return [
             ConditionField(number, each.is_or, each.condition) for number, each in enumerate(fields, start=1)
         ]

@@ -20,9 +20,20 @@ from annotation.choices import (
     Role,
 )
 from annotation.errors import NotAllowed, Refusal
-from annotation.models import AnnotatorTally, Assignment, Comparison, Membership, Project, Review, User
+from annotation.models import (
+    AnnotatorTally,
+    Assignment,
+    CalibrationAnswer,
+    Comparison,
+    Membership,
+    Project,
+    Review,
+    User,
+)
+from annotation.models.work import HOLDS_A_SLOT
 from annotation.selectors import access, eligibility
 from annotation.selectors.allocation import allotted_to
+from annotation.selectors.calibration import next_item
 from annotation.services.assignments import display_order
 from annotation.services.assignments.leases import (
     MOST_HELD,
@@ -266,12 +277,12 @@ _SHUFFLE_NUMBERS = 2**31
 def assign_next(*, project: Project, annotator: User) -> Assignment | None:
     """Lease the next comparison to `annotator`, or give the one that they hold longest.
 
-    Who has to qualify gets the qualification items in order and nothing else. Then, as the
-    project's shares say, a retest or a gold item comes in place of work. Work comes newest round
-    first, then by priority, by the project's strategy, by age; a share of it at random, as control.
-    Returns None when nothing is left for this person, their day or share is full or the project is archived:
-    `eligibility.why_nothing` says which. Leases that have run out come back first. Refuses who may not
-    annotate here.
+    Who has to qualify gets the qualification items in order and nothing else. Then come the comparisons of
+    calibration sessions that they take part in. Then, as the project's shares say, a retest or a gold item
+    comes in place of work. Work comes newest round first, then by priority, by the project's strategy, by
+    age; a share of it at random, as control. Returns None when nothing is left for this person, their day or
+    share is full or the project is archived: `eligibility.why_nothing` says which. Leases that have run out
+    come back first. Refuses who may not annotate here.
     """
     expire_leases(project=project)
     return _assign(project, annotator, after=None)
@@ -398,6 +409,8 @@ class _Hand:
                 return self._lease_known(item)
             if not let_in_if_passed(project=self.project, annotator=self.annotator):
                 return None
+        if (calibrated := self._calibration()) is not None:
+            return calibrated
         if (retest := self._retest()) is not None:
             return retest
         walk = first_open_waiting if self.waits else first_open
@@ -425,6 +438,36 @@ class _Hand:
             return None
         count_retest(turn=self.turn)
         return self._lease(first.comparison, slot=None, retest_of=first, display_order=other_order(first))
+
+    def _calibration(self) -> Assignment | _Lost | None:
+        """Lease the next comparison of a calibration session; it takes a place where one is free.
+
+        One that they have annotated before comes as its retest. Nobody else's place is opened or closed.
+        """
+        while (item := next_item(self.project, self.annotator)) is not None:
+            mine = Assignment.objects.filter(comparison=item.comparison_id, annotator=self.annotator)
+            # Who skipped it in the queue is asked once more, with everybody.
+            mine.filter(state=AssignmentState.SKIPPED).update(state=AssignmentState.RELEASED)
+            last = mine.filter(state__in=HOLDS_A_SLOT).order_by("pk").last()
+            if last is not None and last.state == AssignmentState.LEASED:
+                # Handed out by the queue before the session began: already in hand.
+                CalibrationAnswer.objects.create(item=item, assignment=last)
+                continue
+            leased = self._lease_calibration(item.comparison, last)
+            if isinstance(leased, Assignment):
+                CalibrationAnswer.objects.create(item=item, assignment=leased)
+            return leased
+        return None
+
+    def _lease_calibration(self, comparison: Comparison, last: Assignment | None) -> Assignment | _Lost:
+        comparison.project = self.project
+        if last is not None:
+            last.comparison = comparison
+            return self._lease(comparison, slot=None, retest_of=last, display_order=other_order(last))
+        rows = Comparison.objects.filter(pk=comparison.pk)
+        if _locked(rows, skip_locked=not self.waits).first() is None:
+            return _AllInHands()
+        return self._lease(comparison, slot=take_slot(comparison))
 
     def _lease_known(self, item: Comparison) -> Assignment:
         item.project = self.project

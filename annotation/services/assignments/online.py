@@ -204,5 +204,7 @@ def _state_of(project: Project) -> list[int]:
     comparisons = Comparison.objects.filter(
         project=project, round_number=access.current_round(project), purpose=Purpose.WORK
     )
-    newest = Judgment.objects.filter(comparison__project=project).order_by("-pk").values_list("pk", flat=True)
+    newest = (
+        Judgment.everything.filter(comparison__project=project).order_by("-pk").values_list("pk", flat=True)
+    )
     return [newest.first() or 0, comparisons.order_by("-pk").values_list("pk", flat=True).first() or 0]

@@ -608,14 +608,10 @@ def _checked_answer(
             _("“%(question)s” is not answered by %(value)s. Give %(expected)s."),
             field="answers",
             question=question.text,
-            value=_shown_value(part.value),
+            value=", ".join(part.value)[:60] if isinstance(part.value, tuple) else str(part.value)[:60],
             expected=expected_answer(question),
         )
     return replace(part, version=question.version, value=in_order_of_choices(question, part.value))
-
-
-def _shown_value(value: Any) -> str:
-    return ", ".join(value)[:60] if isinstance(value, tuple) else str(value)[:60]
 
 
 def expected_answer(question: Question) -> str:

@@ -69,7 +69,7 @@ def _require_open(assignment: Assignment, annotator: User, saved_from: uuid.UUID
         raise NotAllowed("assigned_to_another", _("This comparison was given to someone else."))
     expected = AssignmentState.SUBMITTED if is_revision else AssignmentState.LEASED
     # A page submits under its own name, so what it still says afterwards is known by it.
-    if Judgment.objects.filter(assignment=assignment, idempotency_key=saved_from).exists() or (
+    if Judgment.everything.filter(assignment=assignment, idempotency_key=saved_from).exists() or (
         assignment.state == AssignmentState.SUBMITTED and not is_revision
     ):
         raise LeaseLost(

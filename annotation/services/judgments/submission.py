@@ -160,7 +160,7 @@ def submit_judgment(
             return judgment
     except IntegrityError:
         # The same key was written by another request, on this comparison or on another.
-        twin = Judgment.objects.filter(idempotency_key=idempotency_key).first()
+        twin = Judgment.everything.filter(idempotency_key=idempotency_key).first()
         if twin is None:
             raise
         return _require_same_page(twin, assignment)
@@ -199,7 +199,7 @@ def submit_in_transaction(
     current = None
     # What is only leased has no answer yet; that a key is used once the database itself sees to.
     if locked.state != AssignmentState.LEASED:
-        doubled = Judgment.objects.filter(idempotency_key=idempotency_key).first()
+        doubled = Judgment.everything.filter(idempotency_key=idempotency_key).first()
         if doubled is not None:
             return _require_same_page(doubled, locked), turn
         current = access.current_judgment(locked)
@@ -565,7 +565,7 @@ def record_vote(
     replaces a blind one. Refuses (`InvalidAnswer`) what contradicts itself.
     """
     turn = take_turn(project_id=comparison.project_id, annotator_id=voter.pk)
-    if doubled := Judgment.objects.filter(idempotency_key=idempotency_key).first():
+    if doubled := Judgment.everything.filter(idempotency_key=idempotency_key).first():
         if doubled.comparison_id == comparison.pk and doubled.annotator_id == voter.pk:
             return doubled
         raise InvalidAnswer(

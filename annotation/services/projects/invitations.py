@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
@@ -37,15 +38,15 @@ def change_role(*, membership: Membership, role: Role, changed_by: User) -> Memb
     return membership
 
 
-ALLOTMENT = ("daily_limit", "total_limit", "skills", "group")
-"""Fields of a membership that say how much work its member gets, of what kind, and as one of which group."""
+ALLOTMENT = ("daily_limit", "total_limit", "skills", "group", "hourly_wage", "item_pay")
+"""Fields of a membership: how much work its member gets, of what kind, as one of which group, at what pay."""
 
 
 @transaction.atomic
 def change_allotment(
     *, membership: Membership, changes: Mapping[str, object], changed_by: User
 ) -> Membership:
-    """Set how many comparisons a member may submit a day and in all, what they can judge, and their group.
+    """Set a member's limits, skills, group and pay.
 
     Fields that are not named stay. Refuses a value that a field does not accept, naming the field.
     """
@@ -59,7 +60,12 @@ def change_allotment(
         except ValidationError as error:
             raise Refusal("invalid_member", " ".join(error.message_dict[name]), field=name) from None
         membership.save(update_fields=[name])
-        _record(f"member.{name}", membership, changed_by, {"from": before, "to": after})
+        # JSON has no decimals: the log keeps a rate of pay as it is written.
+        details = {
+            key: str(value) if isinstance(value, Decimal) else value
+            for key, value in (("from", before), ("to", after))
+        }
+        _record(f"member.{name}", membership, changed_by, details)
     return membership
 
 

@@ -26,7 +26,6 @@ from annotation.models import (
     Criterion,
     Project,
     ProjectQuestion,
-    RubricVersion,
     User,
 )
 from annotation.record.base import ContractError, Text, decode
@@ -94,7 +93,7 @@ def placed(path: str, names: Mapping[str, str] | None = None) -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Section:
+class FileSection:
     """One key of a file: what it holds, how it is read from a project and written to one."""
 
     key: str
@@ -125,10 +124,10 @@ class Section:
             ) from None
 
 
-_sections: dict[str, Section] = {}
+_sections: dict[str, FileSection] = {}
 
 
-def register(*sections: Section) -> None:
+def register(*sections: FileSection) -> None:
     """Let files have further sections, which are applied after those that are there."""
     for section in sections:
         _sections[section.key] = section
@@ -298,7 +297,7 @@ def create(*, slug: str, name: str, content: Content, by: User, rehearses: bool 
     return project
 
 
-def _differing(project: Project | None, content: Content) -> Iterator[tuple[Section, Any, Any]]:
+def _differing(project: Project | None, content: Content) -> Iterator[tuple[FileSection, Any, Any]]:
     """Yield the sections that a file changes, with the values before and after."""
     for key, section in _sections.items():
         if key in content:
@@ -345,8 +344,9 @@ def _checked_settings(values: Any) -> dict[str, Any]:
 
 def _write_settings(project: Project, value: Mapping[str, Any], by: User) -> None:
     settings = dict(value)
-    if settings.get("hourly_wage") is not None:
-        settings["hourly_wage"] = Decimal(str(settings["hourly_wage"])).quantize(Decimal("0.01"))
+    for name in ("hourly_wage", "item_pay"):
+        if settings.get(name) is not None:
+            settings[name] = Decimal(str(settings[name])).quantize(Decimal("0.01"))
     change_settings(project=project, settings=settings, changed_by=by)
 
 
@@ -535,7 +535,10 @@ def _write_rubrics(project: Project, entries: Sequence[RubricEntry], by: User) -
                     _("A published rubric stays published. Write true, and is_asked: false to stop asking."),
                     field="is_published",
                 )
-            if version is None or _criteria_of(version) != criteria:
+            if (
+                version is None
+                or [_criterion_input(criterion) for criterion in version.criteria.all()] != criteria
+            ):
                 version = save_rubric(
                     project=project, name=entry.name, criteria=criteria, saved_by=by, rubric=rubric
                 )
@@ -574,19 +577,15 @@ def _criterion_input(criterion: Any) -> RubricCriterionInput:
     )
 
 
-def _criteria_of(version: RubricVersion) -> list[RubricCriterionInput]:
-    return [_criterion_input(criterion) for criterion in version.criteria.all()]
-
-
 register(
-    Section(key="name", hint=Text, read=lambda project: project.name, write=_write_name),
-    Section(
+    FileSection(key="name", hint=Text, read=lambda project: project.name, write=_write_name),
+    FileSection(
         key="description",
         hint=str,
         read=lambda project: project.description or None,
         write=_write_description,
     ),
-    Section(
+    FileSection(
         key="settings",
         hint=SettingsEntry,
         read=selectors.settings_of,
@@ -595,39 +594,39 @@ register(
         complete=lambda before, given: {**(before or {}), **given},
         schema=_settings_schema,
     ),
-    Section(
+    FileSection(
         key="allocation",
         hint=tuple[RuleEntry, ...],
         read=selectors.allocation_of,
         write=_write_allocation,
     ),
-    Section(key="guidelines", hint=str, read=selectors.guidelines_of, write=_write_guidelines),
-    Section(
+    FileSection(key="guidelines", hint=str, read=selectors.guidelines_of, write=_write_guidelines),
+    FileSection(
         key="categories",
         hint=tuple[CategoryEntry, ...],
         read=selectors.categories_of,
         write=_write_categories,
     ),
-    Section(
+    FileSection(
         key="criteria",
         hint=tuple[CriterionEntry, ...],
         read=selectors.criteria_of,
         write=_write_criteria,
     ),
-    Section(
+    FileSection(
         key="questions",
         hint=tuple[QuestionEntry, ...],
         read=selectors.questions_of,
         write=_write_questions,
     ),
-    Section(
+    FileSection(
         key="rubrics",
         hint=tuple[RubricEntry, ...],
         read=selectors.rubrics_of,
         write=_write_rubrics,
         complete=_complete_rubrics,
     ),
-    Section(
+    FileSection(
         key="conversation_tasks",
         hint=tuple[ConversationTaskEntry, ...],
         read=selectors.conversation_tasks_of,

@@ -166,12 +166,12 @@ def _require_alone(question: ProjectQuestion, *, archived: bool) -> None:
 def _uses(question: Category | Criterion | ProjectQuestion) -> int:
     """Count the annotations, with their earlier versions, that use a category, criterion or question."""
     if isinstance(question, ProjectQuestion):
-        return Judgment.objects.filter(answers__version__question=question).distinct().count()
+        return Judgment.everything.filter(answers__version__question=question).distinct().count()
     if isinstance(question, Criterion):
-        return Judgment.objects.filter(ratings__criterion=question).distinct().count()
-    marked = Judgment.objects.filter(span_flags__category=question).order_by().values("pk")
-    missed = Judgment.objects.filter(missing_info__category=question).order_by().values("pk")
-    suggested = Judgment.objects.filter(help_after__decisions__suggestion__category=question)
+        return Judgment.everything.filter(ratings__criterion=question).distinct().count()
+    marked = Judgment.everything.filter(span_flags__category=question).order_by().values("pk")
+    missed = Judgment.everything.filter(missing_info__category=question).order_by().values("pk")
+    suggested = Judgment.everything.filter(help_after__decisions__suggestion__category=question)
     return marked.union(missed, suggested.order_by().values("pk")).count()
 
 

@@ -30,7 +30,7 @@ _Rows = dict[type[models.Model], set[int]]
 
 def contents_of(project: Project) -> dict[str | Promise, int]:
     """Return what goes with a project, in words, with its number; what there is none of is left out."""
-    judgments = Judgment.objects.filter(comparison__project=project).aggregate(
+    judgments = Judgment.everything.filter(comparison__project=project).aggregate(
         people=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=True)),
         imported=Count("pk", filter=Q(annotator__is_machine=False, imported_from__isnull=False)),
         machines=Count("pk", filter=Q(annotator__is_machine=True)),

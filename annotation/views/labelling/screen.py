@@ -461,6 +461,7 @@ class Screen:
                 "data_renew": self._address_of("renew"),
                 "data_draft": self._address_of("draft"),
                 "data_continues": self.project.ask_correction and self._address_of("continuation"),
+                "data_pastes": self.project.records_pastes and self._address_of("paste"),
                 "data_draft_version": self.draft.version if self.draft else 0,
                 "data_revision": self.is_revision,
                 "data_revise": self._address_of("final-pass" if self.help else "revise"),

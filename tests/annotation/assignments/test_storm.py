@@ -39,6 +39,7 @@ def test_sqlite_loses_and_doubles_nothing_when_all_web_processes_are_killed(tmp_
     check(tmp_path, database_url="", annotators=8, workers=2)
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 def test_postgres_loses_and_doubles_nothing_when_all_web_processes_are_killed(tmp_path: Path):
     import psycopg

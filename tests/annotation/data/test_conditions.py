@@ -13,7 +13,7 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from annotation.models import Comparison, Project, Prompt, User
-from annotation.selectors.tables.conditions import Condition, from_json, from_query, to_pairs
+from annotation.selectors.tables.conditions import TableCondition, from_json, from_query, to_pairs
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.table import View
 from tests import factories
@@ -85,7 +85,7 @@ def wanted_number(text: str) -> float | None:
         return None
 
 
-def is_met(row: dict[str, Any], condition: Condition) -> bool:
+def is_met(row: dict[str, Any], condition: TableCondition) -> bool:
     value, to = row[condition.column], condition.value
     text = text_of(value)
     # A value whose JSON is null is no value; numbers that only look so are compared as numbers, too.
@@ -116,19 +116,19 @@ NUMBERS = ["equals", "differs", "at_least", "at_most", "above", "below", "presen
 numbers = st.sampled_from(["0", "0.5", "1", "2", "5", "50 %", "-3", "50", "0.25"])
 conditions = st.one_of(
     st.builds(
-        Condition,
+        TableCondition,
         column=st.sampled_from([f"metadata.{name}" for name in NAMES]),
         relation=st.sampled_from(TEXTS),
         value=st.sampled_from(WANTED),
     ),
     st.builds(
-        Condition,
+        TableCondition,
         column=st.sampled_from(["round", "agreement", *(f"metadata.{name}" for name in NAMES)]),
         relation=st.sampled_from(NUMBERS),
         value=numbers,
     ),
     st.builds(
-        Condition,
+        TableCondition,
         column=st.sampled_from(["tags", "prompt"]),
         relation=st.sampled_from(TEXTS),
         value=st.sampled_from(["hard", "HARD", "1", "Question 3?"]),
@@ -137,7 +137,7 @@ conditions = st.one_of(
 filters = st.lists(st.lists(conditions, min_size=1, max_size=4), min_size=1, max_size=4)
 
 
-def address_of(alternatives: list[list[Condition]]) -> QueryDict:
+def address_of(alternatives: list[list[TableCondition]]) -> QueryDict:
     query = QueryDict(mutable=True)
     for name, value in to_pairs(alternatives):
         query.appendlist(name, value)
@@ -149,7 +149,7 @@ def rows(request: pytest.FixtureRequest, project: Project) -> list[dict[str, Any
     return make_rows(project)
 
 
-def check(project: Project, rows: list[dict[str, Any]], alternatives: list[list[Condition]]) -> None:
+def check(project: Project, rows: list[dict[str, Any]], alternatives: list[list[TableCondition]]) -> None:
     view = View(TABLES["comparisons"], project, address_of(alternatives))
     assert view.conditions == alternatives
     assert view.fault is None
@@ -161,7 +161,7 @@ def check(project: Project, rows: list[dict[str, Any]], alternatives: list[list[
 @examples(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(alternatives=filters)
 def test_any_filter_leaves_the_rows_that_a_plain_evaluation_leaves(
-    alternatives: list[list[Condition]], project: Project, rows: list[dict[str, Any]]
+    alternatives: list[list[TableCondition]], project: Project, rows: list[dict[str, Any]]
 ):
     check(project, rows, alternatives)
 
@@ -170,14 +170,14 @@ def test_every_relation_to_every_value_is_that_of_a_plain_evaluation(
     project: Project, rows: list[dict[str, Any]]
 ):
     for name, relation, value in itertools.product(NAMES, TEXTS, WANTED):
-        check(project, rows, [[Condition(column=f"metadata.{name}", relation=relation, value=value)]])
+        check(project, rows, [[TableCondition(column=f"metadata.{name}", relation=relation, value=value)]])
 
 
 def keys(
     project: Project, table: str, *alternatives: list[tuple[str, str, str]], order: str = ""
 ) -> list[int]:
     query = address_of(
-        [[Condition(column=c, relation=r, value=v) for c, r, v in each] for each in alternatives]
+        [[TableCondition(column=c, relation=r, value=v) for c, r, v in each] for each in alternatives]
     )
     query["order"] = order
     return [pk for pk, _cells in View(TABLES[table], project, query).lines]
@@ -238,7 +238,7 @@ def test_a_condition_that_cannot_be_met_leaves_no_row_and_says_why(
     view = View(
         TABLES["comparisons"],
         project,
-        address_of([[Condition(column=column, relation=relation, value=value)]]),
+        address_of([[TableCondition(column=column, relation=relation, value=value)]]),
     )
     assert view.fault is not None
     assert (view.fault.code, view.lines) == (code, [])
@@ -248,8 +248,8 @@ def test_conditions_of_the_api_are_those_of_the_address():
     text = '[[{"column": "round", "is": "above", "to": 2}, {"column": "tags", "is": "missing"}]]'
     assert from_json(text) == [
         [
-            Condition(column="round", relation="above", value="2"),
-            Condition(column="tags", relation="missing"),
+            TableCondition(column="round", relation="above", value="2"),
+            TableCondition(column="tags", relation="missing"),
         ]
     ]
     assert from_query(address_of(from_json(text))) == from_json(text)

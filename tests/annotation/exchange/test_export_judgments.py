@@ -276,7 +276,7 @@ def test_the_number_of_queries_does_not_grow_with_the_number_of_judgments(
         factories.make_judgment(factories.make_comparison(project), alice)
     # Their ids, the judgments, and one each for candidates, ranks, spans, missing info, corrections,
     # ratings, critiques and answers (edits too, where there are any).
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(17):
         assert len(list(records(judgments_current(project)))) == 6
 
 

@@ -13,7 +13,7 @@ from annotation.services.projects.removal import bin_for, delete_project, empty_
 from tests import factories
 from tests.refusals import refused
 from training.models import Snapshot
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 
 pytestmark = pytest.mark.django_db
 

@@ -110,7 +110,7 @@ def say(
         verdict = Verdict.CANNOT_JUDGE if not ranks else Verdict.RANKED
         if len(ranks) > 1 and len(set(ranks)) == 1:
             verdict = Verdict.EQUAL
-    judgment = Judgment.objects.create(
+    judgment: Judgment = Judgment.objects.create(
         assignment=assignment,
         comparison=comparison,
         annotator=annotator,

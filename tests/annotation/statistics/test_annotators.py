@@ -321,7 +321,7 @@ def test_a_table_that_is_computed_costs_few_queries(
     busy_project(project, [alice, bob, carol])
     client = client_of(carol)
     table_of(client, project)
-    with django_assert_max_num_queries(12):
+    with django_assert_max_num_queries(17):
         table_of(client, project)
 
 

@@ -303,7 +303,7 @@ def test_a_report_that_took_long_is_shown_for_a_while_after_new_judgments(projec
     say(item(project), alice, [1, 2])
     # Three seconds are long: shown for a hundred times that, 300 seconds.
     slow = replace(report_of(project, Selection()), seconds=3.0)
-    key = f"statistics:report:5:{project.pk}:{Selection().key}"
+    key = f"statistics:report:6:{project.pk}:{Selection().key}"
     cache.set(key, (cache.get(key)[0], slow))
     say(item(project), alice, [1, 2])
     assert report_of(project, Selection()).judgments == 1

@@ -8,7 +8,7 @@ import pytest
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from annotation.choices import StepKind, Verdict
+from annotation.choices import TraceStepKind, Verdict
 from annotation.errors import InvalidAnswer
 from annotation.models import (
     Assignment,
@@ -27,7 +27,7 @@ from annotation.text.traces import UnwrittenStep, written
 from tests import factories
 from tests.annotation.judgments.answers import submit
 from tests.records import judgment_record
-from training.contract import read_snapshot
+from training.contract.snapshot import read_snapshot
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
@@ -102,7 +102,9 @@ def test_a_trace_is_one_text_in_which_every_step_has_its_place():
 
 
 def test_a_step_without_content_is_its_heading_alone():
-    text, (step,) = written([UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool="rm", is_error=True)])
+    text, (step,) = written(
+        [UnwrittenStep(kind=TraceStepKind.TOOL_RESULT, role="tool", tool="rm", is_error=True)]
+    )
     assert (text, step.start, step.body, step.end) == ("[tool error rm]", 0, 15, 15)
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from annotation.choices import ReviewReason, StepKind
+from annotation.choices import ReviewReason, TraceStepKind
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, User
 from annotation.services.assignments.display_order import candidate_token, tokens_of
 from annotation.services.assignments.next import assign_next
@@ -215,10 +215,10 @@ def test_hostile_text_in_every_place_of_a_trace_is_only_text(
     evil = '"><img src=x onerror=pwned()>'
     prompt = factories.make_prompt(project)
     steps = [
-        UnwrittenStep(kind=StepKind.MESSAGE, content=evil),
-        UnwrittenStep(kind=StepKind.REASONING, content=evil),
-        UnwrittenStep(kind=StepKind.TOOL_CALL, tool=evil, call=evil, arguments={evil: evil}),
-        UnwrittenStep(kind=StepKind.TOOL_RESULT, role="tool", tool=evil, content=evil, is_error=True),
+        UnwrittenStep(kind=TraceStepKind.MESSAGE, content=evil),
+        UnwrittenStep(kind=TraceStepKind.REASONING, content=evil),
+        UnwrittenStep(kind=TraceStepKind.TOOL_CALL, tool=evil, call=evil, arguments={evil: evil}),
+        UnwrittenStep(kind=TraceStepKind.TOOL_RESULT, role="tool", tool=evil, content=evil, is_error=True),
     ]
     trace = factories.make_trace(prompt, steps)
     comparison = create_comparison(prompt=prompt, completions=[trace], round_number=1)

@@ -97,7 +97,7 @@ class Newcomer:
         from annotation.choices import Role
         from annotation.models import Prompt, User
         from annotation.services.projects.projects import add_member
-        from training.services.rounds import open_first_round
+        from training.services.rounds.controls import open_first_round
         from webapp.first_project import first_recipe, write_project
 
         with transaction.atomic():
@@ -142,9 +142,9 @@ class Newcomer:
     def _advance(self) -> None:
         """Do what a worker would do now. Raises with the error of a step that failed."""
         from training.models import Round
-        from training.services import rounds
+        from training.services.rounds.executor import advance_round
 
-        rounds.advance_round(Round.objects.get(project__slug=self.slug, number=1).pk)
+        advance_round(Round.objects.get(project__slug=self.slug, number=1).pk)
         round_ = self._round()
         errors = [f"{step['kind']}: {step['error']}" for step in round_["steps"] if step["error"]]
         if errors or round_["state"] == "failed":

@@ -21,7 +21,7 @@ from tests.benchmarks.gpu.sizes import CHAT, SIZES, Size
 from tests.benchmarks.gpu.work import Texts, as_pairs, write_base
 from tests.benchmarks.training.ours import peak_memory, timed_steps
 from tests.rlhf.runs import make_run
-from training.contract import EXIT_FINISHED, LOG_FILE, read_spec
+from training.contract.run import EXIT_FINISHED, LOG_FILE, read_spec
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import StaticShapes, as_it_is, rollout, shapes_for
 from training.rlhf.runtime.stopping import StopRequest

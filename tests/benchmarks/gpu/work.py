@@ -16,7 +16,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from tests.benchmarks.gpu.sizes import ANSWERS, CHAT, Size
 from tests.rlhf.runs import row
 from tests.tiny import BOS, CHAT_TEMPLATE, END, START
-from training.contract import Message, SnapshotPrompt, SnapshotRow
+from training.contract.snapshot import Message, SnapshotPrompt, SnapshotRow
 
 _OWN = (BOS, START, END, "<|unknown|>", "user", "assistant")
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,14 +29,19 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import django
 import numpy as np
 
-from annotation.acquisition import bayesian
-from annotation.acquisition.posterior import ChoiceTable, Posterior, choices_of, fit, standardised
-from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
-from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted
-from tests.benchmarks.reward_stacks import Pairs
-from tests.data_sets import data_folder
+# The strategies stand beside their queries of the database, which this needs none of.
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+django.setup()
+
+from annotation.acquisition import bayesian  # noqa: E402 - imports models
+from annotation.acquisition.posterior import ChoiceTable, Posterior, choices_of, fit, standardised  # noqa: E402
+from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to  # noqa: E402
+from tests.benchmarks.loop.preferences import SCENES, keywords, list_format, weighted  # noqa: E402
+from tests.benchmarks.reward_stacks import Pairs  # noqa: E402
+from tests.data_sets import data_folder  # noqa: E402
 
 RANDOM = "random"
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +29,17 @@ from random import Random
 from statistics import fmean, stdev
 from typing import Any
 
+import django
 import numpy as np
 
-from annotation.acquisition import bayesian
-from annotation.acquisition.posterior import fit, sets_of, standardised, table_of
-from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to
-from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel
+# The strategies stand beside their queries of the database, which this needs none of.
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+django.setup()
+
+from annotation.acquisition import bayesian  # noqa: E402 - imports models
+from annotation.acquisition.posterior import fit, sets_of, standardised, table_of  # noqa: E402
+from tests.benchmarks.loop.grammar import TOPICS, prompt_about, response_to  # noqa: E402
+from tests.benchmarks.loop.preferences import SCENES, Annotator, CostModel  # noqa: E402
 
 HOURS = (0.25, 0.5, 1.0, 1.75, 3.0)
 _TESTED = 600

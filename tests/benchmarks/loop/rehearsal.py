@@ -35,7 +35,7 @@ from training.rlhf.losses import dpo, policy_gradient
 from training.rlhf.measures.features import places_to_read
 from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import FrozenHead, fit_frozen_head
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 
 _TOKENS = 48
@@ -154,7 +154,7 @@ def reward_head(writer: Writer, judged: Judged) -> FrozenHead:
     prompts = [prompt for prompt in judged.prompts for _ in range(2)]
     table = writer.features(prompts, [text for both in judged.texts for text in both])
     examples = [
-        Example(f"j{number}", (Answered((1, 2), 1),) * 2, (1, 2), prompt=prompt)
+        Example(f"j{number}", (EncodedAnswer((1, 2), 1),) * 2, (1, 2), prompt=prompt)
         for number, prompt in enumerate(judged.prompts)
     ]
     return fit_frozen_head(table, choices_of(examples, whole=False), writer.places)

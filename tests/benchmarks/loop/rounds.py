@@ -161,9 +161,9 @@ class _Project:
     def _work(self, number: int) -> None:
         """Do what a worker would do now. Raises with the error of a step that failed."""
         from training.models import Round
-        from training.services import rounds
+        from training.services.rounds.executor import advance_round
 
-        rounds.advance_round(Round.objects.get(project__slug=self.slug, number=number).pk)
+        advance_round(Round.objects.get(project__slug=self.slug, number=number).pk)
         round_ = self._round(number)
         failed = [f"{step['kind']}: {step['error']}" for step in round_["steps"] if step["error"]]
         if failed or round_["state"] == "failed":

@@ -13,16 +13,9 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks.training.ours import peak_memory, timed_steps
-from training.contract import (
-    EXIT_FINISHED,
-    LOG_FILE,
-    Message,
-    RunSpec,
-    SnapshotPrompt,
-    settings_from_json,
-    write_snapshot,
-    write_spec,
-)
+from training.contract.methods import settings_from_json
+from training.contract.run import EXIT_FINISHED, LOG_FILE, RunSpec, write_spec
+from training.contract.snapshot import Message, SnapshotPrompt, write_snapshot
 from training.rlhf.__main__ import keep_freed_memory
 from training.rlhf.runtime.stopping import StopRequest
 from training.rlhf.train import train_run

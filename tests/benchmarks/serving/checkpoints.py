@@ -6,7 +6,9 @@ from pathlib import Path
 
 import torch
 
-from training.contract import LoraSettings, PreferenceSettings, RunSpec
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import Backbone
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.data_sets import data_folder
 from tests.rlhf.runs import qa_feedback_rankings, row
-from training.contract import SnapshotRow, with_context
+from training.contract.snapshot import SnapshotRow, with_context
 
 
 def rankings(count: int, *, context: bool) -> list[SnapshotRow]:

@@ -14,7 +14,10 @@ from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.loop.trainers import finish as finish_all
 from tests.rlhf.loop.trainers import finish_two, start, start_two
 from tests.rlhf.runs import ENVIRONMENT, ROOT, files_of, judgments, make_run, row, status_of, train
-from training.contract import EXIT_FAILED, EXIT_FINISHED, Method, SnapshotRow, read_manifest, read_metrics
+from training.contract import read_manifest, read_metrics
+from training.contract.methods import Method
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder
 

@@ -13,15 +13,9 @@ import pytest
 
 from tests.rlhf.loop.trainers import Trainer, finish_one
 from tests.rlhf.runs import files_of, make_run, start, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    Method,
-    read_metrics,
-    read_spec,
-    write_spec,
-)
+from training.contract import read_metrics
+from training.contract.methods import Method
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, read_spec, write_spec
 
 
 def steps_of(folder: Path) -> int:

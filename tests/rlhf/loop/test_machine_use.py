@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
-from training.contract import EXIT_FINISHED, read_machine_use
+from training.contract.run import EXIT_FINISHED, read_machine_use
 from training.rlhf.runtime.run_folder import MachineWriter, RunFolder
 
 

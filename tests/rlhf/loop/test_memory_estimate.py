@@ -10,16 +10,15 @@ from transformers import AutoConfig
 
 from tests.rlhf.model.families import CONTEXT, LONG_ROPE, family_folder
 from tests.tiny import tiny_model_folder
-from training.contract import (
+from training.contract.methods.common import LoraSettings, OptimiserSettings
+from training.contract.methods.policy import (
     AdvantageSettings,
-    LoraSettings,
-    OptimiserSettings,
     PolicyGradientSettings,
     PreferenceSettings,
     RewardPart,
-    RewardSettings,
     SftSettings,
 )
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.families import context_limit
 from training.rlhf.rollout.cache import KeyCache

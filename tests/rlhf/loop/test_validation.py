@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from training.contract import OptimiserSettings
+from training.contract.methods.common import OptimiserSettings
 from training.rlhf.data import Examples
 from training.rlhf.loop.state import BestState
 from training.rlhf.loop.training_loop import chooses_state, split_validation

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.contract import RolloutSettings
+from training.contract.methods.policy import RolloutSettings
 from training.rlhf.advantages import best_alone
 from training.rlhf.losses import importance_weights, odds_ratio, policy_gradient, simpo
 from training.rlhf.policy_gradient.sampling import overlong_punishment

@@ -20,16 +20,12 @@ from tests.rlhf.methods.policies import CPU, examples_of, method_of, step
 from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import row
 from tests.tiny import START
-from training.contract import (
-    KtoSettings,
-    LoraSettings,
-    PreferenceSettings,
-    RewardSettings,
-    SftSettings,
-)
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
@@ -240,7 +236,7 @@ def test_ipo_on_whole_answers_is_trls_where_all_answers_have_one_length(
 ) -> None:
     # With n = 4 tokens each TRL's (h/n − 1/(2β))² is (h − n/(2β))² / n²: ours at β/n, divided by n².
     answers = ((0, 1, 40, 50, 60, 70, 2), (0, 1, 40, 55, 65, 75, 2))
-    examples = [Example("a", tuple(Answered(ids, 3) for ids in answers), (2, 1))]
+    examples = [Example("a", tuple(EncodedAnswer(ids, 3) for ids in answers), (2, 1))]
     method = method_of(backbone, PreferenceSettings(lora=LORA, loss="ipo", beta=0.1 / 4))
     peer = Peer("DPO", backbone, "policy", tmp_path, beta=0.1, loss_type=["ipo"])
     of_rondo = mixed([(1 / 4**2, ours(backbone, method, examples))])

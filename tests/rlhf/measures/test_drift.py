@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.rlhf.people import Floats, Person, judged
-from training.contract import DriftFigures
+from training.contract.validation import DriftFigures
 from training.rlhf.measures.linear_choice import LinearScore, choices_of, fit_at
 from training.rlhf.measures.people import discounts, measure_drift, newest_round
 from training.rlhf.tokens.example import Example

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.rlhf.runs import judgments
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.data import build_examples
 from training.rlhf.measures.features import FeatureCache, places_to_read, preferred_place
 from training.rlhf.model.backbone import Backbone, Place

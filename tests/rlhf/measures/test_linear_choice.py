@@ -11,12 +11,12 @@ from scipy.optimize import minimize
 
 from training.rlhf.losses import plackett_luce
 from training.rlhf.measures.linear_choice import FOLDS, choices_of, fit_cross_validated, fit_ridge
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 
 
 def ranked(ranks: list[int], *, prompt: str = "p", weight: float = 1.0) -> Example:
-    answers = tuple(Answered((1, 2, 3), 1) for _ in ranks)
+    answers = tuple(EncodedAnswer((1, 2, 3), 1) for _ in ranks)
     return Example(f"j-{prompt}", answers, tuple(ranks), weight=weight, prompt=prompt)
 
 

@@ -11,16 +11,18 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from tests.rlhf.runs import contradicted, make_run, status_of, train
-from training.contract import EXIT_FINISHED, read_manifest, validation_from_figures
+from training.contract import read_manifest
+from training.contract.run import EXIT_FINISHED
+from training.contract.validation import validation_from_figures
 from training.rlhf.measures.pairs import length_log_loss, length_slope, pair_figures, scaled_log_loss
 from training.rlhf.methods.reward import log_validation
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 
 
 def example(lengths: list[int], ranks: list[int], *, weight: float = 1.0) -> Example:
     """A judgment of answers with so many tokens after a prompt of three."""
-    answers = tuple(Answered(tuple(range(3 + length)), 3) for length in lengths)
+    answers = tuple(EncodedAnswer(tuple(range(3 + length)), 3) for length in lengths)
     return Example(judgment="j", answers=answers, ranks=tuple(ranks), weight=weight)
 
 

@@ -7,15 +7,11 @@ from typing import Any
 import torch
 
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import (
-    KtoSettings,
-    PreferenceSettings,
-    RewardSettings,
-    RunSpec,
-    Settings,
-    SftSettings,
-    SnapshotRow,
-)
+from training.contract.methods import Settings
+from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import build_examples
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.loop.training_loop import Account

@@ -7,7 +7,8 @@ import torch
 
 from tests.rlhf.methods.test_methods import CPU, LORA, batch_of, spec_of
 from tests.rlhf.runs import row
-from training.contract import RewardSettings, SnapshotRow
+from training.contract.methods.reward import RewardSettings
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import build_examples
 from training.rlhf.loop.training_loop import Account
 from training.rlhf.methods.reward import RewardModelling, read_rewards

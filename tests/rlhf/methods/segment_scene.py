@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tests.rlhf.runs import row
-from training.contract import SegmentHead
+from training.contract.methods.reward import SegmentHead
 from training.rlhf.data import Examples, build_examples, only_teaching
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone

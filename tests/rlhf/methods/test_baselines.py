@@ -12,18 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.rlhf.runs import StopAfter, files_of, judgments, make_run, row, train
-from training.contract import (
-    EXIT_FINISHED,
-    ContractError,
-    RewardSettings,
-    SnapshotRow,
-    Split,
-    baselines_from_details,
-    read_evaluation,
-    read_manifest,
-    read_metrics,
-    settings_from_json,
-)
+from training.contract import ContractError, read_manifest, read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import EXIT_FINISHED, read_evaluation
+from training.contract.snapshot import SnapshotRow, Split
+from training.contract.validation import baselines_from_details
 from training.rlhf.data import build_examples
 from training.rlhf.losses import bradley_terry
 from training.rlhf.measures.features import places_to_read
@@ -31,7 +25,7 @@ from training.rlhf.measures.linear_choice import choices_of
 from training.rlhf.methods.baselines import fit_frozen_head
 from training.rlhf.methods.reward import encode, read_rewards
 from training.rlhf.model.backbone import Backbone, Place
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
@@ -252,7 +246,8 @@ def test_another_place_is_read_only_where_it_is_clearly_better() -> None:
     generator = np.random.default_rng(2)
     places = places_to_read(10)
     examples = [
-        Example(f"j{index}", (Answered((1, 2), 1),) * 2, (1, 2), prompt=f"p{index}") for index in range(80)
+        Example(f"j{index}", (EncodedAnswer((1, 2), 1),) * 2, (1, 2), prompt=f"p{index}")
+        for index in range(80)
     ]
     choices = choices_of(examples, whole=False)
     features = generator.normal(size=(160, len(places), 3)).astype(np.float32)
@@ -266,7 +261,7 @@ def test_another_place_is_read_only_where_it_is_clearly_better() -> None:
 
 def test_the_standard_error_is_that_of_prompts() -> None:
     examples = [
-        Example(f"j{index}", (Answered((1, 2), 1),) * 2, (1, 2), prompt=f"p{index // 2}")
+        Example(f"j{index}", (EncodedAnswer((1, 2), 1),) * 2, (1, 2), prompt=f"p{index // 2}")
         for index in range(4)
     ]
 

@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from tests.rlhf.methods.policies import CPU, examples_of, figures, method_of, step
 from tests.rlhf.runs import row
-from training.contract import ContractError, LoraSettings, PreferenceSettings
+from training.contract import ContractError
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PreferenceSettings
 from training.rlhf.data import SHORTEST_KEPT, Places, differing
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
@@ -33,7 +35,7 @@ def the_correction(method: TrainingMethod, backbone: Backbone, before: str, afte
     return examples_of(method, backbone, [judged])[1]
 
 
-def token_log_probabilities(backbone: Backbone, adapter: str | None, answer: Answered) -> list[float]:
+def token_log_probabilities(backbone: Backbone, adapter: str | None, answer: EncodedAnswer) -> list[float]:
     """Of each token of an answer, by place; an answer alone in a row through transformers' attention."""
     ids = torch.tensor([answer.ids[:]])
     with torch.no_grad(), backbone.using(adapter):

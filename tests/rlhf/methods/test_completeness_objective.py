@@ -8,7 +8,8 @@ import pytest
 from tests.rlhf.methods.segment_scene import BAD, CPU, GOOD, examples_of, lacking, part_of, teaching
 from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import CompletenessHead, ContractError
+from training.contract import ContractError
+from training.contract.methods.reward import CompletenessHead
 from training.rlhf.methods.reward import RewardModelling, encode
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack

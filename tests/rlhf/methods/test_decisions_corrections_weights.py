@@ -9,16 +9,11 @@ from safetensors.torch import load_file
 
 from tests.rlhf.runs import make_run, row, train
 from tests.tiny import tiny_tokenizer
-from training.contract import (
-    CHECKPOINT_FOLDER,
-    ContractError,
-    Method,
-    RewardSettings,
-    SnapshotRow,
-    read_metrics,
-    read_spec,
-    settings_from_json,
-)
+from training.contract import ContractError, read_metrics
+from training.contract.methods import Method, settings_from_json
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import CHECKPOINT_FOLDER, read_spec
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import Examples, build_examples
 from training.rlhf.losses import bradley_terry, dpo
 from training.rlhf.methods.reward import RewardModelling

@@ -8,14 +8,10 @@ import pytest
 
 from tests.rlhf.methods.test_group_heads import LONG, SHORT
 from tests.rlhf.runs import make_run, row, train
-from training.contract import (
-    EXIT_FINISHED,
-    SnapshotRow,
-    Split,
-    people_from_details,
-    read_evaluation,
-    read_manifest,
-)
+from training.contract import read_manifest
+from training.contract.run import EXIT_FINISHED, read_evaluation
+from training.contract.snapshot import SnapshotRow, Split
+from training.contract.validation import people_from_details
 
 
 def turned_round() -> list[SnapshotRow]:

@@ -4,7 +4,8 @@ import pytest
 
 from tests.rlhf.methods.policies import examples_of, method_of, step
 from tests.rlhf.runs import row
-from training.contract import KtoSettings, LoraSettings
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import KtoSettings
 from training.rlhf.data import build_examples
 from training.rlhf.methods.kto import said_good
 from training.rlhf.model.backbone import Backbone

@@ -8,18 +8,12 @@ import pytest
 import torch
 
 from tests.rlhf.runs import make_run, row, train
-from training.contract import (
-    EXIT_FINISHED,
-    ContractError,
-    PeopleReport,
-    Population,
-    RewardSettings,
-    SnapshotRow,
-    Split,
-    people_from_details,
-    read_evaluation,
-    settings_from_json,
-)
+from training.contract import ContractError
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import EXIT_FINISHED, read_evaluation
+from training.contract.snapshot import SnapshotRow, Split
+from training.contract.validation import PeopleReport, Population, people_from_details
 from training.rlhf.data import build_examples
 from training.rlhf.methods.people import group_names, group_scores, population_scores
 from training.rlhf.methods.reward import encode

@@ -8,7 +8,10 @@ import torch
 
 from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import judgments, row
-from training.contract import LoraSettings, PreferenceSettings, RewardSettings, RunSpec
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.data import build_examples
 from training.rlhf.loop.log_probabilities import answer_log_probabilities, token_log_probabilities
 from training.rlhf.loop.method import TrainingMethod

@@ -8,7 +8,9 @@ import torch
 
 from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.runs import StopAfter, files_of, make_run, train
-from training.contract import EXIT_FINISHED, EXIT_STOPPED, ContractError, OptimiserSettings, read_spec
+from training.contract import ContractError
+from training.contract.methods.common import OptimiserSettings
+from training.contract.run import EXIT_FINISHED, EXIT_STOPPED, read_spec
 from training.rlhf.loop.training_loop import learning_rate
 
 

@@ -10,22 +10,18 @@ import torch
 
 from tests.rlhf.methods.policies import CPU, examples_of, figures, method_of, step
 from tests.rlhf.runs import judgments, row
-from training.contract import (
-    ContractError,
-    KtoSettings,
-    LoraSettings,
-    PreferenceSettings,
-    RewardSettings,
-    Settings,
-    SftSettings,
-)
+from training.contract import ContractError
+from training.contract.methods import Settings
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import KtoSettings, PreferenceSettings, SftSettings
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.loop.log_probabilities import ratio_figures
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.loop.training_loop import Account
 from training.rlhf.losses import Ties, likeliest_log_tie
 from training.rlhf.methods.dpo import best_answers
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
@@ -57,7 +53,7 @@ def gradient(backbone: Backbone) -> torch.Tensor:
     return flat
 
 
-def log_probability(backbone: Backbone, adapter: str | None, answer: Answered) -> float:
+def log_probability(backbone: Backbone, adapter: str | None, answer: EncodedAnswer) -> float:
     """Of an answer alone in a row of its own, from the whole softmax through transformers' attention."""
     ids = torch.tensor([answer.ids])
     with torch.no_grad(), backbone.using(adapter):
@@ -330,7 +326,7 @@ def test_imitation_takes_the_answers_ranked_first_and_only_where_there_is_a_wors
 
 
 def test_the_best_of_a_ranking_leave_out_who_was_not_ranked() -> None:
-    answers = tuple(Answered((1, number), 1) for number in (2, 3, 4))
+    answers = tuple(EncodedAnswer((1, number), 1) for number in (2, 3, 4))
     examples = [Example("a", answers, (0, 2, 3)), Example("b", answers[:2], (1, 1))]
     batch = pack(examples, device=CPU)
     values = torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])

@@ -9,12 +9,15 @@ import torch
 from tests.rlhf.methods.policies import CPU, examples_of, figures, method_of, step
 from tests.rlhf.methods.test_policies import log_probability
 from tests.rlhf.runs import row
-from training.contract import ContractError, KtoSettings, LoraSettings, SnapshotRow
+from training.contract import ContractError
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import KtoSettings
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.loop.method import TrainingMethod
 from training.rlhf.methods.kto import said_good, weights_of_kinds
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example, Labels, RatingLabel
 from training.rlhf.tokens.packing import pack
 
@@ -49,7 +52,7 @@ THUMBS = [
 def example(
     ratings: Sequence[tuple[int, Any, int]] = (), *, verdict: str = "", ranks: Any = (0, 0, 0)
 ) -> Example:
-    answers = tuple(Answered((1, number), 1) for number in range(2, 2 + len(ranks)))
+    answers = tuple(EncodedAnswer((1, number), 1) for number in range(2, 2 + len(ranks)))
     rating_labels = tuple(RatingLabel(place, "helpful", scale, value) for place, scale, value in ratings)
     return Example("j", answers, ranks, labels=Labels(ratings=rating_labels, verdict=verdict))
 
@@ -135,13 +138,13 @@ def reference_kl(method: TrainingMethod, examples: list[Example]) -> float:
     return float(value)
 
 
-def ratio(backbone: Backbone, answer: Answered) -> float:
+def ratio(backbone: Backbone, answer: EncodedAnswer) -> float:
     return log_probability(backbone, "policy", answer) - log_probability(backbone, None, answer)
 
 
-def mismatched(prompt: Answered, answer: Answered) -> Answered:
+def mismatched(prompt: EncodedAnswer, answer: EncodedAnswer) -> EncodedAnswer:
     ids = prompt.ids[: prompt.answer_start] + answer.ids[answer.answer_start :]
-    return Answered(ids, prompt.answer_start)
+    return EncodedAnswer(ids, prompt.answer_start)
 
 
 def test_the_point_of_reference_comes_from_answers_under_the_next_prompt(backbone: Backbone) -> None:
@@ -191,7 +194,7 @@ def test_a_prompt_too_long_for_another_ones_answer_loses_its_beginning(backbone:
     cut = len(joined.ids) - 128
     assert cut > 0
     # The chat's first token stays, and what follows it is cut.
-    shorter = Answered(joined.ids[:1] + joined.ids[1 + cut :], joined.answer_start - cut)
+    shorter = EncodedAnswer(joined.ids[:1] + joined.ids[1 + cut :], joined.answer_start - cut)
     expected = (ratio(backbone, shorter) + ratio(backbone, mismatched(a, b))) / 2
     assert expected > 0.01
     assert reference_kl(method, examples) == pytest.approx(expected, abs=1e-4)

@@ -18,15 +18,10 @@ from tests.rlhf.runs import (
     status_of,
     train,
 )
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    Method,
-    manifest_digest,
-    read_manifest,
-    read_metrics,
-)
+from training.contract import read_manifest, read_metrics
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods import Method
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 
 RUNS: dict[str, tuple[Method, dict[str, Any]]] = {
     "sft": ("sft", {"sources": ["preferred"]}),

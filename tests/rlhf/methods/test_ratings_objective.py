@@ -14,7 +14,9 @@ from tests.rlhf.methods.reward_scene import step
 from tests.rlhf.methods.test_methods import LORA, batch_of, spec_of
 from tests.rlhf.model.test_backbone import disturb, save
 from tests.rlhf.runs import row
-from training.contract import ContractError, RatingHead, RewardSettings, SnapshotRow
+from training.contract import ContractError
+from training.contract.methods.reward import RatingHead, RewardSettings
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import build_examples
 from training.rlhf.measures.calibration import (
     figures_of_chances,

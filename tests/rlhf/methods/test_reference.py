@@ -7,14 +7,10 @@ import pytest
 
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import make_run, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    ContractError,
-    PreferenceSettings,
-    manifest_digest,
-    read_metrics,
-)
+from training.contract import ContractError, read_metrics
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED
 
 
 def trained(folder: Path, base: Path, reference: str = "parent", **more: Any) -> Path:

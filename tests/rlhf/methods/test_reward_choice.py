@@ -13,19 +13,12 @@ import torch
 
 from tests.rlhf.methods.test_baselines import lengths_decide
 from tests.rlhf.runs import make_run, row, train
-from training.contract import (
-    EXIT_FINISHED,
-    ContractError,
-    Message,
-    RewardChoice,
-    RewardSettings,
-    SnapshotRow,
-    choice_from_details,
-    read_evaluation,
-    read_manifest,
-    read_spec,
-    settings_from_json,
-)
+from training.contract import ContractError, read_manifest
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import EXIT_FINISHED, read_evaluation, read_spec
+from training.contract.snapshot import Message, SnapshotRow
+from training.contract.validation import RewardChoice, choice_from_details
 from training.rlhf.data import build_examples
 from training.rlhf.measures.features import TEXT_FEATURES, text_features
 from training.rlhf.measures.linear_choice import choices_of
@@ -34,7 +27,7 @@ from training.rlhf.methods.baselines import choose_head, fit_to_text
 from training.rlhf.methods.reward import encode, text_states
 from training.rlhf.model.backbone import BOUNDS, TEXT, Backbone, Place
 from training.rlhf.rewards.reward_model import LearnedReward
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack
 
@@ -81,7 +74,7 @@ def repetition_decides(count: int = 60) -> list[SnapshotRow]:
 def example(number: int, *, first: bool = True) -> Example:
     return Example(
         f"j{number}",
-        (Answered((1, 2), 1), Answered((1, 3), 1)),
+        (EncodedAnswer((1, 2), 1), EncodedAnswer((1, 3), 1)),
         (1, 2) if first else (2, 1),
         prompt=f"p{number}",
         completions=("a", "b"),

@@ -21,7 +21,8 @@ from tests.rlhf.methods.reward_scene import (
 from tests.rlhf.methods.test_methods import batch_of, loss_of
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import row
-from training.contract import ContractError, RewardSettings
+from training.contract import ContractError
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.methods.objectives.rankings import LOG_TIE, costs_of_rankings
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import SCORE, Backbone

@@ -18,18 +18,17 @@ from tests.rlhf.runs import (
     status_of,
     train,
 )
-from training.contract import (
+from training.contract import read_manifest, read_metrics
+from training.contract.methods.common import OptimiserSettings
+from training.contract.run import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
     EvaluationReport,
-    OptimiserSettings,
-    SnapshotRow,
     read_evaluation,
-    read_manifest,
-    read_metrics,
     write_evaluation,
 )
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.loop.training_loop import parameter_groups
 from training.rlhf.measures.pairs import pair_details, pair_figures
 

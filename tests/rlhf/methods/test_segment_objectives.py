@@ -22,7 +22,8 @@ from tests.rlhf.methods.segment_scene import (
 from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import row
-from training.contract import ContractError, SegmentHead
+from training.contract import ContractError
+from training.contract.methods.reward import SegmentHead
 from training.rlhf.methods.objectives.segments import SegmentObjective, likely_best_threshold
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.packing import pack

@@ -20,18 +20,10 @@ from tests.rlhf.methods.segment_scene import (
 )
 from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.runs import StopAfter, files_of, make_run, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    CompletenessHead,
-    ContractError,
-    RewardSettings,
-    SegmentHead,
-    read_evaluation,
-    read_metrics,
-    settings_from_json,
-)
+from training.contract import ContractError, read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import CompletenessHead, RewardSettings, SegmentHead
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, read_evaluation
 from training.rlhf.methods.objectives.segments import segment_rewards
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import Backbone

@@ -11,17 +11,12 @@ from tests.rlhf.methods.segment_scene import examples_of, part_of, reward_by_han
 from tests.rlhf.methods.test_methods import reward_method
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import make_run, row, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    Message,
-    RewardSettings,
-    SegmentHead,
-    SnapshotRow,
-    read_metrics,
-    settings_from_json,
-)
+from training.contract import read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.methods.reward import RewardSettings, SegmentHead
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED
 from training.contract.segmentation import steps
+from training.contract.snapshot import Message, SnapshotRow
 from training.rlhf.measures.calibration import roc_auc
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import token_rewards

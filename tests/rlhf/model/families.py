@@ -89,8 +89,23 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 8,
         "v_head_dim": 6,
     },
+    "gpt_oss": {**_WIDE, **_ALTERNATE, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "lfm2": {**_GROUPED, "layer_types": ["conv", "full_attention"]},
+    "mamba": {"state_size": 4},
+    "rwkv": {"attention_hidden_size": 32},
+    "qwen3_5_text": {
+        **_WIDE,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
 }
 """By model type, what its configuration has besides the sizes."""
+PADDED = frozenset({"gpt_oss", "bloom", "lfm2", "mamba", "rwkv", "qwen3_5_text"})
+"""Of these rows are padded, not packed."""
 
 _TEMPLATES = {
     "llama": "llama3",

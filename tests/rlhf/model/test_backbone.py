@@ -12,7 +12,11 @@ import torch
 
 from tests.rlhf.runs import ENVIRONMENT
 from tests.tiny import tiny_model_folder
-from training.contract import ContractError, LoraSettings, RewardSettings, RunSpec, base_digest
+from training.contract import ContractError
+from training.contract.checkpoint import base_digest
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import SCORE, Backbone
 

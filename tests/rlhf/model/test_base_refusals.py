@@ -21,9 +21,10 @@ from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
 from tests.tiny import END, tiny_tokenizer
 from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
-from training.rlhf.model.base_model import load_base_model, refuse_unsupported_folder
+from training.rlhf.model.base_model import load_base_model, load_shared_base, refuse_unsupported_folder
 from training.rlhf.model.inspection import inspect_folder
 from training.rlhf.model.text_part import save_text_part
+from training.rlhf.runtime.processes import Processes
 
 
 def folder_of(path: Path, config: dict[str, Any]) -> Path:
@@ -36,9 +37,6 @@ def folder_of(path: Path, config: dict[str, Any]) -> Path:
 def config_of(kind: str, **more: Any) -> dict[str, Any]:
     written: dict[str, Any] = CONFIG_MAPPING[kind](**{**SIZES, **FAMILIES.get(kind, {}), **more}).to_dict()
     return written
-
-
-HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
 
 
 @pytest.mark.parametrize(
@@ -57,16 +55,6 @@ HYBRID = {"layer_types": ["linear_attention", "full_attention"]}
             "choose a base that transformers knows",
         ),
         ({"model_type": "of tomorrow"}, "is not known to transformers", "update Rondo"),
-        ({"model_type": "gpt_oss"}, "uses attention sinks", "choose a base whose layers all attend"),
-        (config_of("qwen3_next", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
-        (config_of("qwen3_5_text", **HYBRID), "keeps a state instead of keys", "choose a base whose"),
-        ({"model_type": "nemotron_h"}, "keeps a state instead of keys", "choose a base whose"),
-        ({"model_type": "rwkv"}, "keeps a state instead of keys", "choose a base whose"),
-        ({"model_type": "mamba"}, "keeps a state instead of keys", "choose a base whose"),
-        ({"model_type": "falcon_h1"}, "keeps a state instead of keys", "choose a base whose"),
-        ({"model_type": "llama4_text"}, "attends in chunks", "choose a base whose"),
-        ({"model_type": "falcon"}, "computes attention in its own code", "choose a base whose"),
-        ({"model_type": "bloom"}, "biases attention by distance", "choose a base whose"),
         ({"model_type": "gemma3"}, "reads images or sound beside text", "save its text part"),
         ({"model_type": "vit"}, "writes no text", "choose a base made for chats"),
     ],
@@ -162,10 +150,24 @@ def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, written:
         refuse_unsupported_folder(folder)
 
 
-def test_layers_that_attend_twice_are_refused_because_their_keys_could_not_be_kept(tmp_path: Path) -> None:
+def test_rows_through_layers_that_attend_twice_are_padded_as_their_keys_could_not_be_kept(
+    tmp_path: Path,
+) -> None:
     folder = family_folder(tmp_path / "differential", "diffllama", num_key_value_heads=2)
-    with pytest.raises(ContractError, match="attend 2 times where each of 1 should once"):
-        load_base_model(folder, device="cpu", dtype=torch.float32)
+    assert not Backbone.load(folder, device="cpu", dtype=torch.float32).packs
+    assert inspect_folder(folder)["packs"] is False
+
+
+def test_a_base_whose_rows_are_padded_is_not_shared_by_processes(tmp_path: Path) -> None:
+    folder = family_folder(tmp_path / "state", "mamba")
+    with pytest.raises(ContractError, match="padded, not packed, which processes cannot share"):
+        load_shared_base(
+            folder,
+            device=torch.device("cpu"),
+            dtype=torch.float32,
+            mesh=None,
+            processes=Processes(),
+        )
 
 
 def test_the_text_part_of_a_model_of_images_and_text_is_a_base(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.rlhf.model.families import CONTEXT, FAMILIES, LONG_ROPE, family_folder
 from tests.rlhf.rollout.test_engine import disturb, engine_of, request_of, run
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import Backbone
@@ -124,7 +124,9 @@ def test_the_states_after_each_block_are_those_that_transformers_tells(family: F
     layout = Layout([Segment(0, 9)], family.backbone.device)
     states = family.backbone.packed_layers(ids, torch.arange(9)[None], layout, [1, 2])
     expected = family.oracle(ids, output_hidden_states=True).hidden_states
-    assert_close(states[1], expected[1][0])
+    # These two do not tell the embedding.
+    first = 0 if family.backbone.config.model_type in {"mamba", "rwkv"} else 1
+    assert_close(states[1], expected[first][0])
     assert_close(states[2], expected[-1][0])
 
 

@@ -14,17 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.rlhf.loop.trainers import finish_two
 from tests.rlhf.methods.policies import examples_of, method_of, step
 from tests.rlhf.runs import StopAfter, files_of, judgments, make_run, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    ContractError,
-    LoraSettings,
-    Method,
-    SftSettings,
-    read_manifest,
-    read_metrics,
-)
+from training.contract import ContractError, read_manifest, read_metrics
+from training.contract.methods import Method
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import SftSettings
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED
 from training.rlhf.export import export_checkpoint
 from training.rlhf.loop.log_probabilities import token_log_probabilities
 from training.rlhf.model.backbone import Backbone

@@ -10,7 +10,7 @@ from peft.functional import cast_adapter_dtype, inject_adapter_in_model
 from peft.tuners.lora import Linear
 from torch import Tensor, nn
 
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.adapters import lora_config
 from training.rlhf.model.linear_layers import AdapterSlice, LoraLinear, mixing
 

@@ -13,7 +13,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
 from tests.serving.conftest import write_checkpoint
-from training.contract import ALL_LINEAR, ContractError, LoraSettings
+from training.contract import ContractError
+from training.contract.methods.common import ALL_LINEAR, LoraSettings
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.adapters import add_low_rank, fitted_targets
 from training.rlhf.model.backbone import Backbone

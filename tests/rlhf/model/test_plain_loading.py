@@ -15,7 +15,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from tests.guide_blocks import block
 from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
 from tests.tiny import tiny_model_folder
-from training.contract import EXIT_FINISHED, ContractError, Message, read_manifest, sha256_of_file
+from training.contract import ContractError, read_manifest
+from training.contract.files import sha256_of_file
+from training.contract.run import EXIT_FINISHED
+from training.contract.snapshot import Message
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.tokens.encoding import Encoder

@@ -16,24 +16,17 @@ from torch import nn
 from tests.rlhf.model.families import family_folder
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import judgments, make_run, status_of, train
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    ContractError,
-    LoraSettings,
-    Method,
-    OptimiserSettings,
-    PreferenceSettings,
-    Quantization,
-    SftSettings,
-    read_manifest,
-)
-from training.recipe import Recipe
+from training.contract import ContractError, read_manifest
+from training.contract.methods import Method
+from training.contract.methods.common import LoraSettings, OptimiserSettings
+from training.contract.methods.policy import PreferenceSettings, SftSettings
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, Quantization
+from training.recipe.recipe import Recipe
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.linear_layers import dequantised, is_quantised, refuse_unable
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch, pack
 from training.services.runs.memory import Shape, memory_of
@@ -46,7 +39,7 @@ needs_packages = [
 ]
 KINDS: tuple[Quantization, ...] = ("int8", "nf4")
 LORA = LoraSettings(rank=4, alpha=8.0, targets=("all-linear",))
-ROW = (Answered((0, 41, 52, 63, 74, 85, 2), 3), Answered((0, 41, 52, 99, 120, 2), 3))
+ROW = (EncodedAnswer((0, 41, 52, 63, 74, 85, 2), 3), EncodedAnswer((0, 41, 52, 99, 120, 2), 3))
 
 
 @pytest.fixture(params=["llama", "qwen2", "phi3"])

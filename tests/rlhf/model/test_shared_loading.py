@@ -15,7 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaFor
 from tests.rlhf.loop.trainers import in_processes
 from tests.rlhf.model.families import FAMILIES, family_folder
 from tests.tiny import tiny_tokenizer
-from training.contract import ContractError, Sharding
+from training.contract import ContractError
+from training.contract.run import Sharding
 from training.rlhf.model import base_model
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.base_model import WeightFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rlhf.runs import make_run
-from training.contract import Message, SnapshotPrompt, Split
+from training.contract.snapshot import Message, SnapshotPrompt, Split
 
 SHORT = {"name": "short", "kind": "length", "options": {"most": 2, "slack": 30, "unit": "characters"}}
 """1 up to two characters, 0 from 32 on: what an untrained model writes earns about half."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from training.contract.methods.policy import KlSettings, UpdateSettings
 from training.rlhf import losses as policy_losses
-from training.rlhf.policy_gradient.credit import Credit, Episodes
+from training.rlhf.policy_gradient.credit import Credit, EpisodeBatch
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, UpdateResult, update_policy
 
 
@@ -91,7 +91,7 @@ class Descent:
 
 def update(
     actor: Tabular,
-    episodes: Episodes,
+    episodes: EpisodeBatch,
     credit: Credit,
     step: Descent,
     *,
@@ -126,7 +126,7 @@ LONGEST = 5.0
 K2 = KlSettings(place="loss", kind="k2")
 
 
-def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular, Episodes, Credit]:
+def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular, EpisodeBatch, Credit]:
     """Six answers to three prompts, by a policy that has moved a little; columns of NaN are added."""
     random = torch.Generator().manual_seed(3)
 
@@ -149,7 +149,7 @@ def scene(*, old: bool = True, padding: int = 0, **actor: Any) -> tuple[Tabular,
         return torch.cat([filled, tensor.new_full((B, padding), fill)], dim=1).detach()
 
     before = evaluation.logp.detach() + 0.2 * drawn(B, T)
-    episodes = Episodes(
+    episodes = EpisodeBatch(
         mask=torch.cat([mask, torch.zeros(B, padding, dtype=torch.bool)], dim=1),
         rewards=wide(advantages),
         scored=torch.ones(B, dtype=torch.bool),
@@ -186,7 +186,7 @@ def everything(aggregate: str) -> dict[str, Any]:
     }
 
 
-def gradients(actor: Tabular, episodes: Episodes, credit: Credit, **settings: Any) -> list[Tensor]:
+def gradients(actor: Tabular, episodes: EpisodeBatch, credit: Credit, **settings: Any) -> list[Tensor]:
     """Those of one step, which moves nothing."""
     descent = Descent(actor.parameters, rate=0.0)
     update(actor, episodes, credit, descent, **settings)

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import actor
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models, token_figures
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 
 PROMPTS = ((0, 5, 9, 20, 31), (0, 7, 7), (0, 40, 41, 42, 43, 44, 45, 46))
 # The first prompt's answers begin alike and two are the same: packed, they share places.
@@ -24,7 +24,7 @@ DRAWN = (
     ((90, 91, 92, 93, 94, 95, 96, 2),),
 )
 ANSWERS = [
-    Answered((*prompt, *drawn), len(prompt))
+    EncodedAnswer((*prompt, *drawn), len(prompt))
     for prompt, answers in zip(PROMPTS, DRAWN, strict=True)
     for drawn in answers
 ]
@@ -49,7 +49,7 @@ def actor_of(
     tokens: int = 10_000,
     parameters: SamplingParameters | None = None,
     reference: str | None = None,
-    answers: Sequence[Answered] = ANSWERS,
+    answers: Sequence[EncodedAnswer] = ANSWERS,
     group: Sequence[int] = GROUP,
     entropy: bool = False,
     full_kl: bool = False,
@@ -66,7 +66,7 @@ def actor_of(
     )
 
 
-def alone(backbone: Backbone, adapter: str | None, answered: Answered) -> Tensor:
+def alone(backbone: Backbone, adapter: str | None, answered: EncodedAnswer) -> Tensor:
     """(drawn, vocabulary) logits that predict an answer's tokens, from a row of its own."""
     ids = torch.tensor([answered.ids])
     with backbone.using(adapter):
@@ -74,7 +74,7 @@ def alone(backbone: Backbone, adapter: str | None, answered: Answered) -> Tensor
         return backbone.logits(states[answered.answer_start - 1 : -1])
 
 
-def drawn(answered: Answered) -> Tensor:
+def drawn(answered: EncodedAnswer) -> Tensor:
     return torch.tensor(answered.ids[answered.answer_start :])
 
 
@@ -138,7 +138,7 @@ def test_the_trainer_finds_the_log_probabilities_that_the_sampler_drew_by(
     parameters = SamplingParameters(temperature=0.8, top_k=top_k, top_p=top_p, max_tokens=6)
     samples = rollout(trained, PROMPTS, parameters, n=3, adapter="policy")
     answers = [
-        Answered((*prompt, *sample.token_ids), len(prompt))
+        EncodedAnswer((*prompt, *sample.token_ids), len(prompt))
         for prompt, some in zip(PROMPTS, samples, strict=True)
         for sample in some
     ]

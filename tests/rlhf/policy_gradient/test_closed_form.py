@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tests.rlhf.policy_gradient.tabular import Descent, Tabular, update
 from training.contract.methods.policy import AdvantageSettings, KlSettings
-from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes
+from training.rlhf.policy_gradient.credit import CreditAssignment, EpisodeBatch
 from training.rlhf.policy_gradient.update import evaluated_once
 
 BETA = 0.5
@@ -96,7 +96,7 @@ def learned(
         actor.states, actor.actions = states[draw], answers[draw]
         rewards = torch.zeros(draws, states.shape[1])
         rewards[:, -1] = REWARD[draw].float()
-        episodes = Episodes(
+        episodes = EpisodeBatch(
             mask=torch.ones_like(rewards, dtype=torch.bool),
             rewards=rewards,
             scored=torch.ones(draws, dtype=torch.bool),

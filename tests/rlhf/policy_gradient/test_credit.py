@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from training.contract.methods.policy import AdvantageSettings, KlSettings
-from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
+from training.rlhf.policy_gradient.credit import CreditAssignment, EpisodeBatch, figures
 
 NAN = math.nan
 FREE = KlSettings(place="none")
 
 
-def episodes(rewards: list[list[float]], *, group: list[int] | None = None, **columns: Any) -> Episodes:
+def episodes(rewards: list[list[float]], *, group: list[int] | None = None, **columns: Any) -> EpisodeBatch:
     """Answers whose actions are the rewards that are not NaN."""
     table = torch.tensor(rewards, dtype=torch.float32)
     scored = columns.pop("scored", [True] * len(rewards))
-    return Episodes(
+    return EpisodeBatch(
         mask=~table.isnan(),
         rewards=table,
         scored=torch.tensor(scored),
@@ -28,7 +28,7 @@ def episodes(rewards: list[list[float]], *, group: list[int] | None = None, **co
     )
 
 
-def assign(batch: Episodes, kl: KlSettings = FREE, **advantage: Any):
+def assign(batch: EpisodeBatch, kl: KlSettings = FREE, **advantage: Any):
     return CreditAssignment(AdvantageSettings(**advantage), kl).assign(batch)
 
 
@@ -213,7 +213,7 @@ def test_what_lies_outside_the_mask_reaches_nothing():
         def padded(rows: list[list[float]]) -> Tensor:
             return torch.cat([torch.tensor(rows), torch.full((2, columns), padding)], dim=1)
 
-        batch = Episodes(
+        batch = EpisodeBatch(
             mask=padded([[1.0, 1.0], [1.0, 1.0]]) == 1,
             rewards=padded([[0.0, 1.0], [2.0, 0.5]]),
             scored=torch.ones(2, dtype=torch.bool),

@@ -10,19 +10,17 @@ import pytest
 from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, SHORT, make_sampled_run, prompts
 from tests.rlhf.runs import files_of, train
-from training.contract import (
-    EXIT_FINISHED,
-    EXIT_STOPPED,
+from training.contract import read_manifest, read_metrics
+from training.contract.guard import (
     GUARD_FOLDER,
-    GuardSettings,
     GuardVerdict,
-    read_manifest,
-    read_metrics,
     read_question,
     read_questions,
     read_verdict,
     write_verdict,
 )
+from training.contract.methods.policy import GuardSettings
+from training.contract.run import EXIT_FINISHED, EXIT_STOPPED
 from training.rlhf.policy_gradient.guard import SPREAD, Guard, spacing_of
 from training.rlhf.runtime.stopping import StopRequest
 
@@ -184,6 +182,9 @@ class People(StopRequest):
         return super().reason
 
 
+ANSWERS = {1: "fine", 2: "worse"}
+
+
 def guarded_run(folder: Path, base: Path, **more: Any) -> Path:
     settings = {"guard": {**ASKS, **more}, "evaluation_prompts": 0}
     return make_sampled_run(
@@ -227,16 +228,23 @@ def test_a_run_that_people_find_fine_ends_with_the_same_bytes_as_one_without_a_g
     assert (run / "checkpoint" / weights).read_bytes() == (plain / "checkpoint" / weights).read_bytes()
 
 
-def test_a_run_that_people_find_worse_ends_with_the_earlier_state(base: Path, tmp_path: Path) -> None:
-    run = guarded_run(tmp_path / "run", base)
-    assert train(run, People(run, {1: "fine", 2: "worse"})) == EXIT_FINISHED
+@pytest.fixture(scope="module")
+def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with these answers from its beginning to its end."""
+    run = guarded_run(tmp_path_factory.mktemp("whole") / "run", base)
+    assert train(run, People(run, ANSWERS)) == EXIT_FINISHED
+    return run
+
+
+def test_a_run_that_people_find_worse_ends_with_the_earlier_state(whole: Path, tmp_path: Path) -> None:
+    run = whole
     question = read_questions(run)[1]
     assert read_manifest(run / "checkpoint").steps == question.then_step
     assert question.then_step > 0
     assert len(read_metrics(run)) <= question.step + 5
     # The weights are those of a run of so many steps under the same schedule.
     plain = same_run(run, tmp_path / "plain")
-    assert train(plain, People(plain, {1: "fine", 2: "worse"})) == EXIT_FINISHED
+    assert train(plain, People(plain, ANSWERS)) == EXIT_FINISHED
     assert files_of(plain / "checkpoint") == files_of(run / "checkpoint")
 
 
@@ -270,9 +278,9 @@ def test_a_run_with_its_pairs_spent_writes_a_question_without_pairs_and_ends(
     assert read_manifest(run / "checkpoint").steps == second.then_step
 
 
-def test_a_stopped_run_asks_nothing_again_and_goes_on_to_the_same_bytes(base: Path, tmp_path: Path) -> None:
-    answers = {1: "fine", 2: "worse"}
-
+def test_a_stopped_run_asks_nothing_again_and_goes_on_to_the_same_bytes(
+    base: Path, whole: Path, tmp_path: Path
+) -> None:
     class StopsWhileItWaits(People):
         @property
         def reason(self) -> str:
@@ -281,29 +289,28 @@ def test_a_stopped_run_asks_nothing_again_and_goes_on_to_the_same_bytes(base: Pa
     run = guarded_run(tmp_path / "run", base)
     assert train(run, StopsWhileItWaits(run, {})) == EXIT_STOPPED
     asked = (run / GUARD_FOLDER / "question-1.json").read_bytes()
-    assert train(run, People(run, answers)) == EXIT_FINISHED
+    assert train(run, People(run, ANSWERS)) == EXIT_FINISHED
     assert (run / GUARD_FOLDER / "question-1.json").read_bytes() == asked
-    whole = same_run(run, tmp_path / "whole")
-    assert train(whole, People(whole, answers)) == EXIT_FINISHED
     assert files_of(whole / "checkpoint") == files_of(run / "checkpoint")
     assert files_of(whole / GUARD_FOLDER) == files_of(run / GUARD_FOLDER)
 
 
 @pytest.mark.parametrize(
-    "kill_at", ["question-1.json", "verdict-1.json", "question-2.json", "verdict-2.json"]
+    "kill_at",
+    [
+        *("question-1.json", "verdict-1.json"),
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("question-2.json", "verdict-2.json")),
+    ],
 )
 def test_a_run_that_is_killed_at_any_point_of_a_question_asks_the_same_and_ends_the_same(
-    base: Path, tmp_path: Path, kill_at: str
+    base: Path, whole: Path, tmp_path: Path, kill_at: str
 ) -> None:
-    answers = {1: "fine", 2: "worse"}
     run = guarded_run(tmp_path / "run", base)
     with pytest.raises(Killed):
-        train(run, People(run, answers, kill_at=kill_at))
+        train(run, People(run, ANSWERS, kill_at=kill_at))
     asked = files_of(run / GUARD_FOLDER)
-    assert train(run, People(run, answers)) == EXIT_FINISHED
+    assert train(run, People(run, ANSWERS)) == EXIT_FINISHED
     assert {name: content for name, content in files_of(run / GUARD_FOLDER).items() if name in asked} == asked
-    whole = same_run(run, tmp_path / "whole")
-    assert train(whole, People(whole, answers)) == EXIT_FINISHED
     assert files_of(whole / "checkpoint") == files_of(run / "checkpoint")
     assert files_of(whole / GUARD_FOLDER) == files_of(run / GUARD_FOLDER)
 

@@ -20,13 +20,13 @@ from tests.rlhf.policy_gradient.tabular import (
     update,
 )
 from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, EpisodeBatch
 from training.rlhf.policy_gradient.update import Evaluated, update_policy
 
 NAN = math.nan
 
 
-def tied_scene() -> tuple[Tabular, Episodes, Credit]:
+def tied_scene() -> tuple[Tabular, EpisodeBatch, Credit]:
     """The first prompt's answers tie."""
     actor, episodes, credit = scene(at_once=2)
     advantages = credit.advantages.clone()
@@ -59,7 +59,7 @@ def test_a_reward_that_always_ties_moves_nothing_not_even_by_momentum(kl):
             return super().__call__(apply)
 
     settings = AdvantageSettings(kind="group_relative")
-    tied = Episodes(
+    tied = EpisodeBatch(
         mask=episodes.mask,
         rewards=torch.zeros(B, T),
         scored=episodes.scored,

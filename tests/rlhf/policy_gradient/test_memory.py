@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from tests.benchmarks.policy_gradient_memory import policy_checkpoint, ppo_weights, reward_model
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 
 
 def test_four_models_take_little_more_than_the_policy_alone(base: Path, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, SHORT, make_sampled_run
 from tests.rlhf.runs import train
-from training.contract import EXIT_FINISHED, read_metrics, read_samples
+from training.contract import read_metrics
+from training.contract.run import EXIT_FINISHED, read_samples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.rollout_servers import VLLM_NEUTRAL, RemoteRollout
 from training.rlhf.rollout.generate import rollout

@@ -21,14 +21,15 @@ from hypothesis import strategies as st
 
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, train
-from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_metrics, read_samples
+from training.contract import read_metrics
 from training.contract.methods.policy import KlSettings, UpdateSettings
+from training.contract.run import EXIT_FINISHED, EXIT_STOPPED, read_samples
 from training.model_server import ModelServer, ServerError
 from training.rlhf.policy_gradient import loop as policy_gradient_run
-from training.rlhf.policy_gradient.credit import Credit, Episodes
+from training.rlhf.policy_gradient.credit import Credit, EpisodeBatch
 from training.rlhf.policy_gradient.loop import SamplingLoop
 from training.rlhf.policy_gradient.rollout_servers import Prefetcher, ServedPolicy
-from training.rlhf.policy_gradient.update import Evaluated, Objective, Tally, Window
+from training.rlhf.policy_gradient.update import Evaluated, PolicyObjective, Tally, Window
 
 SECONDS = 60.0
 """Longest wait for what must happen; a test that needs it has failed."""
@@ -318,7 +319,7 @@ def test_weights_of_stale_samples_are_truncated_and_counted():
     mask = torch.tensor([[True, True, True], [True, False, False]])
     old = torch.full((2, 3), math.log(0.1))
     advantages = torch.tensor([[1.0, 1.0, 1.0], [-1.0, 0.0, 0.0]])
-    episodes = Episodes(
+    episodes = EpisodeBatch(
         mask=mask,
         rewards=torch.zeros(2, 3),
         scored=torch.tensor([True, True]),
@@ -326,7 +327,7 @@ def test_weights_of_stale_samples_are_truncated_and_counted():
         old_logp=old,
         behaviour_logp=old - ratios.log(),
     )
-    objective = Objective(
+    objective = PolicyObjective(
         episodes,
         Credit(advantages, None, torch.zeros(2, 3), torch.tensor([False])),
         settings=UpdateSettings(truncate=2.0),

@@ -12,7 +12,8 @@ from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.loop.trainers import finish, finish_two, start_two
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, REINFORCE, make_sampled_run
 from tests.rlhf.runs import files_of, status_of, train
-from training.contract import EXIT_FINISHED, EXIT_STOPPED, read_manifest, read_metrics
+from training.contract import read_manifest, read_metrics
+from training.contract.run import EXIT_FINISHED, EXIT_STOPPED
 from training.rlhf.policy_gradient.update import Tally, join_tallies
 from training.rlhf.runtime.processes import Processes, Share
 

@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from training.contract import ContractError, read_prompts, read_snapshot
+from training.contract import ContractError
+from training.contract.snapshot import read_prompts, read_snapshot
 from training.rlhf.examples import reverse
 from training.rlhf.examples.reverse import (
     CHARACTERS,

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.rlhf.runs import ENVIRONMENT, ROOT
-from training.contract import CHECKPOINT_FOLDER, read_metrics
+from training.contract import read_metrics
+from training.contract.run import CHECKPOINT_FOLDER
 from training.rlhf.examples.reverse import main
 
 COMMAND = (sys.executable, "-m", "training.rlhf.examples.reverse")

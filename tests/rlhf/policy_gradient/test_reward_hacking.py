@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from training.contract import RewardPart, WatchSettings
-from training.rlhf.policy_gradient.reward_hacking import (
+from training.contract.methods.policy import RewardPart, WatchSettings
+from training.rlhf.policy_gradient.guard import (
     KL,
     LENGTH,
     REWARD,

@@ -8,16 +8,16 @@ import pytest
 
 from tests.rlhf.policy_gradient.sampled_runs import SHORT, make_sampled_run
 from tests.rlhf.runs import make_run, status_of, train
-from training.contract import (
+from training.contract import read_metrics
+from training.contract.checkpoint import manifest_digest
+from training.contract.run import (
     LOG_FILE,
     SAMPLES_FILE,
     WATCH_MARK,
-    manifest_digest,
-    read_metrics,
     read_samples,
     read_watch_warnings,
 )
-from training.rlhf.policy_gradient.reward_hacking import Watch
+from training.rlhf.policy_gradient.guard import Watch
 from training.rlhf.policy_gradient.sweep import sweep
 
 REINFORCE: dict[str, Any] = {"advantage": {"kind": "leave_one_out"}, "kl": {"place": "loss", "kind": "k3"}}

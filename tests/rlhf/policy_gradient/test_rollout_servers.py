@@ -17,18 +17,17 @@ from tests.rlhf.loop.test_interruptions import same_run
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, status_of, train
 from tests.tiny import tiny_model_folder
-from training.contract import (
+from training.contract import ContractError, read_metrics
+from training.contract.methods import settings_from_json
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import RolloutServerSettings
+from training.contract.run import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
-    ContractError,
-    LoraSettings,
-    RolloutServerSettings,
     RunSpec,
-    read_metrics,
     read_samples,
     read_spec,
-    settings_from_json,
 )
 from training.model_server import ServerError
 from training.rlhf.model.backbone import Backbone

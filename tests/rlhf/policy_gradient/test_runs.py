@@ -26,14 +26,13 @@ from tests.rlhf.policy_gradient.sampled_runs import (
     make_sampled_run,
 )
 from tests.rlhf.runs import StopAfter, files_of, make_run, status_of, train
-from training.contract import (
+from training.contract import read_manifest, read_metrics
+from training.contract.checkpoint import manifest_digest
+from training.contract.run import (
     EXIT_FAILED,
     EXIT_FINISHED,
     EXIT_STOPPED,
-    manifest_digest,
     read_evaluation,
-    read_manifest,
-    read_metrics,
     read_samples,
 )
 from training.rlhf.model.backbone import Backbone
@@ -599,7 +598,7 @@ def test_a_watch_that_warns_can_end_the_run(
         self._warned = ["length"] if step == 2 else []
         return ["it may be gamed"] if step == 2 else []
 
-    monkeypatch.setattr("training.rlhf.policy_gradient.reward_hacking.Watch.observe", warned)
+    monkeypatch.setattr("training.rlhf.policy_gradient.guard.Watch.observe", warned)
     for action, steps in (("warn", 6), ("stop", 2)):
         run = make_sampled_run(tmp_path / action, base, GRPO, settings={"watch": {"action": action}})
         assert train(run) == EXIT_FINISHED

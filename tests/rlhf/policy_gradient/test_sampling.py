@@ -6,17 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from training.contract import (
-    ContractError,
-    LoraSettings,
-    Message,
-    Passage,
-    PolicyGradientSettings,
-    RewardPart,
-    RolloutSettings,
-    SnapshotPrompt,
-    settings_from_json,
-)
+from training.contract import ContractError
+from training.contract.methods import settings_from_json
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart, RolloutSettings
+from training.contract.snapshot import Message, Passage, SnapshotPrompt
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.sampling import (
     Sampled,

@@ -11,16 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from training.contract import (
-    ContractError,
-    EvaluationReport,
-    PolicyGradientSettings,
-    RewardPart,
-    RunSpec,
-    read_spec,
-    write_evaluation,
-    write_spec,
-)
+from training.contract import ContractError
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart
+from training.contract.run import EvaluationReport, RunSpec, read_spec, write_evaluation, write_spec
 from training.rlhf.policy_gradient.sweep import front_svg, main, non_dominated, parse_weights, sweep
 
 RIGHT = RewardPart(name="right", kind="exact_match")

@@ -21,16 +21,17 @@ from tests.rlhf.policy_gradient.tabular import (
     scene,
     update,
 )
-from training.contract import ContractError, settings_from_json
+from training.contract import ContractError
+from training.contract.methods import settings_from_json
 from training.contract.methods.policy import KlSettings
 from training.rlhf.advantages import best_and_worst
-from training.rlhf.policy_gradient.credit import Credit, Episodes
+from training.rlhf.policy_gradient.credit import Credit, EpisodeBatch
 from training.rlhf.policy_gradient.update import Evaluated, evaluated_once
 
 AGGREGATES = ("token", "sequence", "constant")
 
 
-def loss_by_definition(actor: Tabular, episodes: Episodes, credit: Credit, aggregate: str) -> float:
+def loss_by_definition(actor: Tabular, episodes: EpisodeBatch, credit: Credit, aggregate: str) -> float:
     """All terms of `everything`, token by token in plain arithmetic."""
     logits, values = actor.logits.tolist(), actor.values.tolist()
     answers, critic, tokens = [], 0.0, 0
@@ -163,7 +164,7 @@ def test_asymmetric_clipping_by_hand():
     # Two actions of even chance; old ones of ½ / 1.5, ½ / 1.25 and ½ / 0.7: ratios 1.5, 1.25 and 0.7.
     # Advantages 1, 1, −1; clips [0.8, 1.3] take the first and the third: −(1.3 + 1.25 − 0.8) / 3.
     actor = Tabular(torch.zeros(1, 2), torch.zeros(1, 3, dtype=torch.long), torch.tensor([[0, 1, 0]]))
-    episodes = Episodes(
+    episodes = EpisodeBatch(
         mask=torch.ones(1, 3, dtype=torch.bool),
         rewards=torch.zeros(1, 3),
         scored=torch.ones(1, dtype=torch.bool),
@@ -190,9 +191,9 @@ def test_what_could_not_be_scored_takes_no_gradient(aggregate):
     left = [0, 1, 3, 4, 5]
 
     def of(rows: list[int], scored: Tensor) -> list[Tensor]:
-        fields = {field.name: getattr(episodes, field.name) for field in dataclasses.fields(Episodes)}
+        fields = {field.name: getattr(episodes, field.name) for field in dataclasses.fields(EpisodeBatch)}
         columns = {name: values[rows] for name, values in fields.items() if values is not None}
-        part = Episodes(**{**columns, "scored": scored})
+        part = EpisodeBatch(**{**columns, "scored": scored})
         states, actions = actor.states[rows], actor.actions[rows]
         chosen = Tabular(actor.logits.detach(), states, actions, values=actor.values.detach())
         return gradients(
@@ -240,7 +241,7 @@ def test_full_divergence_is_that_of_the_whole_distribution():
     logits = torch.tensor([[math.log(3.0), 0.0]])
     places = torch.zeros(2, 2, dtype=torch.long)
     actor = Tabular(logits, places, torch.tensor([[0, 1], [1, 1]]), base=torch.zeros(1, 2))
-    episodes = Episodes(
+    episodes = EpisodeBatch(
         mask=torch.tensor([[True, True], [True, False]]),
         rewards=torch.zeros(2, 2),
         scored=torch.ones(2, dtype=torch.bool),
@@ -258,13 +259,13 @@ def test_full_divergence_is_that_of_the_whole_distribution():
 PAIRS: dict[str, Any] = {"loss": "dpo", "kl": KlSettings(place="loss", kind="k3", beta=0.1), "beta": 0.1}
 
 
-def marked(episodes: Episodes, marks: list[float]) -> Credit:
+def marked(episodes: EpisodeBatch, marks: list[float]) -> Credit:
     """Credit of answers that are the best of their prompt, the worst, or neither."""
     per_answer = torch.tensor(marks, dtype=torch.float64).unsqueeze(-1)
     return credit_of(torch.where(episodes.mask, per_answer, 0.0))
 
 
-def pairs_by_definition(actor: Tabular, episodes: Episodes, pairs: list[tuple[int, int]]) -> float:
+def pairs_by_definition(actor: Tabular, episodes: EpisodeBatch, pairs: list[tuple[int, int]]) -> float:
     """Mean of −log σ(β h) over pairs, token by token in plain arithmetic."""
     logits = actor.logits.tolist()
 

@@ -9,7 +9,11 @@ import torch
 
 from tests.rlhf.methods.test_methods import spec_of
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import ContractError, Message, RewardPart, RewardSettings, SegmentHead, manifest_digest
+from training.contract import ContractError
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.policy import RewardPart
+from training.contract.methods.reward import RewardSettings, SegmentHead
+from training.contract.snapshot import Message
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone

@@ -8,7 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from training.contract import ContractError, Message, RewardPart
+from training.contract import ContractError
+from training.contract.methods.policy import RewardPart
+from training.contract.snapshot import Message
 from training.judging import read_choice
 from training.rlhf.rewards.combination import (
     JUDGE_KEY_VARIABLE,

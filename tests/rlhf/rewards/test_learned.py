@@ -9,8 +9,10 @@ import torch
 from tests.chat_templates import template
 from tests.rlhf.methods.test_methods import spec_of
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import CompletenessHead, ContractError, Message, RewardSettings, SegmentHead
+from training.contract import ContractError
 from training.contract.chat_template import Thinking
+from training.contract.methods.reward import CompletenessHead, RewardSettings, SegmentHead
+from training.contract.snapshot import Message
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.reward_model import LearnedReward

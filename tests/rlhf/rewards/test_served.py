@@ -21,18 +21,12 @@ from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, status_of, train
 from tests.tiny import tiny_model_folder, tiny_tokenizer
-from training.contract import (
-    EXIT_FAILED,
-    EXIT_FINISHED,
-    EXIT_STOPPED,
-    ContractError,
-    Message,
-    RewardPart,
-    RewardSettings,
-    SegmentHead,
-    manifest_digest,
-    read_samples,
-)
+from training.contract import ContractError
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.policy import RewardPart
+from training.contract.methods.reward import RewardSettings, SegmentHead
+from training.contract.run import EXIT_FAILED, EXIT_FINISHED, EXIT_STOPPED, read_samples
+from training.contract.snapshot import Message
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone

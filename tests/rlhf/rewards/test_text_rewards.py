@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from training.contract import Message
+from training.contract.snapshot import Message
 from training.rlhf.rewards.combination import FunctionReward
 from training.rlhf.rewards.protocol import Guarded, Score, ScoredSegment
 from training.rlhf.rewards.text_rewards import (

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.rlhf.rollout.test_rollout import ending_with
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.generate import rollout

@@ -13,7 +13,8 @@ import torch
 
 from tests.rlhf.rollout.test_batching import assert_same
 from tests.tiny import tiny_model_folder
-from training.contract import ContractError, LoraSettings
+from training.contract import ContractError
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import KeyCache
 from training.rlhf.rollout.engine import RolloutEngine

@@ -18,7 +18,9 @@ from tests.rlhf.policy_gradient.sampled_runs import GRPO, PPO, make_sampled_run
 from tests.rlhf.runs import train
 from tests.serving.conftest import connect
 from tests.tiny import tiny_tokenizer
-from training.contract import EXIT_FINISHED, RolloutServerSettings, read_metrics
+from training.contract import read_metrics
+from training.contract.methods.policy import RolloutServerSettings
+from training.contract.run import EXIT_FINISHED
 from training.model_server import ServerError
 from training.rlhf.model.backbone import Backbone, UnknownTokens
 from training.rlhf.policy_gradient.rollout_servers import RolloutServers

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.rlhf.rollout.test_batching import assert_same
 from tests.rlhf.rollout.test_engine import alone, disturb, engine_of, request_of, run
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.cache import Prefixes
 

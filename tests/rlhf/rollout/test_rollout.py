@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.tiny import tiny_model_folder
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.samples import Delta, Sample

@@ -16,7 +16,8 @@ from tests.rlhf.rollout.test_batching import assert_same
 from tests.rlhf.rollout.test_engine import disturb
 from tests.rlhf.runs import train
 from tests.tiny import tiny_model_folder
-from training.contract import EXIT_FINISHED, LoraSettings, read_samples
+from training.contract.methods.common import LoraSettings
+from training.contract.run import EXIT_FINISHED, read_samples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient import loop
 from training.rlhf.rollout.engine import RolloutEngine

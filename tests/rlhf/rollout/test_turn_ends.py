@@ -14,7 +14,10 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from tests.rlhf.runs import make_run, train
 from tests.tiny import END, tiny_model_folder, tiny_tokenizer
-from training.contract import EXIT_FINISHED, ContractError, Message, RolloutServerSettings
+from training.contract import ContractError
+from training.contract.methods.policy import RolloutServerSettings
+from training.contract.run import EXIT_FINISHED
+from training.contract.snapshot import Message
 from training.rlhf.export import export_checkpoint
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.templates import add_turn_end, end_ids

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from training.contract import sha256_of_file
+from training.contract.files import sha256_of_file
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.rollout.samples import end_tokens

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from tests.rlhf.runs import finish, make_run, qa_feedback_rows
-from training.contract import EXIT_FINISHED, read_metrics, read_snapshot, read_spec
+from training.contract import read_metrics
+from training.contract.run import EXIT_FINISHED, read_spec
+from training.contract.snapshot import read_snapshot
 from training.rlhf.data import build_examples
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.rlhf.runs import files_of, judgments, make_run, row, train
-from training.contract import RunSpec, read_spec, write_spec
+from training.contract.run import RunSpec, read_spec, write_spec
 from training.rlhf.data import Examples, build_examples
 from training.rlhf.loop import log_probabilities as reference_module
 from training.rlhf.loop.log_probabilities import Reference, answer_log_probabilities

@@ -9,7 +9,9 @@ import torch
 from tests.rlhf.methods.policies import CPU, examples_of, method_of, step
 from tests.rlhf.runs import row
 from tests.rlhf.tokens.test_packing import separate
-from training.contract import LoraSettings, PreferenceSettings, RewardSettings
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.backbone import Backbone

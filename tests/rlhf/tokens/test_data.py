@@ -7,7 +7,8 @@ from tokenizers import normalizers
 
 from tests.rlhf.runs import row
 from tests.tiny import BOS, END, tiny_tokenizer
-from training.contract import ContractError, Message
+from training.contract import ContractError
+from training.contract.snapshot import Message
 from training.rlhf.data import build_examples
 from training.rlhf.tokens.encoding import Encoder
 from training.rlhf.tokens.example import UsedLabels

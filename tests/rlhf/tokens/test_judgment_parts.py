@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.rlhf.runs import judgments, make_run, train
-from training.contract import EXIT_FINISHED, part_of_prompt, read_manifest
+from training.contract import read_manifest
+from training.contract.run import EXIT_FINISHED
+from training.contract.snapshot import part_of_prompt
 from training.rlhf.loop.run import rows_of_part
 
 

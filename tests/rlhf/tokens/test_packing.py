@@ -7,21 +7,21 @@ from hypothesis import strategies as st
 
 from tests.rlhf.model.test_backbone import disturb
 from tests.rlhf.runs import judgments, row
-from training.contract import LoraSettings
+from training.contract.methods.common import LoraSettings
 from training.rlhf.data import build_examples
 from training.rlhf.loop.log_probabilities import answer_log_probabilities
 from training.rlhf.methods.reward import read_rewards
 from training.rlhf.model.attention import Layout, Segment
 from training.rlhf.model.backbone import SCORE, Backbone
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, pack_predictions, packed_tokens, passes
 
 CPU = torch.device("cpu")
 
 
-def answered(*rows: tuple[list[int], int]) -> tuple[Answered, ...]:
-    return tuple(Answered(tuple(ids), start) for ids, start in rows)
+def answered(*rows: tuple[list[int], int]) -> tuple[EncodedAnswer, ...]:
+    return tuple(EncodedAnswer(tuple(ids), start) for ids, start in rows)
 
 
 def test_a_prompt_stands_once_and_every_answer_counts_on_from_its_end() -> None:

@@ -16,16 +16,13 @@ from transformers import PreTrainedTokenizerFast
 from tests.chat_templates import template
 from tests.rlhf.runs import make_run, row, train
 from tests.tiny import END, tiny_model_folder, tiny_tokenizer
-from training.contract import (
-    ContractError,
-    KtoSettings,
-    LoraSettings,
-    Message,
-    Method,
-    PreferenceSettings,
-    read_status,
-)
+from training.contract import ContractError
 from training.contract.chat_template import Thinking
+from training.contract.methods import Method
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.policy import KtoSettings, PreferenceSettings
+from training.contract.run import read_status
+from training.contract.snapshot import Message
 from training.rlhf.data import build_examples
 from training.rlhf.loop.log_probabilities import answer_log_probabilities, example_key
 from training.rlhf.methods.objectives.segments import cut

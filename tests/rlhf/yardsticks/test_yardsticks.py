@@ -15,7 +15,8 @@ from pyarrow import parquet
 
 from tests.rlhf.methods.test_methods import spec_of
 from tests.rlhf.model.test_backbone import disturb
-from training.contract import ContractError, RewardSettings
+from training.contract import ContractError
+from training.contract.methods.reward import RewardSettings
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.methods.reward import RewardModelling
 from training.rlhf.model.backbone import Backbone
@@ -57,6 +58,15 @@ PPE = {
     "response_2": "two",
     "language": "German",
 }
+LLMBAR = {"input": "Name a metal.", "output_1": "Iron.", "output_2": "Wood, of course.", "label": 1}
+JUDGEBENCH = {
+    "pair_id": "p",
+    "source": "mmlu-pro-computer science",
+    "question": "2 + 2?",
+    "response_A": "Five.",
+    "response_B": "Four.",
+    "label": "B>A",
+}
 ALPACA = {"instruction": "Say", "input": "it", "output_1": "one", "output_2": "two", "preference": 1}
 
 
@@ -83,6 +93,37 @@ def test_each_set_is_read_in_the_fields_of_its_authors(tmp_path: Path):
     [item] = items_of("alpaca-pairs", written(tmp_path / "d.jsonl", *ties, ALPACA))
     assert (item.chosen, item.rejected) == (("one",), ("two",))
     assert [turn.content for turn in item.prompt] == ["Say\n\nit"]
+
+
+def test_llmbar_and_judgebench_name_the_better_of_two(tmp_path: Path):
+    [item] = items_of("llmbar", written(tmp_path / "a.jsonl", LLMBAR))
+    assert (item.subset, item.chosen, item.rejected) == ("all", ("Iron.",), ("Wood, of course.",))
+    whole = {"subset": "natural", "prompt": "Name it.", "response_a": "x", "response_b": "y", "label": "b"}
+    [item] = items_of("llmbar", written(tmp_path / "b.jsonl", whole))
+    assert (item.subset, item.chosen, item.rejected) == ("natural", ("y",), ("x",))
+    [item] = items_of("judgebench", written(tmp_path / "c.jsonl", JUDGEBENCH))
+    assert (item.name, item.subset, item.chosen, item.rejected) == ("p", "mmlu-pro", ("Four.",), ("Five.",))
+    for name, row in (("llmbar", LLMBAR | {"label": 3}), ("judgebench", JUDGEBENCH | {"label": "A=B"})):
+        with pytest.raises(ContractError, match="row 1: field 'label' is"):
+            items_of(name, written(tmp_path / "d.jsonl", row))
+
+
+def test_each_figure_stands_beside_what_the_longer_response_reaches(tmp_path: Path):
+    """By hand: of three items the right response is the longer one in one, equal in one."""
+    rows = [
+        LLMBAR,
+        LLMBAR | {"output_2": "Tin.", "label": 1},
+        LLMBAR | {"output_2": "Zinc.", "label": 2},
+    ]
+
+    def reward(
+        prompts: Sequence[Chat], completions: Sequence[str], references: Sequence[Reference]
+    ) -> list[Score]:
+        return [Score(value=float(text == "Iron.")) for text in completions]
+
+    result = measure(YARDSTICKS["llmbar"], reward, written(tmp_path / "a.jsonl", *rows))
+    assert result["figures"]["all"]["value"] == pytest.approx(2 / 3)
+    assert result["longer"] == {"all": pytest.approx(1 / 3)}
 
 
 def test_a_file_may_be_json_lines_a_list_gzip_or_parquet(tmp_path: Path):

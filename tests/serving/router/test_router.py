@@ -175,6 +175,7 @@ def test_without_the_key_nothing_is_told(router: RunningServer):
         assert "bases" not in json.load(response)
 
 
+@pytest.mark.long
 def test_a_server_that_was_killed_is_started_again_by_the_next_request(
     router: RunningServer, client: openai.OpenAI
 ):
@@ -212,6 +213,7 @@ def test_a_base_whose_download_broke_off_is_refused_soon_and_the_others_are_answ
         shutil.rmtree(cut)
 
 
+@pytest.mark.long
 def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):
     with running_model_server(two.models, two.checkpoints, module=MODULE) as running:
         children = psutil.Process(running.process.pid).children()

@@ -10,7 +10,7 @@ from tests.training.comparing.arena_scene import make_checkpoints
 from tests.training.comparing.compare_scene import NAMES, SignIn
 from tests.training.engine.streaming_server import StreamingServer
 from training.models import Checkpoint
-from training.recipe import Recipe, default_recipe
+from training.recipe.recipe import Recipe, default_recipe
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 

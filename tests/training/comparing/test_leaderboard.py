@@ -23,7 +23,7 @@ from training.ratings import (
     WEAK_PRIOR,
     bradley_terry_ratings,
 )
-from training.selectors.leaderboard import Choice, board_of
+from training.selectors.leaderboard import BoardChoice, board_of
 from training.selectors.standings import WIDEST_INTERVAL, board, groups, is_narrow
 from training.services.leaderboard import count_votes
 
@@ -168,14 +168,14 @@ def test_ratings_stand_beside_each_other_by_round_and_by_tag(project, voted, car
 
 @pytest.mark.django_db
 def test_a_new_vote_makes_a_new_board_and_no_vote_keeps_the_fitted_one(project, voted, alice):
-    before = board_of(project, Choice())
-    assert board_of(project, Choice()) is before
+    before = board_of(project, BoardChoice())
+    assert board_of(project, BoardChoice()) is before
     prompt = factories.make_prompt(project, "One more?")
     answers = [written(prompt, checkpoint.source, checkpoint.name) for checkpoint in voted]
     comparison = voted_comparison(prompt=prompt, completions=answers, round_number=1, purpose=Purpose.WORK)
     factories.make_judgment(comparison, alice)
     count_votes()
-    assert board_of(project, Choice()).votes == before.votes + 1
+    assert board_of(project, BoardChoice()).votes == before.votes + 1
 
 
 @pytest.mark.django_db

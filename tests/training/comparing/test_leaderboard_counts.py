@@ -12,6 +12,7 @@ from django.core.management import call_command
 from annotation.choices import Purpose, Role, SourceKind, Verdict
 from annotation.models import Completion, CompletionSource, Judgment, Membership, Project, Prompt, User
 from annotation.record.judgment import JudgmentRecord
+from annotation.services.calibration import create_session, delete_session, reveal_session
 from annotation.services.judgments.submission import record_vote, submit_judgment, voted_comparison
 from annotation.services.texts import create_comparison
 from annotation.text.identity import text_hash
@@ -208,6 +209,47 @@ def test_corrected_tags_move_the_votes_of_their_prompt(project, alice, sources):
     count_votes()
     assert counts_of(Slice.TAG, "tee") == {}
     assert counts_of(Slice.TAG, "tea") == {("old", "new"): [1, 0, 0, 0]}
+
+
+def test_votes_of_a_calibration_session_count_from_its_reveal_on_and_not_before(
+    project, alice, bob, carol, sources, monkeypatch
+):
+    # A gap in the keys is looked back at for so long only; a talk may come days later.
+    monkeypatch.setattr(leaderboard, "_HOLE_SECONDS", 0)
+    counted, hidden = compared(project, sources), compared(project, sources, ("cccc", "dd"))
+    factories.make_judgment(counted, alice)
+    factories.make_judgment(hidden, alice)
+    count_votes()
+    assert counts_of() == {("old", "new"): [2, 0, 0, 0]}
+    session = create_session(
+        project=project,
+        created_by=carol,
+        name="Spring",
+        participants=[alice.pk, bob.pk],
+        comparisons=[hidden.pk],
+    ).session
+    count_votes()
+    assert counts_of() == {("old", "new"): [1, 0, 0, 0]}
+    reveal_session(session=session, revealed_by=carol)
+    count_votes()
+    assert counts_of() == {("old", "new"): [2, 0, 0, 0]}
+
+
+def test_a_deleted_calibration_session_hides_no_vote_from_the_counts(project, alice, bob, carol, sources):
+    comparison = compared(project, sources)
+    factories.make_judgment(comparison, alice)
+    session = create_session(
+        project=project,
+        created_by=carol,
+        name="Spring",
+        participants=[alice.pk, bob.pk],
+        comparisons=[comparison.pk],
+    ).session
+    count_votes()
+    assert counts_of() == {}
+    delete_session(session=session, deleted_by=carol)
+    count_votes()
+    assert counts_of() == {("old", "new"): [1, 0, 0, 0]}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from annotation.choices import StepKind
+from annotation.choices import TraceStepKind
 from annotation.text.traces import UnwrittenStep, written
-from training.contract import ContractError, SegmentHead
+from training.contract import ContractError
+from training.contract.methods.reward import SegmentHead
 from training.contract.segmentation import steps
 
 
@@ -35,8 +36,12 @@ def test_a_text_is_cut_as_a_person_would_read_it(text: str, expected: list[str])
 
 KINDS = st.sampled_from(
     [
-        *((StepKind.MESSAGE, "assistant"), (StepKind.MESSAGE, "user"), (StepKind.REASONING, "assistant")),
-        *((StepKind.TOOL_CALL, "assistant"), (StepKind.TOOL_RESULT, "tool")),
+        *(
+            (TraceStepKind.MESSAGE, "assistant"),
+            (TraceStepKind.MESSAGE, "user"),
+            (TraceStepKind.REASONING, "assistant"),
+        ),
+        *((TraceStepKind.TOOL_CALL, "assistant"), (TraceStepKind.TOOL_RESULT, "tool")),
     ]
 )
 CONTENT = st.lists(st.sampled_from(["tea", " ", "\n", "\n\n", "é", "🍵", "{", "[x]"]), max_size=6).map(
@@ -46,7 +51,7 @@ CONTENT = st.lists(st.sampled_from(["tea", " ", "\n", "\n\n", "é", "🍵", "{",
 
 @given(st.lists(st.tuples(KINDS, CONTENT, st.booleans()), min_size=1, max_size=6))
 def test_the_steps_of_an_imported_trace_are_those_that_its_text_is_cut_into(
-    drawn: list[tuple[tuple[StepKind, str], str, bool]],
+    drawn: list[tuple[tuple[TraceStepKind, str], str, bool]],
 ):
     text, placed = written(
         UnwrittenStep(
@@ -57,7 +62,7 @@ def test_the_steps_of_an_imported_trace_are_those_that_its_text_is_cut_into(
     agents = [
         (step.start, step.end)
         for step in placed
-        if step.kind != StepKind.TOOL_RESULT and step.role == "assistant"
+        if step.kind != TraceStepKind.TOOL_RESULT and step.role == "assistant"
     ]
     assert steps(text) == agents
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from annotation.record import judgment as record
-from training import contract
-from training.recipe import default_recipe
+from training.contract import checkpoint, files, methods, run, snapshot
+from training.recipe.recipe import default_recipe
 
 GOLDEN = Path(__file__).with_name("written_bytes.json")
 """SHA-256 and decoded content of each file, as release 0.1 writes it. A new setting changes its line."""
@@ -36,8 +36,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def spec_of(method: str) -> contract.RunSpec:
-    return contract.RunSpec.from_json(
+def spec_of(method: str) -> run.RunSpec:
+    return run.RunSpec.from_json(
         {
             "method": method,
             "base_model": "/models/tiny",
@@ -50,12 +50,12 @@ def spec_of(method: str) -> contract.RunSpec:
 
 
 def write_spec(folder: Path, method: str) -> Path:
-    contract.write_spec(folder, spec_of(method))
-    return folder / contract.SPEC_FILE
+    run.write_spec(folder, spec_of(method))
+    return folder / run.SPEC_FILE
 
 
 def write_manifest(folder: Path) -> Path:
-    manifest = contract.Manifest(
+    manifest = checkpoint.Manifest(
         kind="reward",
         name="sky-round-1-reward",
         base_model="tiny",
@@ -71,26 +71,26 @@ def write_manifest(folder: Path) -> Path:
         files={"heads.safetensors": "f" * 64},
         versions={"torch": "2"},
     )
-    contract.write_manifest(folder, manifest)
-    return folder / contract.MANIFEST_FILE
+    checkpoint.write_manifest(folder, manifest)
+    return folder / checkpoint.MANIFEST_FILE
 
 
 def write_rows(folder: Path) -> Path:
-    row = contract.SnapshotRow(
+    row = snapshot.SnapshotRow(
         judgment="7",
         comparison="3",
         annotator="a-pseudonym",
         round=1,
         prompt="11",
         split="train",
-        messages=(contract.Message(role="user", content="Why is the sky blue?"),),
+        messages=(snapshot.Message(role="user", content="Why is the sky blue?"),),
         completions=(
-            contract.SnapshotCompletion(id="1", text="Scattering 🙂.", source="starter"),
-            contract.SnapshotCompletion(id="2", text="No idea.", source="starter"),
+            snapshot.SnapshotCompletion(id="1", text="Scattering 🙂.", source="starter"),
+            snapshot.SnapshotCompletion(id="2", text="No idea.", source="starter"),
         ),
         verdict="ranked",
         ranks={"1": 1, "2": 2},
-        context=(contract.Passage(title="Sky", sentences=("Air scatters light.",)),),
+        context=(snapshot.Passage(title="Sky", sentences=("Air scatters light.",)),),
         spans=(record.SpanPart(completion="1", category="fluff", start=11, end=12, quote="🙂"),),
         missing=(
             record.MissingPart(
@@ -101,16 +101,16 @@ def write_rows(folder: Path) -> Path:
         ),
         weight=1,
     )
-    prompt = contract.SnapshotPrompt(
+    prompt = snapshot.SnapshotPrompt(
         id="11", split="train", messages=row.messages, reference=["Rayleigh", 1.0]
     )
-    contract.write_snapshot(folder, [row], project="sky", rounds=(1,), prompts=[prompt])
-    return folder / contract.SNAPSHOT_HEADER_FILE
+    snapshot.write_snapshot(folder, [row], project="sky", rounds=(1,), prompts=[prompt])
+    return folder / snapshot.SNAPSHOT_HEADER_FILE
 
 
 def write_recipe(folder: Path) -> Path:
     path = folder / "recipe.json"
-    path.write_text(contract.canonical_json(default_recipe()))
+    path.write_text(files.canonical_json(default_recipe()))
     return path
 
 
@@ -132,4 +132,4 @@ def test_the_bytes_of_a_file_are_those_of_the_first_release(name: str, tmp_path:
 
 
 def test_every_method_has_golden_bytes():
-    assert set(SETTINGS) == set(contract.SETTINGS)
+    assert set(SETTINGS) == set(methods.SETTINGS)

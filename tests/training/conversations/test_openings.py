@@ -8,7 +8,7 @@ from annotation.models import ConversationTask, Project, User
 from annotation.services.conversations import archive_task, save_task
 from tests.training.conversations.scene import open_conversations
 from tests.training.engine.streaming_server import StreamingServer
-from training.choices import TaskName
+from training.choices import TrainingTask
 from training.models import PreparedOpening
 from training.selectors.conversations import completions_shown, standing_of
 from training.services.conversations import READY, begin, prepare_openings, sweep_openings
@@ -78,7 +78,7 @@ def test_the_sweep_asks_for_what_is_missing_and_for_nothing_else(
     project: Project, task: ConversationTask, carol: User, sent: list[tuple[str, list[object]]]
 ):
     sweep_openings()
-    message: tuple[str, list[object]] = (TaskName.PREPARE_OPENINGS, [project.pk])
+    message: tuple[str, list[object]] = (TrainingTask.PREPARE_OPENINGS, [project.pk])
     assert sent.count(message) == 1
     prepare_openings(project.pk)
     sweep_openings()

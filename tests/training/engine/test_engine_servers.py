@@ -24,7 +24,7 @@ from training.engine import (
     key_of,
 )
 from training.models import Checkpoint
-from training.recipe import SamplingSettings
+from training.recipe.recipe import SamplingSettings
 from training.services.sampling import _completion
 
 CHAT = [{"role": "user", "content": "Why?"}]

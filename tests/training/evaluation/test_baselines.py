@@ -14,14 +14,13 @@ from annotation.agreement.records import Selection
 from annotation.models import Project, User
 from annotation.statistics.cached import report_of
 from tests import factories
-from training.contract import (
+from training.contract.run import EvaluationReport, write_evaluation
+from training.contract.validation import (
     BaselineFigures,
     BaselineName,
     BaselineReport,
-    EvaluationReport,
     Interval,
     baselines_from_details,
-    write_evaluation,
 )
 from training.figures.held_out import baselines_of, held_out_of
 from training.models import Run, Snapshot

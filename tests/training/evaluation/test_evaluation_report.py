@@ -18,8 +18,7 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.figures.evaluation_statistics import EvaluationFigure
 from training.models import Checkpoint
-from training.selectors.evaluations import DrawnWinRate, report_of
-from training.selectors.slices import slices_of
+from training.selectors.evaluations import DrawnWinRate, report_of, slices_of
 
 pytestmark = pytest.mark.django_db
 

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from annotation.models import Project, User
-from training.contract import EvaluationReport, write_evaluation
+from training.contract.run import EvaluationReport, write_evaluation
 from training.figures.held_out import figures_of, held_out_of
 from training.models import Run, Snapshot
 

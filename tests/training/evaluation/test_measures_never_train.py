@@ -13,7 +13,7 @@ from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.labelling.work import answer
 from tests.refusals import refused
-from training.contract import read_snapshot
+from training.contract.snapshot import read_snapshot
 from training.models import Round
 from training.selectors.rounds import decided_judgments, material_of
 from training.services.checkpoints import register_starter

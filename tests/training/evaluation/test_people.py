@@ -9,15 +9,14 @@ import pytest
 from django.test import Client
 
 from annotation.models import Project, User
-from training.contract import (
+from training.contract.run import EvaluationReport, write_evaluation
+from training.contract.validation import (
     DriftFigures,
-    EvaluationReport,
     GroupDifference,
     GroupFigures,
     Interval,
     PeopleReport,
     ReliabilityFigures,
-    write_evaluation,
 )
 from training.figures.held_out import held_out_of, people_of
 from training.models import Run, Snapshot

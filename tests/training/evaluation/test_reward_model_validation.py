@@ -9,7 +9,7 @@ from annotation.models import Project, User
 from tests.training.evaluation.evaluation_scene import trained_round
 from tests.training.registry.registry_rows import make_trained
 from training.choices import CheckpointKind
-from training.contract import validation_from_figures
+from training.contract.validation import validation_from_figures
 from training.models import Checkpoint
 from training.selectors.evaluations import reward_model_validation
 

@@ -21,7 +21,8 @@ from training.choices import RoundState
 from training.engine import Engine
 from training.models import Checkpoint, Round, Run, Snapshot
 from training.services import scores
-from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 from training.services.scores import score_newest_round, score_project, sweep_scores, unscored
 
 pytestmark = pytest.mark.django_db

@@ -8,16 +8,18 @@ from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from training.choices import RoundState, StepKind
-from training.contract import ContractError, part_of_prompt
+from training.contract import ContractError
+from training.contract.snapshot import part_of_prompt
 from training.models import Round
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from training.selectors.evaluations import evaluation_of, evaluator_of
 from training.services.evaluation import evaluating as evaluations
-from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.rounds.controls import open_first_round, start_round
 from training.services.rounds.dry_run import dry_run
+from training.services.rounds.executor import advance_round
 from training.services.scores import reward_models_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 @pytest.fixture

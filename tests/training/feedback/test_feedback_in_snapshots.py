@@ -12,11 +12,11 @@ from annotation.models import Project, User
 from annotation.text.identity import in_held_out_share
 from tests import factories
 from tests.training.feedback.conftest import Application
-from training.contract import ContractError, read_snapshot, read_snapshot_header
+from training.contract import ContractError
+from training.contract.snapshot import read_snapshot, read_snapshot_header
 from training.models import ApplicationRequest, Checkpoint, Feedback, FeedbackIncident, Snapshot
-from training.recipe import Recipe
 from training.recipe.form import RecipeForm, flattened
-from training.recipe.recipe import FeedbackUse
+from training.recipe.recipe import FeedbackUse, Recipe
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.test_scores import reward_model
 from tests.training.feedback.conftest import Application
-from training.choices import SelectionReason, TaskName
+from training.choices import SelectionReason, TrainingTask
 from training.engine import Engine, Engines
 from training.models import (
     ApplicationRequest,
@@ -181,7 +181,7 @@ def test_the_sweep_wakes_a_selection_that_has_something_to_decide(
     assert sent == []
     rule(project, carol, SelectionReason.RANDOM, 1.0)
     sweep_selection()
-    assert sent == [(TaskName.SELECT_FEEDBACK, [feedback_settings.pk])]
+    assert sent == [(TrainingTask.SELECT_FEEDBACK, [feedback_settings.pk])]
 
 
 def test_what_comes_with_a_project_without_preferences_is_a_single_response(

@@ -30,7 +30,7 @@ from annotation.services.judgments.submission import create_machine
 from tests.annotation.webhooks.webhook_scene import make_webhook
 from training.models import ArenaLink, CheckpointExport, DriftMeasurement, Judge, RoundStep
 from training.services.checkpoints import register_starter
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 
 pytestmark = pytest.mark.django_db
 

@@ -15,7 +15,7 @@ from annotation.services import jobs
 from annotation.services.jobs import PROJECT_IS_FULL, claim
 from annotation.services.judgments.submission import create_machine
 from tests import factories
-from training.choices import StepKind, TaskName
+from training.choices import StepKind, TrainingTask
 from training.models import DriftMeasurement, FeedbackSettings, Judge, Round, RoundStep
 from training.services.checkpoints import register_starter
 from webapp.supervision import programs
@@ -48,12 +48,12 @@ def make_step(project: Project) -> RoundStep:
     return RoundStep.objects.create(round=round_, position=0, kind=StepKind.ANSWER_PROMPTS)
 
 
-@pytest.mark.parametrize("task", [*ShortTask, TaskName.SWEEP, TaskName.RETENTION])
+@pytest.mark.parametrize("task", [*ShortTask, TrainingTask.SWEEP, TrainingTask.RETENTION])
 def test_imports_mail_webhooks_and_sweeps_have_a_lane_that_no_long_job_enters(task: str):
     assert queue_of(task) == queues_of(programs.short_worker()) == "short"
 
 
-@pytest.mark.parametrize("task", sorted({*TaskName} - {TaskName.SWEEP, TaskName.RETENTION}))
+@pytest.mark.parametrize("task", sorted({*TrainingTask} - {TrainingTask.SWEEP, TrainingTask.RETENTION}))
 def test_jobs_of_hours_stay_out_of_the_short_lane(task: str):
     assert queue_of(task) == queues_of(programs.worker()) == "celery"
 

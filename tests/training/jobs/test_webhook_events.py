@@ -14,16 +14,16 @@ from tests.training.rounds.round_scenes import behave
 from training.choices import RoundState
 from training.models import Round
 from training.services.checkpoint_files import delete_files
-from training.services.rounds import (
-    advance_round,
+from training.services.rounds.controls import (
     cancel_round,
     open_first_round,
     pause_round,
-    promote_round,
     reopen_round,
     resume_round,
     start_round,
 )
+from training.services.rounds.deciding import promote_round
+from training.services.rounds.executor import advance_round
 
 pytestmark = pytest.mark.django_db
 

@@ -28,7 +28,7 @@ from tests.training.judges.judge_scene import (
     ranking,
     work,
 )
-from training.contract import read_snapshot, read_snapshot_header
+from training.contract.snapshot import read_snapshot, read_snapshot_header
 from training.judging import DEFAULT_TEMPLATE, read_ranking, template_digest
 from training.models import Judge, JudgeVerdict
 from training.services import judges

@@ -6,7 +6,7 @@ from training.judging import (
     DEFAULT_TEMPLATE,
     REPEAT,
     Chat,
-    Reply,
+    JudgeReply,
     UnreadableError,
     ask,
     check_template,
@@ -20,9 +20,9 @@ from training.judging import (
 CHAT = [{"role": "user", "content": "Why {answers}?"}]
 
 
-def reply(order: tuple[int, ...], ranking: str, reason: str = "Because.") -> Reply:
+def reply(order: tuple[int, ...], ranking: str, reason: str = "Because.") -> JudgeReply:
     text = f"{reason}\nRanking: {ranking}"
-    return Reply(order=order, text=text, ranks=read_ranking(text, order))
+    return JudgeReply(order=order, text=text, ranks=read_ranking(text, order))
 
 
 def test_the_default_template_asks_with_guidelines_conversation_and_answers_under_letters():
@@ -130,7 +130,7 @@ def test_tied_answers_share_the_mean_of_their_places():
 
 
 def test_one_order_that_cannot_be_judged_leaves_the_whole_unjudged():
-    unread = Reply(order=(2, 1), text="Hm.", ranks=None, problem="The last line is not of the form.")
+    unread = JudgeReply(order=(2, 1), text="Hm.", ranks=None, problem="The last line is not of the form.")
     conclusion = conclude([reply((1, 2), "A > B"), unread])
     assert conclusion.ranks is None
     assert conclusion.reason == "Cannot judge: The last line is not of the form.\n\nHm."

@@ -20,7 +20,8 @@ from training import launchers
 from training.choices import StepKind, StepState
 from training.contract import read_metrics
 from training.models import Round, RoundStep, Run
-from training.services.rounds import executor, open_first_round, pause_round, start_round
+from training.services.rounds import executor
+from training.services.rounds.controls import open_first_round, pause_round, start_round
 
 STEPS = 40
 GRPO: dict[str, Any] = {

@@ -19,7 +19,7 @@ from annotation.models import User
 from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind
 from training.models import Round, RoundStep, Run
-from training.services.rounds import start_round
+from training.services.rounds.controls import start_round
 from training.services.runs import clusters
 
 SCHEDULER = Path(__file__).with_name("fake_scheduler.py")

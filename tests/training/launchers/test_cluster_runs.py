@@ -17,9 +17,9 @@ from tests.training.rounds.round_scenes import behave
 from training.choices import LaunchState, RunState, StepState
 from training.contract import read_metrics
 from training.launchers import JobFile, read_beat, write_job_file
-from training.launchers.node.run import Files, NodeRun
+from training.launchers.node.__main__ import Files, NodeRun
 from training.models import Launch, Round, RoundStep
-from training.services.rounds import cancel_round, resume_round, start_again
+from training.services.rounds.controls import cancel_round, resume_round, start_again
 from training.services.runs import clusters
 from training.services.runs.clusters import sweep_launches
 

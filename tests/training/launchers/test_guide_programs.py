@@ -34,7 +34,7 @@ from training.launchers import (
 )
 from training.launchers.command import CommandTemplate
 from training.models import Launch, RoundStep
-from training.services.rounds import cancel_round
+from training.services.rounds.controls import cancel_round
 from training.services.runs.clusters import sweep_launches
 
 PAGE = "how-to/train-on-a-cluster.md"

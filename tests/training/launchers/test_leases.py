@@ -15,7 +15,7 @@ from tests.refusals import refused
 from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind, StepState
 from training.models import GpuLease, Round, RoundStep, Run, Snapshot, Worker
-from training.services.rounds import start_round
+from training.services.rounds.controls import start_round
 from training.services.runs import launcher
 
 pytestmark = pytest.mark.django_db

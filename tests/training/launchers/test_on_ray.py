@@ -25,7 +25,7 @@ from tests.training.launchers.ray_cluster import RayCluster
 from training.choices import StepKind
 from training.contract import read_metrics
 from training.models import Launch, Round, RoundStep, Run
-from training.services.rounds import resume_round
+from training.services.rounds.controls import resume_round
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.django_db]
 

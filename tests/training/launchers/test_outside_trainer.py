@@ -21,7 +21,7 @@ from training.choices import RunState, StepKind
 from training.contract import read_manifest, read_metrics
 from training.models import Checkpoint, Round, RoundStep
 from training.rlhf.model.backbone import Backbone
-from training.services.rounds import resume_round
+from training.services.rounds.controls import resume_round
 from webapp.environment import read_environment
 
 pytestmark = pytest.mark.django_db

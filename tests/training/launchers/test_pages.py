@@ -13,8 +13,8 @@ from annotation.errors import Refusal
 from annotation.models import User
 from tests.refusals import refused
 from training.models import Launch, Round, Run, Snapshot, Worker
-from training.recipe import Recipe
-from training.services.rounds import start_round
+from training.recipe.recipe import Recipe
+from training.services.rounds.controls import start_round
 from training.services.rounds.dry_run import launch_plan
 from training.services.runs.clusters import resources_of
 

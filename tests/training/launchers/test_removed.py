@@ -15,10 +15,11 @@ from annotation.models import User
 from tests.refusals import refused
 from tests.training.launchers.cluster_scene import do_step
 from training.choices import StepKind
-from training.contract import ContractError, RunSpec, read_spec
+from training.contract import ContractError
+from training.contract.run import RunSpec, read_spec
 from training.models import Launch, Round, RoundStep, Run, Snapshot
-from training.recipe import Recipe
-from training.services.rounds import start_round
+from training.recipe.recipe import Recipe
+from training.services.rounds.controls import start_round
 from training.services.rounds.recipes import change_recipe
 
 pytestmark = pytest.mark.django_db

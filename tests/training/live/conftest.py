@@ -9,7 +9,8 @@ from tests.training.live.live_scene import EVERY
 from training.models import LiveLearning
 from training.services import live
 from training.services.live import set_live
-from training.services.rounds import advance_round, open_first_round
+from training.services.rounds.controls import open_first_round
+from training.services.rounds.executor import advance_round
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,14 @@ from tests.refusals import refused
 from tests.training.live.live_scene import EVERY, label, sources_of, waiting, work
 from tests.training.rounds.round_scenes import behave
 from training.choices import LiveState
-from training.contract import STATE_FOLDER, read_snapshot
+from training.contract.run import STATE_FOLDER
+from training.contract.snapshot import read_snapshot
 from training.models import Checkpoint, LiveLearning, LiveUpdate, Run, Snapshot
 from training.selectors.live import live_view, policy_now
 from training.services import live
 from training.services.live import do_live, set_live, sweep_live
-from training.services.rounds import advance_round, open_first_round, start_round
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 from training.services.runs import launcher
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]

@@ -12,21 +12,23 @@ from annotation.models import Project, Prompt, User
 from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
-from training.contract import (
-    EvaluationReport,
-    PolicyGradientSettings,
-    PreferenceSettings,
-    write_evaluation,
-)
+from training.contract.methods.policy import PolicyGradientSettings, PreferenceSettings
+from training.contract.run import EvaluationReport, write_evaluation
 from training.figures.held_out import choice_of
 from training.models import Round, Run
-from training.recipe import Recipe, default_recipe
 from training.recipe.auto import POLICY_ROWS, row_for, row_of, with_chosen_policy
 from training.recipe.form import AUTO, RecipeForm, flattened, with_policy
+from training.recipe.recipe import Recipe, default_recipe
 from training.selectors.rounds import chosen_settings, recipe_to_train
-from training.services.rounds import advance_round, open_first_round, reopen_round, start_round
-from training.services.rounds.controls import cancel_round, draft_first_round
+from training.services.rounds.controls import (
+    cancel_round,
+    draft_first_round,
+    open_first_round,
+    reopen_round,
+    start_round,
+)
 from training.services.rounds.dry_run import dry_run
+from training.services.rounds.executor import advance_round
 
 DEFAULT = Recipe.from_json(default_recipe())
 

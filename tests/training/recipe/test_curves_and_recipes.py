@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from training.contract import (
-    ContractError,
+from training.contract import ContractError
+from training.contract.methods.policy import (
     KtoSettings,
     PolicyGradientSettings,
     PreferenceSettings,
     RewardPart,
     SftSettings,
 )
-from training.recipe import Recipe, default_recipe
+from training.recipe.recipe import Recipe, default_recipe
 from training.templatetags.training import duration
 
 

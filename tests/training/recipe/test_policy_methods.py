@@ -10,10 +10,11 @@ from tests.refusals import refused
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.registry.registry_rows import make_snapshot
-from training.contract import RunSpec, read_spec
+from training.contract.run import RunSpec, read_spec
 from training.models import Checkpoint, Round, Run
-from training.recipe import Recipe
-from training.services.rounds import advance_round, open_first_round, start_round
+from training.recipe.recipe import Recipe
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.executor import advance_round
 from training.services.rounds.recipes import with_reward_models
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]

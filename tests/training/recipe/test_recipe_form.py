@@ -6,20 +6,13 @@ from typing import Any
 
 import pytest
 
-from training.contract import (
-    SETTINGS,
-    CompletenessHead,
-    LoraSettings,
-    OptimiserSettings,
-    PolicyGradientSettings,
-    RatingHead,
-    RewardPart,
-    SegmentHead,
-    SftSettings,
-)
-from training.recipe import Recipe, form
+from training.contract.methods import SETTINGS
+from training.contract.methods.common import LoraSettings, OptimiserSettings
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart, SftSettings
+from training.contract.methods.reward import CompletenessHead, RatingHead, SegmentHead
+from training.recipe import form
 from training.recipe.form import Group, RecipeForm, choice_of, flattened, help_of, sentences, with_policy
-from training.recipe.recipe import PRESETS
+from training.recipe.recipe import PRESETS, Recipe
 from training.views.rounds import SECTIONS
 
 

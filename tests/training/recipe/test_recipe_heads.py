@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from training.contract import ContractError
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 
 
 def recipe(heads: dict[str, float] | None, **reward: Any) -> Recipe:

@@ -9,10 +9,10 @@ from django.test import Client
 from annotation.models import AuditEntry, Project, User
 from tests import factories
 from training.choices import RoundState, StepKind, StepState
-from training.contract import PolicyGradientSettings
+from training.contract.methods.policy import PolicyGradientSettings
 from training.models import Round, RoundStep
-from training.recipe import Recipe
 from training.recipe.form import flattened, with_policy
+from training.recipe.recipe import Recipe
 from training.services.checkpoints import register_starter
 
 pytestmark = pytest.mark.django_db

@@ -12,7 +12,7 @@ from tests import factories
 from tests.refusals import refused
 from training.contract import ContractError
 from training.models import Checkpoint, Round
-from training.recipe import Recipe, Sampler, SamplingSettings
+from training.recipe.recipe import Recipe, Sampler, SamplingSettings
 from training.services.checkpoints import register_starter
 from training.services.sampling import prompts_of, questions_of
 

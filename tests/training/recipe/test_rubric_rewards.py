@@ -9,13 +9,15 @@ import pytest
 from annotation.errors import Refusal
 from annotation.models import Project, RubricVersion, User
 from annotation.services.projects.rubrics import RubricCriterionInput, publish_rubric, save_rubric
-from training.contract import RewardPart, RunSpec, canonical_json
+from training.contract.files import canonical_json
+from training.contract.methods.policy import RewardPart
+from training.contract.run import RunSpec
 from training.models import Checkpoint
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from training.rlhf.rewards.combination import build_rewards
 from training.services.checkpoints import register_starter
 from training.services.judges import create_judge
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from training.services.rounds.recipes import unknown_rubric, with_reward_models, with_rubric
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,8 @@ from django.conf import settings
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Judgment, Project
 from training.choices import CheckpointKind, RunState
-from training.contract import Manifest, manifest_digest, sha256_of_file, write_manifest
+from training.contract.checkpoint import Manifest, manifest_digest, write_manifest
+from training.contract.files import sha256_of_file
 from training.models import Checkpoint, Run, Snapshot
 
 

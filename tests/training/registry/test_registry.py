@@ -18,7 +18,12 @@ from annotation.models import AuditEntry, Project, User
 from tests.refusals import refused
 from tests.training.registry.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import CheckpointKind, RoundState, RunState
-from training.contract import KtoSettings, PolicyGradientSettings, PreferenceSettings, RewardPart
+from training.contract.methods.policy import (
+    KtoSettings,
+    PolicyGradientSettings,
+    PreferenceSettings,
+    RewardPart,
+)
 from training.models import ArenaLink, Checkpoint, CheckpointExport, Judge, Round, Run
 from training.selectors.checkpoints import uses_of
 from training.selectors.projects import checkpoints_of

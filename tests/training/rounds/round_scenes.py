@@ -7,18 +7,18 @@ import pytest
 
 from annotation.models import AuditEntry
 from annotation.services import jobs
-from training.choices import StepKind, Verdict
+from training.choices import RoundVerdict, StepKind
 from training.models import Round, RoundStep
 from training.services.rounds import deciding, executor
-from training.services.rounds.deciding import Decision
+from training.services.rounds.deciding import RoundDecision
 
 BY_HAND = {"promotion": {"by_hand": True}}
 
 
 def decide(monkeypatch: pytest.MonkeyPatch, *, ready: bool, promote: bool, reason: str) -> None:
     """Let the evidence be this, whatever the model server says."""
-    verdict = Verdict.PROMOTE if promote else Verdict.REJECT
-    decision = Decision(verdict=verdict, waits=not ready, reasons=(reason,))
+    verdict = RoundVerdict.PROMOTE if promote else RoundVerdict.REJECT
+    decision = RoundDecision(verdict=verdict, waits=not ready, reasons=(reason,))
     monkeypatch.setattr(deciding, "decision_of", lambda *, round_: decision)
 
 

@@ -14,16 +14,17 @@ from annotation.models import AuditEntry, Project, User
 from tests import factories
 from tests.training.registry.registry_rows import make_snapshot, make_starter, make_trained
 from training.choices import BaseOrigin, CheckpointKind, RoundState
-from training.contract import PreferenceSettings
+from training.contract.methods.policy import PreferenceSettings
 from training.models import BaseModel, Checkpoint, ProjectBase, Round, SideBySide
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from training.selectors.base_models import base_of, same_tokenizer
 from training.selectors.projects import comparable_checkpoints
 from training.selectors.runs import comparison_of
 from training.services.base_models import register_base_model
 from training.services.checkpoints import register_starter
-from training.services.rounds import draft_first_round, promote_round, roll_back
 from training.services.rounds.base_choice import choose_base
+from training.services.rounds.controls import draft_first_round
+from training.services.rounds.deciding import promote_round, roll_back
 from training.services.rounds.dry_run import dry_run
 from training.services.runs.runs import create_run
 from training.views.responses import responses_of
@@ -78,7 +79,7 @@ def test_a_base_of_another_server_is_refused_because_nothing_can_be_trained_from
     assert not ProjectBase.objects.exists()
 
 
-@pytest.mark.usefixtures("fake_trainer")
+@pytest.mark.usefixtures("quick_trainer")
 def test_the_round_after_a_change_begins_from_the_new_base_as_it_came(
     deciding_round: Round, carol: User, other: BaseModel
 ):

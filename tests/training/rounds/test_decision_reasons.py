@@ -7,8 +7,8 @@ import pytest
 from django.utils import translation
 from django.utils.functional import lazy
 
-from training.models import decision_reasons
-from training.models.decision_reasons import reason, reason_text
+from training.models import rounds
+from training.models.rounds import reason, reason_text
 
 INTERVAL = {"value": 0.47, "low": 0.2, "high": None}
 BY_PEOPLE = {"by": "people", "parent": "tea-1"}
@@ -60,7 +60,7 @@ def test_a_reason_is_said_in_the_language_of_its_reader(monkeypatch: pytest.Monk
         return german.get(message, message) if translation.get_language() == "de" else original(message)
 
     (source,) = german
-    monkeypatch.setitem(decision_reasons._SENTENCES, "people_came", lazy(catalogue, str)(source))
+    monkeypatch.setitem(rounds._SENTENCES, "people_came", lazy(catalogue, str)(source))
     with translation.override("de"):
         assert reason_text(stored) == "3 von 5 da."
     with translation.override("en"):

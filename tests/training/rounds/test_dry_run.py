@@ -18,7 +18,9 @@ from tests.chat_templates import template
 from tests.training.evaluation.evaluation_scene import register
 from tests.training.jobs.machines_report import report
 from training.choices import RoundState, StepKind
-from training.contract import MachineUse, OptimiserSettings, RewardSettings, append_machine_use
+from training.contract.methods.common import OptimiserSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import MachineUse, append_machine_use
 from training.models import Checkpoint, Round, RoundStep, Run
 from training.selectors.dashboard import Pace, next_step_of, steps_of
 from training.services.checkpoints import register_served_model, register_starter

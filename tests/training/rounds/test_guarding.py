@@ -19,24 +19,22 @@ from tests.records import judgment_record
 from tests.training.conftest import judge
 from tests.training.rounds.round_scenes import behave
 from training.choices import QuestionOutcome, RoundState, StepKind, StepState
-from training.contract import (
-    EXIT_FINISHED,
+from training.contract.guard import (
     GuardedPair,
     GuardQuestion,
     GuardSignal,
-    RunStatus,
     SampledText,
-    read_status,
     read_verdict,
     write_question,
 )
+from training.contract.run import EXIT_FINISHED, RunStatus, read_status
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion, Snapshot
-from training.recipe import Recipe, default_recipe
 from training.recipe.auto import POLICY_ROWS
-from training.recipe.recipe import PRESETS, ComputeSettings
-from training.selectors.questions import outcomes_of, questions_of, unanswered_pairs
+from training.recipe.recipe import PRESETS, ComputeSettings, Recipe, default_recipe
+from training.selectors.rounds import outcomes_of, questions_of, unanswered_pairs
 from training.services.checkpoints import register_starter
-from training.services.rounds import cancel_round, guarding, pause_round, retry_step, start_again
+from training.services.rounds import guarding
+from training.services.rounds.controls import cancel_round, pause_round, retry_step, start_again
 from training.services.rounds.guarding import end_questions, watch_questions
 from training.services.rounds.recipes import with_guard
 from training.services.runs import launcher
@@ -424,7 +422,8 @@ def test_a_round_asks_while_it_trains_and_shows_it(
     labelled: Round, alice: User, carol: User, client: Client, monkeypatch: pytest.MonkeyPatch
 ):
     from tests.training.runs.fake_trainer import train
-    from training.services.rounds import advance_round, start_round
+    from training.services.rounds.controls import start_round
+    from training.services.rounds.executor import advance_round
 
     recipe = {"policy": {"method": "policy_gradient", "guard": {}, "context": True}}
     Round.objects.update(recipe=recipe)

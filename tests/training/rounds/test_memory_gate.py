@@ -21,7 +21,7 @@ from tests.training.rounds.test_dry_run import SMALL
 from training.choices import RoundState
 from training.models import Round, Worker
 from training.services.checkpoints import register_starter
-from training.services.rounds import start_round
+from training.services.rounds.controls import start_round
 from training.services.rounds.dry_run import dry_run, refuse_unless_fits, training_machine
 from training.services.workers import machine_use, model_server_bytes
 

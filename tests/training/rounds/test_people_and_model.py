@@ -9,12 +9,11 @@ from annotation.models import Comparison, Project, Prompt, User
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
-from training.choices import RoundState, Verdict
+from training.choices import RoundState, RoundVerdict
 from training.models import Round
-from training.models.decision_reasons import reason_text
+from training.models.rounds import reason_text
 from training.services.evaluation.evaluating import ask_people, asked_of
-from training.services.rounds import reject_round
-from training.services.rounds.deciding import decision_of, settle_decision
+from training.services.rounds.deciding import decision_of, reject_round, settle_decision
 from training.services.rounds.dry_run import dry_run
 
 pytestmark = pytest.mark.django_db
@@ -80,7 +79,7 @@ def codes(round_: Round) -> list[str]:
 @pytest.mark.usefixtures("held_out")
 def test_a_reward_model_alone_decides_nothing_and_people_are_asked(project: Project, server: FakeServer):
     round_ = evaluated(project, server)
-    assert decision_of(round_=round_).verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision_of(round_=round_).verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     end_without_evidence(round_)
     assert asked_of(round_.evaluations.get()).filter(open_slots__gt=0).exists()
 
@@ -98,7 +97,7 @@ def test_few_answers_promote_where_people_agree_and_nobody_is_asked_further(
     answer(round_, alice, [True] * 9)
     settle_decision(round_)
     round_.refresh_from_db()
-    assert (round_.state, round_.verdict) == (RoundState.PROMOTED, Verdict.PROMOTE)
+    assert (round_.state, round_.verdict) == (RoundState.PROMOTED, RoundVerdict.PROMOTE)
     assert [reason["code"] for reason in round_.reasons] == ["win_rate_better", "win_rate_alone"]
     assert [reason["by"] for reason in round_.reasons] == ["people_and_model", "people"]
     pairs = asked_of(round_.evaluations.get())
@@ -227,10 +226,10 @@ def test_without_scores_people_alone_decide(project: Project, server: FakeServer
 @pytest.mark.usefixtures("held_out")
 @pytest.mark.parametrize(
     ("claim", "verdict", "needed"),
-    [("new_prompts", Verdict.NOT_ENOUGH_EVIDENCE, 94), ("these_prompts", Verdict.PROMOTE, 10)],
+    [("new_prompts", RoundVerdict.NOT_ENOUGH_EVIDENCE, 94), ("these_prompts", RoundVerdict.PROMOTE, 10)],
 )
 def test_a_decision_about_the_held_out_prompts_alone_takes_fewer_answers_and_says_so(
-    project: Project, server: FakeServer, alice: User, claim: str, verdict: Verdict, needed: int
+    project: Project, server: FakeServer, alice: User, claim: str, verdict: RoundVerdict, needed: int
 ):
     round_ = evaluated(project, server, claim=claim)
     end_without_evidence(round_)

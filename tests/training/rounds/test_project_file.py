@@ -12,7 +12,7 @@ from annotation.models import HelpSettings, Project, User
 from tests.refusals import refused
 from training.choices import RoundState
 from training.models import ConversationSettings, Round, SuggestionSource
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from training.services.checkpoints import register_starter
 from training.services.conversations import save_conversation_settings
 from training.services.rounds.controls import draft_first_round

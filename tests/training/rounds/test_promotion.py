@@ -8,9 +8,9 @@ from annotation.models import Comparison, Project, Prompt, User
 from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import VALIDATED, evaluate, trained_round
-from training.choices import Verdict
+from training.choices import RoundVerdict
 from training.models import Round
-from training.services.rounds.deciding import Decision, decision_of
+from training.services.rounds.deciding import RoundDecision, decision_of
 
 pytestmark = pytest.mark.django_db
 
@@ -33,7 +33,7 @@ def server() -> FakeServer:
     return fake
 
 
-def decided(project: Project, server: FakeServer, *, says: str, **scene: Any) -> Decision:
+def decided(project: Project, server: FakeServer, *, says: str, **scene: Any) -> RoundDecision:
     return decision_of(round_=evaluated(project, server, says=says, **scene))
 
 
@@ -45,24 +45,24 @@ def evaluated(project: Project, server: FakeServer, *, says: str, **scene: Any) 
     return round_
 
 
-def codes(decision: Decision) -> list[str]:
+def codes(decision: RoundDecision) -> list[str]:
     return [reason["code"] for reason in decision.reasons if isinstance(reason, dict)]
 
 
 def test_before_the_evaluation_nothing_is_decided(project: Project):
     decision = decision_of(round_=trained_round(project))
-    assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, True)
+    assert (decision.verdict, decision.waits) == (RoundVerdict.NOT_ENOUGH_EVIDENCE, True)
     assert decision.sentences == ("The new policy is not evaluated yet.",)
 
 
-@pytest.mark.parametrize(("says", "verdict"), [(BETTER, Verdict.PROMOTE), (WORSE, Verdict.REJECT)])
+@pytest.mark.parametrize(("says", "verdict"), [(BETTER, RoundVerdict.PROMOTE), (WORSE, RoundVerdict.REJECT)])
 @pytest.mark.usefixtures("held_out")
 def test_a_validated_reward_model_decides_on_enough_prompts(
-    project: Project, server: FakeServer, says: str, verdict: Verdict
+    project: Project, server: FakeServer, says: str, verdict: RoundVerdict
 ):
     decision = decided(project, server, says=says)
     assert (decision.verdict, decision.waits) == (verdict, False)
-    assert codes(decision)[0] == ("win_rate_better" if verdict == Verdict.PROMOTE else "win_rate_worse")
+    assert codes(decision)[0] == ("win_rate_better" if verdict == RoundVerdict.PROMOTE else "win_rate_worse")
 
 
 @pytest.mark.usefixtures("held_out")
@@ -79,14 +79,14 @@ def test_fewer_differing_prompts_than_the_recipe_asks_for_decide_nothing(
     project: Project, server: FakeServer, says: str
 ):
     decision = decided(project, server, says=says, evaluation={"prompts": 19})
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert (
         "One response wins on 19 held-out prompts, the others are ties, and the recipe asks for at least 20."
         in str(decision.sentences)
     )
     lower = {"promotion": {**BY_MODEL, "least_differing_prompts": 19}, "evaluation": {"prompts": 19}}
     Round.objects.update(recipe=lower)
-    assert decision_of(round_=Round.objects.get()).verdict != Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision_of(round_=Round.objects.get()).verdict != RoundVerdict.NOT_ENOUGH_EVIDENCE
 
 
 @pytest.mark.usefixtures("held_out")
@@ -100,7 +100,7 @@ def test_an_interval_that_includes_one_half_decides_nothing(project: Project, se
     server.text = text
     evaluate(round_, server)
     decision = decision_of(round_=round_)
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     # 94 prompts show a win rate of 70 %; 24 can be asked about.
     assert codes(decision) == ["win_rate_open", "people_asked"]
     assert "24 of the wanted 94 blind comparisons" in decision.sentences[1]
@@ -128,30 +128,30 @@ def test_a_reward_model_that_is_not_validated_decides_nothing(
     project: Project, server: FakeServer, figures: dict[str, float], code: str
 ):
     decision = decided(project, server, says=BETTER, figures=figures)
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert code in codes(decision)
 
 
 CONDITIONS = [
     # 24 wins of 24: the lower end of the interval is 0.7.
-    ({"least_win_rate": 0.69}, Verdict.PROMOTE),
-    ({"least_win_rate": 0.75}, Verdict.NOT_ENOUGH_EVIDENCE),
+    ({"least_win_rate": 0.69}, RoundVerdict.PROMOTE),
+    ({"least_win_rate": 0.75}, RoundVerdict.NOT_ENOUGH_EVIDENCE),
     # "much longer" has eleven characters, "parent" six.
-    ({"least_reward_gain": 5}, Verdict.PROMOTE),
-    ({"least_reward_gain": 5.1}, Verdict.REJECT),
-    ({"most_kl": 0.75}, Verdict.PROMOTE),
-    ({"most_kl": 0.7}, Verdict.REJECT),
-    ({"most_length_ratio": 1.84}, Verdict.PROMOTE),
-    ({"most_length_ratio": 1.83}, Verdict.REJECT),
-    ({"rules": {"brief": 1}}, Verdict.PROMOTE),
-    ({"rules": {"brief": 1.1}}, Verdict.REJECT),
+    ({"least_reward_gain": 5}, RoundVerdict.PROMOTE),
+    ({"least_reward_gain": 5.1}, RoundVerdict.REJECT),
+    ({"most_kl": 0.75}, RoundVerdict.PROMOTE),
+    ({"most_kl": 0.7}, RoundVerdict.REJECT),
+    ({"most_length_ratio": 1.84}, RoundVerdict.PROMOTE),
+    ({"most_length_ratio": 1.83}, RoundVerdict.REJECT),
+    ({"rules": {"brief": 1}}, RoundVerdict.PROMOTE),
+    ({"rules": {"brief": 1.1}}, RoundVerdict.REJECT),
 ]
 
 
 @pytest.mark.parametrize(("promotion", "verdict"), CONDITIONS)
 @pytest.mark.usefixtures("held_out")
 def test_each_condition_holds_at_its_bound_and_not_beyond(
-    project: Project, server: FakeServer, promotion: dict[str, Any], verdict: Verdict
+    project: Project, server: FakeServer, promotion: dict[str, Any], verdict: RoundVerdict
 ):
     rules = [{"name": "brief", "kind": "length", "options": {"most": 2}}]
     evaluation = {"prompts": PROMPTS, "rules": rules}
@@ -163,10 +163,10 @@ def test_each_condition_holds_at_its_bound_and_not_beyond(
 def test_a_recipe_without_the_win_rate_decides_by_its_other_conditions(project: Project, server: FakeServer):
     alone = {"not_worse": False, "most_length_ratio": 2}
     decision = decided(project, server, says=BETTER, figures={}, promotion=alone)
-    assert (decision.verdict, codes(decision)) == (Verdict.PROMOTE, ["at_most"])
+    assert (decision.verdict, codes(decision)) == (RoundVerdict.PROMOTE, ["at_most"])
     Round.objects.update(recipe={"promotion": {"not_worse": False}, "evaluation": {"prompts": PROMPTS}})
     decision = decision_of(round_=Round.objects.get())
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert "no_conditions" in codes(decision)
 
 
@@ -174,7 +174,7 @@ def test_a_recipe_without_the_win_rate_decides_by_its_other_conditions(project: 
 def test_a_condition_on_what_could_not_be_measured_leaves_it_to_people(project: Project, server: FakeServer):
     server.kl = None
     decision = decided(project, server, says=BETTER, promotion={"most_kl": 1})
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert "KL divergence from the base in nats per response: not known, and at most 1 is asked for." in (
         decision.sentences
     )
@@ -182,7 +182,7 @@ def test_a_condition_on_what_could_not_be_measured_leaves_it_to_people(project: 
 
 def test_without_held_out_prompts_nothing_is_promoted(project: Project, server: FakeServer):
     decision = decided(project, server, says=BETTER)
-    assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, False)
+    assert (decision.verdict, decision.waits) == (RoundVerdict.NOT_ENOUGH_EVIDENCE, False)
     assert codes(decision) == ["no_held_out", "win_rate_not_measured"]
 
 
@@ -204,11 +204,11 @@ def test_people_are_waited_for_and_then_decide(project: Project, server: FakeSer
         promotion={"judged_by": "people"},
     )
     waiting = decision_of(round_=round_)
-    assert (waiting.verdict, waiting.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, True)
+    assert (waiting.verdict, waiting.waits) == (RoundVerdict.NOT_ENOUGH_EVIDENCE, True)
     assert waiting.sentences[0] == "0 of 24 annotations by people are in."
     judge_held_out([alice], prefer="parent")
     decision = decision_of(round_=round_)
-    assert (decision.verdict, decision.waits) == (Verdict.REJECT, False)
+    assert (decision.verdict, decision.waits) == (RoundVerdict.REJECT, False)
     assert decision.sentences[0] == "24 of 24 annotations by people are in."
     assert codes(decision) == ["people_came", "win_rate_worse"]
 
@@ -220,12 +220,12 @@ def test_peoples_judgments_decide_where_the_reward_model_may_not(
     evaluation = {"people": True, "people_judgments": 1, "prompts": PROMPTS}
     round_ = evaluated(project, server, says=BETTER, figures={}, evaluation=evaluation)
     judge_held_out([alice], prefer=BETTER, most=19)
-    assert decision_of(round_=round_).verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision_of(round_=round_).verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     last = Comparison.objects.order_by("pk").last()
     texts = list(last.candidates.order_by("index").values_list("completion__text", flat=True))
     factories.make_judgment(last, alice, ranks=[1 if text == BETTER else 2 for text in texts])
     decision = decision_of(round_=round_)
-    assert decision.verdict == Verdict.PROMOTE
+    assert decision.verdict == RoundVerdict.PROMOTE
     assert codes(decision)[-2:] == ["reward_model_unknown", "win_rate_better"]
 
 
@@ -237,19 +237,19 @@ def test_people_who_show_the_opposite_overrule_a_validated_reward_model(
     round_ = evaluated(project, server, says=BETTER, evaluation=evaluation)
     # Of 19 that differ nothing is shown; from 20 on it is.
     judge_held_out([alice], prefer="parent", most=19)
-    assert decision_of(round_=round_).verdict == Verdict.PROMOTE
+    assert decision_of(round_=round_).verdict == RoundVerdict.PROMOTE
     last = Comparison.objects.order_by("pk").last()
     texts = list(last.candidates.order_by("index").values_list("completion__text", flat=True))
     factories.make_judgment(last, alice, ranks=[1 if text == "parent" else 2 for text in texts])
     decision = decision_of(round_=round_)
-    assert (decision.verdict, decision.waits) == (Verdict.REJECT, False)
+    assert (decision.verdict, decision.waits) == (RoundVerdict.REJECT, False)
     assert codes(decision) == ["people_came", "win_rate_better", "people_contradict", "win_rate_worse"]
 
 
 @pytest.mark.usefixtures("held_out")
 def test_pairs_that_nobody_can_be_asked_about_are_not_waited_for(project: Project, server: FakeServer):
     decision = decided(project, server, says="parent", evaluation={"people": True})
-    assert (decision.verdict, decision.waits) == (Verdict.NOT_ENOUGH_EVIDENCE, False)
+    assert (decision.verdict, decision.waits) == (RoundVerdict.NOT_ENOUGH_EVIDENCE, False)
     assert decision.sentences[0] == "People cannot decide: no pair is open for annotation."
 
 
@@ -282,5 +282,5 @@ def test_the_round_of_the_issue_replayed_ends_without_enough_evidence(project: P
     assert figures["win_rate"]["value"] == pytest.approx(4.5 / 7)
     assert figures["reward"]["gain"]["low"] <= 0 < figures["reward"]["gain"]["high"]
     decision = decision_of(round_=round_)
-    assert decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert codes(decision) == ["few_differ", "reward_model_few", "reward_model_chance"]

@@ -15,20 +15,16 @@ from tests.refusals import refused
 from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import do_steps_before
 from training.choices import BaseOrigin, CheckpointKind, StepKind
-from training.contract import (
-    ContractError,
-    PolicyGradientSettings,
-    Population,
-    RewardPart,
-    RewardSettings,
-    RolloutSettings,
-    manifest_digest,
-)
+from training.contract import ContractError
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart, RolloutSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.validation import Population
 from training.models import BaseModel, Checkpoint, Round, Run
-from training.recipe import ROUND_REWARD_MODEL, Recipe
+from training.recipe.recipe import ROUND_REWARD_MODEL, Recipe
 from training.services.base_models import register_base_model
 from training.services.checkpoints import register_starter
-from training.services.rounds import draft_first_round, start_round
+from training.services.rounds.controls import draft_first_round, start_round
 from training.services.rounds.dry_run import dry_run
 from training.services.rounds.recipes import change_recipe, with_reward_models
 from training.services.runs.files import checkpoints_of_run
@@ -63,7 +59,7 @@ def on(checkpoint: Checkpoint, base: BaseModel) -> Checkpoint:
     return checkpoint
 
 
-@pytest.mark.usefixtures("fake_trainer")
+@pytest.mark.usefixtures("quick_trainer")
 def test_the_reward_model_trains_on_its_base_and_the_policy_is_scored_by_the_model_server(
     labelled: Round, carol: User, larger: BaseModel, client: Client
 ):
@@ -95,7 +91,7 @@ def test_the_reward_model_trains_on_its_base_and_the_policy_is_scored_by_the_mod
     assert (body["base_model"], body["reward_base"]) == (policy.base_model, "larger")
 
 
-@pytest.mark.usefixtures("fake_trainer")
+@pytest.mark.usefixtures("quick_trainer")
 def test_with_one_base_the_reward_model_stays_an_adapter_in_the_trainer(labelled: Round, carol: User):
     round_ = with_recipe(labelled, policy=BY_ROUND)
     start_round(round_=round_, started_by=carol)

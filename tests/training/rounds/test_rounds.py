@@ -16,19 +16,17 @@ from tests.training.rounds.round_scenes import behave, decide, do_steps_before, 
 from training.choices import RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.jobs import StepHeartbeat
-from training.services.rounds import (
-    advance_round,
+from training.services.rounds import executor
+from training.services.rounds.controls import (
     cancel_round,
-    executor,
     open_first_round,
     reopen_round,
-    rounds_with_work,
     start_again,
     start_round,
-    sweep,
 )
+from training.services.rounds.executor import advance_round, rounds_with_work, sweep
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 def following(round_: Round) -> Round:
@@ -175,6 +173,7 @@ def test_a_message_that_comes_twice_does_the_work_once(
     assert [len(lines) for lines in starts] == [1, 1]
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
     labelled: Round, carol: User, rondo_home: Path
 ):
@@ -190,6 +189,7 @@ def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
     assert states(labelled) == ["finished", "finished", "failed", *["waiting"] * 4]
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol: User, rondo_home: Path):
     behave(rondo_home, fail_at=2)
     start_round(round_=labelled, started_by=carol)
@@ -206,6 +206,7 @@ def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol:
     assert [line.split(" from ")[1] for line in starts] == ["0", "2"]
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
     labelled: Round, carol: User, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -237,6 +238,7 @@ def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
     assert f"from {reached}" in (run.path / "starts").read_text()
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_a_trainer_that_was_stopped_from_outside_is_started_again_by_the_next_who_looks(
     labelled: Round, carol: User, rondo_home: Path
 ):

@@ -16,19 +16,11 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import decide, deeds, states
 from training.choices import STATE_OF_STEP, RoundState, StepKind
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
-from training.services.rounds import (
-    advance_round,
-    cancel_round,
-    promote_round,
-    reject_round,
-    retry_step,
-    roll_back,
-    rounds_with_work,
-    start_round,
-    sweep,
-)
+from training.services.rounds.controls import cancel_round, retry_step, start_round
+from training.services.rounds.deciding import promote_round, reject_round, roll_back
+from training.services.rounds.executor import advance_round, rounds_with_work, sweep
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 def test_a_round_waits_for_a_manager_where_its_recipe_says_so(

@@ -13,8 +13,7 @@ from annotation.services.changes import undo_change
 from tests import factories
 from tests.refusals import refused
 from training.models import Round
-from training.services.rounds import discard_round, open_first_round
-from training.services.rounds.controls import start_round
+from training.services.rounds.controls import discard_round, open_first_round, start_round
 
 pytestmark = pytest.mark.django_db
 

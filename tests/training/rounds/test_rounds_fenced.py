@@ -16,11 +16,11 @@ from training.choices import RoundState, RunState, StepKind
 from training.models import EvaluatedPrompt, Round, RoundStep, Run
 from training.services.evaluation import evaluating as evaluations
 from training.services.jobs import StepHeartbeat
-from training.services.rounds import advance_round, start_round
-from training.services.rounds.executor import claim_step, do_step
+from training.services.rounds.controls import start_round
+from training.services.rounds.executor import advance_round, claim_step, do_step
 from training.services.runs import launcher
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer", "rings")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer", "rings")]
 
 
 def fall_silent(step: RoundStep) -> None:
@@ -57,6 +57,7 @@ def test_a_worker_that_comes_back_after_the_round_went_on_without_it_writes_noth
     assert rows_of(labelled) == after
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_a_worker_whose_trainer_ended_while_it_was_cut_off_settles_nothing(
     labelled: Round, carol: User, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -16,23 +16,23 @@ from tests.training.rounds.round_scenes import behave, deeds, do_steps_before
 from training.choices import STATE_OF_STEP, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.services.jobs import StepHeartbeat
-from training.services.rounds import (
-    advance_round,
+from training.services.rounds import executor
+from training.services.rounds.controls import (
+    IN_PROGRESS,
+    MAY_FOLLOW,
     cancel_round,
     draft_first_round,
-    executor,
+    enter,
+    move,
     open_round,
     pause_round,
     resume_round,
-    rounds_with_work,
     start_again,
     start_round,
-    sweep,
 )
-from training.services.rounds.controls import IN_PROGRESS, MAY_FOLLOW, enter, move
-from training.services.rounds.executor import do_step
+from training.services.rounds.executor import advance_round, do_step, rounds_with_work, sweep
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 # The second evaluator trains only where judgments are many; `test_second_evaluator` has it.
 IN_EVERY_TRAINING = [
@@ -90,6 +90,7 @@ def test_a_cancelled_draft_is_a_draft_again_when_it_is_started_again(project: Pr
     assert round_.state == RoundState.DRAFT
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_a_paused_trainer_saves_its_state_and_goes_on_exactly_there(
     labelled: Round, carol: User, rondo_home: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -15,12 +15,13 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import states
 from training.choices import RoundState, StepState
 from training.models import Round, RoundStep
-from training.recipe import default_recipe
+from training.recipe.recipe import default_recipe
 from training.services import sampling
 from training.services.jobs import StepHeartbeat
-from training.services.rounds import advance_round, cancel_round, open_first_round, start_again
+from training.services.rounds.controls import cancel_round, open_first_round, start_again
+from training.services.rounds.executor import advance_round
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 def test_a_round_is_in_labelling_when_the_first_prompts_are_answered(

@@ -6,10 +6,12 @@ from annotation.choices import NotificationKind
 from annotation.models import Notification, User
 from training.choices import StepKind
 from training.models import Round
-from training.services.rounds import advance_round, executor, retry_step, start_round, sweep
+from training.services.rounds import executor
+from training.services.rounds.controls import retry_step, start_round
 from training.services.rounds.deciding import _end_without_evidence
+from training.services.rounds.executor import advance_round, sweep
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 def test_a_failed_step_reaches_the_managers_with_its_error_each_time(

@@ -12,19 +12,18 @@ from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import behave
 from training.choices import RoundState
 from training.models import Round, RoundStep, Run
-from training.services.rounds import (
-    advance_round,
+from training.services.rounds import executor
+from training.services.rounds.controls import (
     cancel_round,
-    executor,
     open_first_round,
     pause_round,
     reopen_round,
     start_again,
     start_round,
-    sweep,
 )
+from training.services.rounds.executor import advance_round, sweep
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_trainer")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
 
 def test_enough_labels_start_the_training(
@@ -90,6 +89,7 @@ def test_nothing_starts_by_itself_that_is_paused_or_was_taken_back(labelled: Rou
     assert labelled.state == RoundState.LABELLING
 
 
+@pytest.mark.usefixtures("fake_trainer")
 def test_training_that_costs_more_than_its_hours_is_stopped_with_the_reason(
     labelled: Round, carol: User, rondo_home: Path
 ):

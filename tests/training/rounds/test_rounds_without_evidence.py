@@ -11,16 +11,11 @@ from tests import factories
 from tests.training.conftest import judge_all
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import deeds
-from training.choices import RoundState, Verdict
+from training.choices import RoundState, RoundVerdict
 from training.models import Checkpoint, Round
-from training.services.rounds import (
-    advance_round,
-    open_first_round,
-    promote_round,
-    reject_round,
-    start_round,
-    sweep,
-)
+from training.services.rounds.controls import open_first_round, start_round
+from training.services.rounds.deciding import promote_round, reject_round
+from training.services.rounds.executor import advance_round, sweep
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
@@ -48,7 +43,7 @@ def undecided(
 
 def test_the_default_recipe_ends_a_small_round_without_enough_evidence(undecided: Round):
     assert undecided.state == RoundState.NOT_ENOUGH_EVIDENCE
-    assert undecided.verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    assert undecided.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     assert deeds(undecided)[-1] == ("round.not_enough_evidence", None)
     # 94 comparisons would show a win rate of 70 %; there are only 22 held-out prompts.
     assert "22 of the wanted 94 blind comparisons" in undecided.reason_texts[-1]

@@ -7,7 +7,8 @@ from annotation.models import Project, User
 from tests import factories
 from training.choices import RoundState, StepState
 from training.models import Round, RoundStep
-from training.services.rounds import advance_round, draft_first_round, open_round, rounds_with_work
+from training.services.rounds.controls import draft_first_round, open_round
+from training.services.rounds.executor import advance_round, rounds_with_work
 
 pytestmark = pytest.mark.django_db
 

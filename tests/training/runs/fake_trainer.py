@@ -15,7 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from training.contract import (
+from training.contract.checkpoint import Manifest, write_manifest
+from training.contract.files import sha256_of_file
+from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
     EXIT_FAILED,
@@ -23,15 +25,12 @@ from training.contract import (
     EXIT_STOPPED,
     METRICS_FILE,
     STATE_FOLDER,
-    Manifest,
     RunSpec,
     RunStatus,
-    read_snapshot,
     read_spec,
-    sha256_of_file,
-    write_manifest,
     write_status,
 )
+from training.contract.snapshot import read_snapshot
 
 BEHAVIOUR_FILE = "fake_trainer.json"
 

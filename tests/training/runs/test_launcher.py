@@ -11,19 +11,11 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from training.contract import (
-    Message,
-    PolicyGradientSettings,
-    RewardPart,
-    RewardSettings,
-    RunSpec,
-    RunStatus,
-    SnapshotCompletion,
-    SnapshotRow,
-    write_snapshot,
-    write_spec,
-)
 from training.contract.log_lines import tail
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import RunSpec, RunStatus, write_spec
+from training.contract.snapshot import Message, SnapshotCompletion, SnapshotRow, write_snapshot
 from training.services.runs.launcher import reward_server, run_trainer, trainer_environment
 
 
@@ -211,6 +203,7 @@ def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_se
             "RONDO_JUDGE_URL": "http://judge",
             "RONDO_JUDGE_KEY": "k",
             "RONDO_ROLLOUT_KEY": "r",
+            "RONDO_ENVIRONMENT_URL": "http://shop",
             "RONDO_REWARD_URL": "http://scores",
             "RONDO_REWARD_KEY": "w",
             "DATABASE_URL": "postgres://user:password@host/db",
@@ -226,6 +219,7 @@ def test_a_trainer_inherits_threads_and_of_secrets_those_of_the_judge_and_the_se
         "RONDO_JUDGE_URL": "http://judge",
         "RONDO_JUDGE_KEY": "k",
         "RONDO_ROLLOUT_KEY": "r",
+        "RONDO_ENVIRONMENT_URL": "http://shop",
         "RONDO_REWARD_URL": "http://scores",
         "RONDO_REWARD_KEY": "w",
         "OMP_WAIT_POLICY": "PASSIVE",

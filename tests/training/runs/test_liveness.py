@@ -18,7 +18,7 @@ from django.utils import timezone
 from annotation.models import Project, User
 from tests import factories
 from tests.training.runs.test_run_page import make_run
-from training.contract import RunStatus, lock_content, report_of, write_status
+from training.contract.run import RunStatus, lock_content, report_of, write_status
 from training.models import Run
 
 SignIn = Callable[[User], Client]

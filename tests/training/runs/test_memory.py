@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.benchmarks.memory_estimate import SHAPE as MEASURED_SHAPE
-from training.contract import Method, Settings, Sharding, settings_from_json
-from training.services.runs.memory import Shape, Spread, memory_of
+from training.contract.methods import Method, Settings, settings_from_json
+from training.contract.run import Sharding
+from training.services.runs.memory import ProcessSpread, Shape, memory_of
 
 SHAPE = Shape(
     vocabulary=100,
@@ -51,7 +52,7 @@ def settings_for(method: Method, *, rank: int, tokens: int = 1024) -> Settings:
 
 def test_of_a_sharded_base_a_process_holds_its_part_and_two_blocks_that_arrived():
     memory = memory_of(
-        settings_for("preference", rank=1), SHAPE, base_bytes=2, spread=Spread(processes=2, shards=2)
+        settings_for("preference", rank=1), SHAPE, base_bytes=2, spread=ProcessSpread(processes=2, shards=2)
     )
     # Two blocks of 592 parameters are cut; 808 of embedding and last norm stay whole.
     assert memory.base == (808 + 1184 // 2) * 2
@@ -62,7 +63,7 @@ def test_of_a_sharded_base_a_process_holds_its_part_and_two_blocks_that_arrived(
 
 
 def test_weights_that_are_all_trained_are_summed_whole_where_the_base_is_not_cut():
-    memory = memory_of(settings_for("sft", rank=0), SHAPE, base_bytes=2, spread=Spread(processes=2))
+    memory = memory_of(settings_for("sft", rank=0), SHAPE, base_bytes=2, spread=ProcessSpread(processes=2))
     # 16 bytes of each, 2 more of its rounded copy, and 4 while gradients are summed.
     assert (memory.trained, memory.summed, memory.gathered) == (18 * 1992, 4 * 1992, 0)
 
@@ -70,7 +71,7 @@ def test_weights_that_are_all_trained_are_summed_whole_where_the_base_is_not_cut
 def test_processes_of_a_node_share_a_copy_however_many_nodes_there_are():
     settings = settings_for("sft", rank=0)
     memory, more = (
-        memory_of(settings, SHAPE, base_bytes=2, spread=Spread.of("node", nodes=nodes, per_node=2))
+        memory_of(settings, SHAPE, base_bytes=2, spread=ProcessSpread.of("node", nodes=nodes, per_node=2))
         for nodes in (2, 4)
     )
     assert memory == more
@@ -92,7 +93,7 @@ def test_memory_falls_with_processes_only_where_the_base_is_sharded(
 ):
     settings, shape = settings_for("preference", rank=16, tokens=2048), LARGE[base]
     per_node = min(processes, 8)
-    spread = Spread.of(sharding, nodes=processes // per_node, per_node=per_node)
+    spread = ProcessSpread.of(sharding, nodes=processes // per_node, per_node=per_node)
     memory = memory_of(settings, shape, base_bytes=2, spread=spread)
     alone = memory_of(settings, shape, base_bytes=2)
     shards = {"none": 1, "full": processes, "node": per_node}[sharding]
@@ -105,7 +106,7 @@ def test_memory_falls_with_processes_only_where_the_base_is_sharded(
 
 
 def test_parts_of_a_base_and_of_trained_weights_are_those_that_a_process_keeps():
-    shared = Spread(processes=2, shards=2)
+    shared = ProcessSpread(processes=2, shards=2)
     for rank in (4, 0):
         settings = settings_for("preference", rank=rank, tokens=256)
         memory = memory_of(settings, TINY, base_bytes=2, spread=shared)
@@ -121,18 +122,18 @@ class Measured(NamedTuple):
     rank: int
     tokens: int
     bytes: int
-    spread: Spread = Spread()
+    spread: ProcessSpread = ProcessSpread()
 
 
 @pytest.mark.parametrize(
     "run",
     [
         Measured("reward", 16, 1280, 231_432_192),
-        Measured("reward", 16, 640, 155_475_968, Spread(processes=2, shards=2)),
+        Measured("reward", 16, 640, 155_475_968, ProcessSpread(processes=2, shards=2)),
         Measured("sft", 0, 1024, 235_667_456),
-        Measured("sft", 0, 512, 161_873_920, Spread(processes=2)),
-        Measured("sft", 0, 512, 175_640_576, Spread(processes=2, shards=2)),
-        Measured("sft", 0, 256, 149_716_992, Spread(processes=4, shards=2)),
+        Measured("sft", 0, 512, 161_873_920, ProcessSpread(processes=2)),
+        Measured("sft", 0, 512, 175_640_576, ProcessSpread(processes=2, shards=2)),
+        Measured("sft", 0, 256, 149_716_992, ProcessSpread(processes=4, shards=2)),
         Measured("preference", 0, 768, 193_654_784),
     ],
 )

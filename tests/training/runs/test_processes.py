@@ -14,7 +14,8 @@ from django.conf import settings
 
 from tests.rlhf.runs import judgments, make_run
 from tests.tiny import tiny_model_folder
-from training.contract import EXIT_FAILED, EXIT_STOPPED, RunStatus, read_metrics, read_status
+from training.contract import read_metrics
+from training.contract.run import EXIT_FAILED, EXIT_STOPPED, RunStatus, read_status
 from training.services.runs import launcher
 from training.services.runs.launcher import run_trainer, trainer_command
 
@@ -99,7 +100,7 @@ def test_a_cancel_reaches_both(folder: Path):
 def test_what_is_wrong_is_said_as_of_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch):
     """For messages of real trainers see tests/rlhf/loop/test_distributed.py."""
     fail = (
-        "import os, pathlib, sys, time; from training.contract import RunStatus, write_status\n"
+        "import os, pathlib, sys, time; from training.contract.run import RunStatus, write_status\n"
         "now = {'updated_at': time.time(), 'step': 0, 'total_steps': 1}\n"
         "status = RunStatus(state='failed', message='tiny is missing', **now)\n"
         "if os.environ['RANK'] != '0': time.sleep(300)\n"  # Until torchrun ends it.

@@ -14,9 +14,9 @@ from django.urls import reverse
 
 from annotation.models import Project, Prompt, User
 from tests import factories
-from training.contract import MachineUse, append_machine_use, read_machine_use
+from training.contract.run import MachineUse, append_machine_use, read_machine_use
 from training.models import Run
-from training.recipe import Recipe, default_recipe
+from training.recipe.recipe import Recipe, default_recipe
 from training.services.runs.files import crc32c, event_file, secrets_in, zip_of_folder
 from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.contract import METRICS_FILE, read_metrics
+from training.contract import read_metrics
+from training.contract.run import METRICS_FILE
 from training.figures.curves import (
     COUNT,
     HIGH,

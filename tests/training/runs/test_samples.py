@@ -11,13 +11,13 @@ from django.test import Client
 
 from annotation.models import Project, User
 from annotation.record.base import decode
-from training.contract import (
+from training.contract import ContractError
+from training.contract.files import canonical_json
+from training.contract.run import (
     LOG_FILE,
     METRICS_FILE,
     SAMPLES_FILE,
-    ContractError,
     SampledAnswer,
-    canonical_json,
     read_samples,
     read_watch_warnings,
 )

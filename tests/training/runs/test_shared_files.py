@@ -22,14 +22,15 @@ from tests.training.jobs.machines import Machines, files_in, machines_in
 from tests.training.registry.registry_rows import make_trained
 from tests.training.rounds.round_scenes import behave, states
 from training.choices import StepKind
-from training.contract import CHECKPOINT_FOLDER, STATE_FOLDER
+from training.contract.run import CHECKPOINT_FOLDER, STATE_FOLDER
 from training.files import shared
 from training.files import shared as shared_files
 from training.files.shared import folder_of
 from training.models import Checkpoint, CheckpointExport, Round, Run, Snapshot
 from training.services.checkpoint_files import apply_retention, delete_files, expired_files
 from training.services.checkpoints import register_checkpoint
-from training.services.rounds import advance_round, start_round
+from training.services.rounds.controls import start_round
+from training.services.rounds.executor import advance_round
 from training.services.runs import files
 from training.store import Store, StoreUnreachableError
 

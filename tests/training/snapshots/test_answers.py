@@ -8,7 +8,7 @@ from annotation.models import Project, User
 from annotation.record.judgment import AnswerPart
 from tests import factories
 from tests.annotation.questions.asking import answer, ask
-from training.contract import SnapshotRow, read_snapshot
+from training.contract.snapshot import SnapshotRow, read_snapshot
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

@@ -10,7 +10,7 @@ from annotation.models import Project, User
 from tests import factories
 from tests.api.scene import make_scene
 from training.selectors.checkpoints import uses_of_comparison
-from training.services.rounds import open_first_round
+from training.services.rounds.controls import open_first_round
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

@@ -14,8 +14,42 @@ from hypothesis import strategies as st
 
 from annotation.record import judgment as record
 from annotation.record.judgment import SpanPart
-from training import contract
-from training.contract import ContractError, SnapshotCompletion, SnapshotRow
+from training.contract import ContractError
+from training.contract.checkpoint import (
+    CHECKPOINT_NAME,
+    Manifest,
+    manifest_digest,
+    read_manifest,
+    write_manifest,
+)
+from training.contract.files import sha256_of_file, write_atomically
+from training.contract.methods import settings_from_json
+from training.contract.methods.policy import (
+    PolicyGradientSettings,
+    PreferenceSettings,
+    RewardPart,
+    WatchSettings,
+)
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import (
+    RunSpec,
+    RunStatus,
+    read_metrics,
+    read_spec,
+    read_status,
+    write_spec,
+    write_status,
+)
+from training.contract.snapshot import (
+    SNAPSHOT_ROWS_FILE,
+    Message,
+    Passage,
+    SnapshotCompletion,
+    SnapshotHeader,
+    SnapshotRow,
+    read_snapshot,
+    write_snapshot,
+)
 
 TEXT = "No idea."
 """The third completion of `row`."""
@@ -29,7 +63,7 @@ def row(**changes) -> SnapshotRow:
         "round": 1,
         "prompt": "11",
         "split": "train",
-        "messages": (contract.Message(role="user", content="Why is the sky blue?"),),
+        "messages": (Message(role="user", content="Why is the sky blue?"),),
         "completions": (
             SnapshotCompletion(id="1", text="Rayleigh scattering 🙂.", source="starter"),
             SnapshotCompletion(id="2", text="It reflects the sea.", source="starter"),
@@ -41,8 +75,8 @@ def row(**changes) -> SnapshotRow:
     return SnapshotRow(**(values | changes))
 
 
-def write(folder: Path, *rows: SnapshotRow) -> contract.SnapshotHeader:
-    return contract.write_snapshot(folder, rows, project="sky", rounds=(1,))
+def write(folder: Path, *rows: SnapshotRow) -> SnapshotHeader:
+    return write_snapshot(folder, rows, project="sky", rounds=(1,))
 
 
 def test_rows_come_back_as_they_were_written(tmp_path):
@@ -58,12 +92,12 @@ def test_rows_come_back_as_they_were_written(tmp_path):
                 ),
             ),
         ),
-        context=(contract.Passage(title="Sky", sentences=("Air scatters light.", "Blue most.")),),
+        context=(Passage(title="Sky", sentences=("Air scatters light.", "Blue most.")),),
         corrections=(record.CorrectionPart(completion="3", text="Scattering."),),
     )
     header = write(tmp_path, full, row(judgment="8"))
     assert header.rows == 2
-    assert list(contract.read_snapshot(tmp_path)) == [full, row(judgment="8")]
+    assert list(read_snapshot(tmp_path)) == [full, row(judgment="8")]
 
 
 def test_equal_rows_have_equal_digests_and_one_changed_letter_has_another(tmp_path):
@@ -75,15 +109,15 @@ def test_equal_rows_have_equal_digests_and_one_changed_letter_has_another(tmp_pa
 
 def test_a_changed_snapshot_is_refused_before_its_first_row(tmp_path):
     write(tmp_path, row())
-    path = tmp_path / contract.SNAPSHOT_ROWS_FILE
+    path = tmp_path / SNAPSHOT_ROWS_FILE
     path.write_text(path.read_text().replace("sea", "ice"))
     with pytest.raises(ContractError, match="is not the header's"):
-        next(contract.read_snapshot(tmp_path))
+        next(read_snapshot(tmp_path))
 
 
 def test_a_folder_without_a_header_is_no_snapshot(tmp_path):
     with pytest.raises(ContractError, match=r"snapshot\.json: the file is missing"):
-        next(contract.read_snapshot(tmp_path))
+        next(read_snapshot(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -120,12 +154,12 @@ def test_a_folder_without_a_header_is_no_snapshot(tmp_path):
 )
 def test_a_bad_row_is_refused_with_its_line_and_field(tmp_path, change, message):
     write(tmp_path, row())
-    path = tmp_path / contract.SNAPSHOT_ROWS_FILE
+    path = tmp_path / SNAPSHOT_ROWS_FILE
     values = json.loads(path.read_text())
     change(values)
     path.write_text(json.dumps(values) + "\n")
     with pytest.raises(ContractError, match=message):
-        list(contract.read_snapshot(tmp_path, verify=False))
+        list(read_snapshot(tmp_path, verify=False))
 
 
 def test_a_tie_gives_no_pair_and_every_decided_pair_is_given_once():
@@ -147,37 +181,37 @@ def test_pairs_are_those_of_the_definition(ranks):
     }
 
 
-def spec(**changes) -> contract.RunSpec:
+def spec(**changes) -> RunSpec:
     values: dict[str, Any] = {
         "method": "reward",
         "base_model": "/models/tiny",
         "snapshot": "../snapshot",
         "snapshot_digest": "d" * 64,
-        "settings": contract.RewardSettings(),
+        "settings": RewardSettings(),
     }
-    return contract.RunSpec(**(values | changes))
+    return RunSpec(**(values | changes))
 
 
 def test_a_spec_comes_back_with_every_default_written_out(tmp_path):
-    contract.write_spec(tmp_path, spec(seed=5))
-    assert contract.read_spec(tmp_path) == spec(seed=5)
+    write_spec(tmp_path, spec(seed=5))
+    assert read_spec(tmp_path) == spec(seed=5)
     assert json.loads((tmp_path / "spec.json").read_text())["settings"]["lora"]["rank"] == 16
 
 
 def test_settings_keep_their_methods_defaults_for_what_is_left_out():
-    settings = contract.settings_from_json("preference", {"optimiser": {"epochs": 2}})
-    assert settings.optimiser == replace(contract.PreferenceSettings().optimiser, epochs=2)
+    settings = settings_from_json("preference", {"optimiser": {"epochs": 2}})
+    assert settings.optimiser == replace(PreferenceSettings().optimiser, epochs=2)
     assert settings.optimiser.learning_rate is None
 
 
 def test_settings_nested_twice_come_back_from_json_and_from_a_dictionary_in_memory():
-    watch = contract.WatchSettings(held_out=(contract.RewardPart(name="b", kind="bleu"),))
-    settings = contract.PolicyGradientSettings(
-        rewards=(contract.RewardPart(name="a", kind="length", options={"most": 3}),), watch=watch
+    watch = WatchSettings(held_out=(RewardPart(name="b", kind="bleu"),))
+    settings = PolicyGradientSettings(
+        rewards=(RewardPart(name="a", kind="length", options={"most": 3}),), watch=watch
     )
     values = dataclasses.asdict(settings)
-    assert contract.settings_from_json("policy_gradient", values) == settings
-    assert contract.settings_from_json("policy_gradient", json.loads(json.dumps(values))) == settings
+    assert settings_from_json("policy_gradient", values) == settings
+    assert settings_from_json("policy_gradient", json.loads(json.dumps(values))) == settings
 
 
 @pytest.mark.parametrize(
@@ -204,19 +238,19 @@ def test_settings_nested_twice_come_back_from_json_and_from_a_dictionary_in_memo
 )
 def test_settings_that_make_no_sense_are_refused_by_name(method, values, message):
     with pytest.raises(ContractError, match=message):
-        contract.settings_from_json(method, values)
+        settings_from_json(method, values)
 
 
 def test_a_spec_whose_settings_belong_to_another_method_is_refused():
     with pytest.raises(ContractError, match="settings are those of 'preference'"):
-        spec(settings=contract.PreferenceSettings())
+        spec(settings=PreferenceSettings())
 
 
 def test_a_status_replaces_the_one_before_and_is_never_half_written(tmp_path):
-    assert contract.read_status(tmp_path) is None
-    contract.write_status(tmp_path, contract.RunStatus(state="running", step=1, total_steps=9))
-    contract.write_status(tmp_path, contract.RunStatus(state="running", step=2, total_steps=9))
-    assert contract.read_status(tmp_path).step == 2
+    assert read_status(tmp_path) is None
+    write_status(tmp_path, RunStatus(state="running", step=1, total_steps=9))
+    write_status(tmp_path, RunStatus(state="running", step=2, total_steps=9))
+    assert read_status(tmp_path).step == 2
     assert os.listdir(tmp_path) == ["status.json"]
 
 
@@ -224,13 +258,13 @@ def test_metrics_leave_out_a_line_still_being_written_and_keep_the_newer_of_a_st
     (tmp_path / "metrics.jsonl").write_text(
         '{"step": 1, "loss": 0.7}\n{"step": 2, "loss": 0.6}\n{"step": 2, "loss": 0.5}\n{"step": 3, "lo'
     )
-    assert contract.read_metrics(tmp_path) == [{"step": 1, "loss": 0.7}, {"step": 2, "loss": 0.5}]
-    assert contract.read_metrics(tmp_path, after_step=1) == [{"step": 2, "loss": 0.5}]
-    assert contract.read_metrics(tmp_path / "nowhere") == []
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 0.7}, {"step": 2, "loss": 0.5}]
+    assert read_metrics(tmp_path, after_step=1) == [{"step": 2, "loss": 0.5}]
+    assert read_metrics(tmp_path / "nowhere") == []
 
 
-def manifest(folder: Path) -> contract.Manifest:
-    return contract.Manifest(
+def manifest(folder: Path) -> Manifest:
+    return Manifest(
         kind="reward",
         name="sky-round-1-reward",
         base_model="tiny",
@@ -243,7 +277,7 @@ def manifest(folder: Path) -> contract.Manifest:
         metrics={"held_out_accuracy": 0.5},
         dropped=[],
         heads=["reward"],
-        files={"heads.safetensors": contract.sha256_of_file(folder / "heads.safetensors")},
+        files={"heads.safetensors": sha256_of_file(folder / "heads.safetensors")},
         versions={"torch": "2"},
     )
 
@@ -251,43 +285,43 @@ def manifest(folder: Path) -> contract.Manifest:
 def test_a_manifest_verifies_its_files_and_names_the_one_that_changed(tmp_path):
     heads = tmp_path / "heads.safetensors"
     heads.write_bytes(b"weights")
-    digest = contract.write_manifest(tmp_path, manifest(tmp_path))
-    assert digest == contract.manifest_digest(tmp_path)
-    assert contract.read_manifest(tmp_path, verify=True).heads == ["reward"]
+    digest = write_manifest(tmp_path, manifest(tmp_path))
+    assert digest == manifest_digest(tmp_path)
+    assert read_manifest(tmp_path, verify=True).heads == ["reward"]
     heads.write_bytes(b"weighty")
     with pytest.raises(ContractError, match=r"heads\.safetensors: digest .* is not the manifest's"):
-        contract.read_manifest(tmp_path, verify=True)
+        read_manifest(tmp_path, verify=True)
     heads.unlink()
     with pytest.raises(ContractError, match="the checkpoint is damaged"):
-        contract.read_manifest(tmp_path, verify=True)
+        read_manifest(tmp_path, verify=True)
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     target = tmp_path / "file.json"
-    contract.write_atomically(target, "old")
+    write_atomically(target, "old")
     with pytest.raises(UnicodeEncodeError):
-        contract.write_atomically(target, "new \ud800")
+        write_atomically(target, "new \ud800")
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["file.json"]
 
 
 @pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b", "a\\b", "x" * 101, "a\n"])
 def test_a_checkpoint_name_is_never_a_path(name):
-    assert contract.CHECKPOINT_NAME.fullmatch(name) is None
+    assert CHECKPOINT_NAME.fullmatch(name) is None
 
 
 def test_a_checkpoint_name_may_be_the_starters():
-    assert contract.CHECKPOINT_NAME.fullmatch("SmolLM2-135M-Instruct")
+    assert CHECKPOINT_NAME.fullmatch("SmolLM2-135M-Instruct")
 
 
 def test_a_spec_resolves_the_learning_rate_by_method_and_adapter_and_keeps_one_that_is_set():
-    preference = contract.PreferenceSettings()
-    full = contract.PreferenceSettings(adapter="none")
+    preference = PreferenceSettings()
+    full = PreferenceSettings(adapter="none")
     assert preference.optimiser.learning_rate is full.optimiser.learning_rate is None
     resolved = [spec(method="preference", settings=settings) for settings in (preference, full)]
     adapter_rate, full_rate = (resolved_spec.settings.optimiser.learning_rate for resolved_spec in resolved)
     assert adapter_rate == preference.default_rates["lora"] > full_rate == full.default_rates["none"]
-    set_by_hand = contract.settings_from_json("preference", {"optimiser": {"learning_rate": 1e-6}})
+    set_by_hand = settings_from_json("preference", {"optimiser": {"learning_rate": 1e-6}})
     assert spec(method="preference", settings=set_by_hand).settings.optimiser.learning_rate == 1e-6
 
 

@@ -12,7 +12,7 @@ from annotation.models import Assignment, Judgment, Project, User
 from tests import factories
 from tests.api.scene import Asker
 from tests.tiny import tiny_tokenizer
-from training.contract import read_snapshot
+from training.contract.snapshot import read_snapshot
 from training.rlhf.data import build_examples
 from training.rlhf.tokens.example import UsedLabels
 from training.selectors.rounds import decided_judgments
@@ -38,7 +38,8 @@ def judgment(project: Project, alice: User) -> Judgment:
     response = as_alice.post(f"{ADDRESS}/{shown['id']}/judgment/", body, **key)
     assert response.status_code == 201
     assert response.json()["judgment"]["ranks"] == body["ranks"]
-    return Judgment.objects.get()
+    judgment: Judgment = Judgment.objects.get()
+    return judgment
 
 
 def test_it_reaches_plackett_luce_and_dpo_as_it_was_given(judgment: Judgment, project: Project, carol: User):

@@ -16,7 +16,7 @@ from tests.annotation.judgments.answers import prefer_first, span, submit
 from tests.refusals import refused
 from tests.tiny import tiny_tokenizer
 from tests.training.engine.fake_server import FakeServer
-from training.contract import SnapshotRow, read_snapshot
+from training.contract.snapshot import SnapshotRow, read_snapshot
 from training.engine import Engine
 from training.models import Checkpoint
 from training.rlhf.data import build_examples

@@ -14,7 +14,7 @@ from tests import factories
 from tests.records import judgment_record
 from tests.refusals import refused
 from tests.training.conftest import judge, judge_all
-from training.contract import Message, Passage, read_prompts, read_snapshot
+from training.contract.snapshot import Message, Passage, read_prompts, read_snapshot
 from training.models import Snapshot
 from training.services.snapshots import freeze_snapshot
 

@@ -28,9 +28,9 @@ from annotation.services.reviews import decide_review, open_review
 from tests import factories
 from tests.refusals import refused
 from tests.training.snapshots.test_contract import row, write
-from training import contract
-from training.contract import ContractError, read_snapshot
-from training.recipe import Recipe
+from training.contract import ContractError
+from training.contract.snapshot import SNAPSHOT_ROWS_FILE, SnapshotReview, read_snapshot
+from training.recipe.recipe import Recipe
 from training.services import snapshots
 from training.services.snapshots import freeze_snapshot
 
@@ -249,13 +249,13 @@ def test_a_new_rounds_recipe_learns_from_corrections_and_an_old_one_does_not():
 
 def test_a_snapshot_of_before_these_fields_still_reads(tmp_path: Path):
     header = write(tmp_path, row())
-    path = tmp_path / contract.SNAPSHOT_ROWS_FILE
+    path = tmp_path / SNAPSHOT_ROWS_FILE
     values = json.loads(path.read_text())
     for name in ("ratings", "critiques", "demonstration", "review", "weight"):
         del values[name]
     path.write_text(json.dumps(values) + "\n")
     assert header.rows == 1
-    assert list(contract.read_snapshot(tmp_path, verify=False)) == [row()]
+    assert list(read_snapshot(tmp_path, verify=False)) == [row()]
 
 
 def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
@@ -274,11 +274,11 @@ def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
         critiques=(record.CritiquePart(completion="2", text="false"),),
         missing=(record.MissingPart(completion="2", category="omits", text="air", insert_at=3),),
         demonstration="Because of the air.",
-        review=contract.SnapshotReview(verdict="ranked", ranks={"1": 1, "2": 3, "3": 2}),
+        review=SnapshotReview(verdict="ranked", ranks={"1": 1, "2": 3, "3": 2}),
         weight=0.5,
     )
     write(tmp_path, full)
-    assert list(contract.read_snapshot(tmp_path)) == [full]
+    assert list(read_snapshot(tmp_path)) == [full]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_row_with_everything_comes_back_as_it_was_written(tmp_path: Path):
         ({"weight": -0.5}, "weight: must not be negative"),
         ({"weight": float("nan")}, "weight: must be a finite number"),
         (
-            {"review": contract.SnapshotReview(verdict="ranked", ranks={"9": 1})},
+            {"review": SnapshotReview(verdict="ranked", ranks={"9": 1})},
             "field 'review', ranks: names a completion that is not in the row",
         ),
         (

@@ -10,7 +10,8 @@ from django.db.models import QuerySet
 from annotation.models import Category, Comparison, Correction, Judgment, MissingInfo, Project, SpanFlag, User
 from tests import factories
 from tests.training.snapshots.test_contract import row
-from training.contract import ContractError, SnapshotRow, read_snapshot
+from training.contract import ContractError
+from training.contract.snapshot import SnapshotRow, read_snapshot
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

@@ -4,7 +4,7 @@ import pytest
 
 from annotation.models import Membership, Project, User
 from tests import factories
-from training.contract import read_snapshot
+from training.contract.snapshot import read_snapshot
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

@@ -9,7 +9,7 @@ from annotation.models import Project, User
 from annotation.services.projects.questions import set_category
 from tests import factories
 from tests.annotation.judgments.answers import span
-from training.contract import SnapshotRow, read_snapshot
+from training.contract.snapshot import SnapshotRow, read_snapshot
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db

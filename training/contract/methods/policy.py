@@ -341,6 +341,21 @@ class RolloutSettings:
 
 
 @record
+class EnvironmentSettings:
+    """An environment in which the policy acts over several turns, instead of answering prompts."""
+
+    name: Text
+    """One of the examples (guess_number, calculator, service_bot, shop), a folder with environment.py, which
+    runs in a child process without network, or http, a server whose address the trainer's environment has."""
+    turns: Annotated[int, Field(ge=1, le=64)] = 8
+    """Turns of the policy in an episode at most. rollout, max_tokens bounds each turn, and max_tokens the
+    whole episode with what the environment says."""
+    starts: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Different beginnings of training episodes, the environment's seeds from 0 on; evaluation_prompts others
+    are held out."""
+
+
+@record
 class AdvantageSettings:
     """Advantage estimation: from rewards to the advantage of each token."""
 
@@ -358,6 +373,10 @@ class AdvantageSettings:
     """Bring the advantages of all tokens of a step to mean 0 and deviation 1."""
     gamma: UnitInterval = 1.0
     """Discount factor of a reward one token later; for return, running_mean and gae."""
+    unit: Literal["token", "turn"] = "token"
+    """Unit of credit in an environment. turn: the rewards of a turn are paid to the whole of it, gamma counts
+    turns, the value head is read where a turn begins, and the (discounted) rewards from each turn on are
+    compared with those from the same turn of the other episodes."""
     lam: UnitInterval = 0.95
     """λ of generalised advantage estimation: 0 trusts the value head, 1 the rewards."""
 
@@ -507,6 +526,8 @@ class PolicyGradientSettings(MethodSettings):
 
     optimiser: OptimiserSettings = field(default_factory=_sampled)
     """Steps and step sizes. A step is one batch of samples; batch_size counts its prompts."""
+    environment: EnvironmentSettings | None = None
+    """Environment that the policy acts in; it pays the reward. Null answers the snapshot's prompts."""
     rewards: tuple[RewardPart, ...] = ()
     """Parts of the reward, which is their weighted sum."""
     reward_clip: Positive | None = None
@@ -567,6 +588,33 @@ class PolicyGradientSettings(MethodSettings):
             "update, loss 'distil' learns from no reward; set it to 'return'",
         )
 
+    def _check_environment(self) -> None:
+        """Raise for settings that mean nothing where an environment pays."""
+        for name, value in (
+            ("rewards", self.rewards),
+            ("watch, held_out", self.watch.held_out),
+            ("guard", self.guard),
+            ("rollout, server", self.rollout.server),
+            ("rollout, overlong_buffer", self.rollout.overlong_buffer),
+            ("rollout, stop", self.rollout.stop),
+        ):
+            require(not value, name, "does not serve an environment; unset it, or environment")
+        require(
+            self.rollout.cuda_graphs == "off",
+            "rollout, cuda_graphs",
+            "does not serve an environment; set it to 'off'",
+        )
+        require(
+            self.update.loss in ("clipped", "cispo"),
+            "update, loss",
+            f"{self.update.loss!r} does not serve an environment; set it to 'clipped' or 'cispo'",
+        )
+        require(
+            self.advantage.unit == "token" or self.advantage.kind not in ("best_and_worst", "best"),
+            "advantage, unit",
+            f"{self.advantage.kind} compares whole episodes; set it to 'token'",
+        )
+
     @property
     def samples_on_server(self) -> bool:
         """Return whether a rollout server samples for the trainer."""
@@ -579,7 +627,15 @@ class PolicyGradientSettings(MethodSettings):
 
     def __post_init__(self) -> None:
         require_reference(self.reference, self.reference_digest)
-        require(bool(self.rewards), "rewards", "name at least one reward")
+        if self.environment is None:
+            require(bool(self.rewards), "rewards", "name at least one reward")
+            require(
+                self.advantage.unit == "token",
+                "advantage, unit",
+                "only episodes of an environment have turns; set it to 'token'",
+            )
+        else:
+            self._check_environment()
         names = [part.name for part in self.rewards_of_all]
         require(len(set(names)) == len(names), "rewards", "names must differ")
         require(

@@ -15,7 +15,7 @@ from training.services.evaluation.evaluating import measure_yardstick
 class Command(BaseCommand):
     help = (
         "Measure a reward model on a public test set that was downloaded before: reward-bench-2, rm-bench, "
-        "ppe-preference or alpaca-pairs. Its page shows the figures."
+        "ppe-preference, alpaca-pairs, llmbar or judgebench. Its page shows the figures."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.losses import entropy
-from training.rlhf.policy_gradient.credit import CreditAssignment, Episodes, figures
+from training.rlhf.policy_gradient.credit import CreditAssignment, EpisodeBatch, figures
 from training.rlhf.policy_gradient.update import Evaluated, OptimizerStep, evaluated_once, update_policy
 
 _MOST_NORM = 0.5
@@ -140,7 +140,7 @@ def learn(
         if record["return"] >= method.enough:
             yield record
             return
-        episodes = Episodes(
+        episodes = EpisodeBatch(
             mask=player.played.mask,
             rewards=player.played.rewards,
             scored=torch.ones(method.games, dtype=torch.bool),

@@ -37,25 +37,18 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-from training.contract import (
-    CHECKPOINT_FOLDER,
-    EXIT_FINISHED,
-    LOG_FILE,
-    ContractError,
+from training.contract import ContractError, read_metrics
+from training.contract.methods import Settings, settings_from_json
+from training.contract.methods.policy import PolicyGradientSettings, SftSettings
+from training.contract.run import CHECKPOINT_FOLDER, EXIT_FINISHED, LOG_FILE, RunSpec, write_spec
+from training.contract.snapshot import (
     Message,
-    PolicyGradientSettings,
-    RunSpec,
-    Settings,
-    SftSettings,
     SnapshotCompletion,
     SnapshotHeader,
     SnapshotPrompt,
     SnapshotRow,
     Split,
-    read_metrics,
-    settings_from_json,
     write_snapshot,
-    write_spec,
 )
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.generate import rollout

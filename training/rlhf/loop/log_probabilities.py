@@ -18,15 +18,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
-from training.contract import (
-    BASE,
-    PARENT,
-    ContractError,
-    LoraSettings,
-    RunSpec,
-    canonical_json,
-    manifest_digest,
-)
+from training.contract import ContractError
+from training.contract.checkpoint import manifest_digest
+from training.contract.files import canonical_json
+from training.contract.methods.common import BASE, PARENT, LoraSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.method import start_adapter
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.run_folder import library_versions, log

@@ -9,7 +9,11 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from training.contract import CheckpointKind, ContractError, LoraSettings, RunSpec, SnapshotRow
+from training.contract import ContractError
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.common import LoraSettings
+from training.contract.run import RunSpec
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.data import Examples
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes

@@ -14,23 +14,18 @@ from typing import Any, NamedTuple, TypeVar
 from safetensors.torch import save_file
 from torch import Tensor
 
-from training.contract import (
+from training.contract import ContractError
+from training.contract.checkpoint import (
     HEADS_FILE,
     CheckpointKind,
-    ContractError,
-    JudgedSettings,
     Manifest,
-    MethodSettings,
-    RunSpec,
-    SnapshotRow,
     manifest_digest,
-    part_of_prompt,
-    read_evaluation,
-    read_snapshot,
-    sha256_of_file,
-    write_evaluation,
     write_manifest,
 )
+from training.contract.files import sha256_of_file
+from training.contract.methods.common import JudgedSettings, MethodSettings
+from training.contract.run import RunSpec, read_evaluation, write_evaluation
+from training.contract.snapshot import SnapshotRow, part_of_prompt, read_snapshot
 from training.rlhf.data import Examples, build_examples, only_teaching
 from training.rlhf.loop.log_probabilities import placed_reference
 from training.rlhf.loop.method import Trained, TrainingMethod

@@ -27,14 +27,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from training.contract import (
-    STATE_FOLDER,
-    ContractError,
-    RunSpec,
-    canonical_json,
-    settings_from_json,
-    sha256_of_file,
-)
+from training.contract import ContractError
+from training.contract.files import canonical_json, sha256_of_file
+from training.contract.methods import settings_from_json
+from training.contract.run import STATE_FOLDER, RunSpec
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.sharding import local, local_rows, place_in_copy
 from training.rlhf.runtime.processes import Processes

@@ -30,7 +30,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from annotation.agreement.intervals import wilson_interval
-from training.contract import STATE_FOLDER, EvaluationReport, OptimiserSettings, RunSpec, write_evaluation
+from training.contract.methods.common import OptimiserSettings
+from training.contract.run import STATE_FOLDER, EvaluationReport, RunSpec, write_evaluation
 from training.rlhf.data import Examples
 from training.rlhf.loop.method import Outcome, TrainingMethod
 from training.rlhf.loop.state import (

@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from training.contract import SnapshotRow, canonical_json
+from training.contract.files import canonical_json
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.measures.calibration import Floats, cosine
 from training.rlhf.model.backbone import Backbone, Place
 from training.rlhf.runtime.run_folder import log

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from training.contract import (
+from training.contract.snapshot import SnapshotRow
+from training.contract.validation import (
     BaselineFigures,
     BaselineName,
     BaselineReport,
-    Candidate,
     CandidateName,
     Interval,
+    RewardCandidate,
     RewardChoice,
-    SnapshotRow,
 )
 from training.rlhf.measures.calibration import Floats, cluster_bootstrap
 from training.rlhf.measures.features import (
@@ -179,13 +179,13 @@ def choose_head(
     return fitted(chosen, choices_of(examples, whole=True)) if whole else heads[chosen], choice
 
 
-def _candidate(name: CandidateName, head: FrozenHead, pairs: Choices) -> Candidate:
+def _candidate(name: CandidateName, head: FrozenHead, pairs: Choices) -> RewardCandidate:
     costs = head.score.costs
     if not len(costs):
         # One prompt: that of a coin.
         costs = np.full(len(pairs.weight), np.log(2))
     right = (np.sign(np.log(2) - costs) + 1) / 2
-    return Candidate(
+    return RewardCandidate(
         name=name,
         log_loss=_interval(pairs, costs),
         accuracy=_interval(pairs, right, most=1.0),
@@ -208,7 +208,7 @@ def choice_beside_adapter(
     """
     by_name = {entry.name: entry for entry in report.baselines}
     candidates = [
-        Candidate(
+        RewardCandidate(
             name=name,
             log_loss=by_name[name].log_loss,
             accuracy=by_name[name].accuracy,
@@ -220,7 +220,7 @@ def choice_beside_adapter(
     ]
     chosen: CandidateName = "adapter" if improved else "frozen"
     candidates = [entry for entry in candidates if entry.name != chosen]
-    candidates.append(Candidate(name=chosen, log_loss=report.log_loss, accuracy=report.accuracy))
+    candidates.append(RewardCandidate(name=chosen, log_loss=report.log_loss, accuracy=report.accuracy))
     return RewardChoice(
         chosen=chosen,
         candidates=tuple(sorted(candidates, key=lambda entry: entry.log_loss.value)),

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from training.contract import CheckpointKind, ContractError, PreferenceSettings, RunSpec
+from training.contract import ContractError
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.policy import PreferenceSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.log_probabilities import (
     Reference,
     answer_log_probabilities,

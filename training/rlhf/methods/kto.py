@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from annotation.agreement.intervals import wilson_interval
-from training.contract import CheckpointKind, KtoSettings, RunSpec
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.policy import KtoSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.log_probabilities import (
     Reference,
     answer_log_probabilities,
@@ -24,7 +26,7 @@ from training.rlhf.losses import NOT_ORDERED, kto
 from training.rlhf.measures.pairs import name_hash
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.processes import Processes
-from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder, shorten
 from training.rlhf.tokens.example import Example, UsedLabels
 from training.rlhf.tokens.packing import Batch, pack, passes
 
@@ -117,7 +119,9 @@ class KahnemanTversky(TrainingMethod):
             prompt = next((other for other in others if other != prompts[index]), None)
             if prompt is not None:
                 answers = [
-                    Answered(prompt + answer.ids[answer.answer_start :], len(prompt), masked=answer.masked)
+                    EncodedAnswer(
+                        prompt + answer.ids[answer.answer_start :], len(prompt), masked=answer.masked
+                    )
                     for answer in (example.answers[place] for place in self._labels(example))
                 ]
                 encoded = shorten(answers, self._settings.max_tokens, self._encoder)

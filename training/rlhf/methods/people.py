@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.contract import (
-    ContractError,
+from training.contract import ContractError
+from training.contract.methods.reward import RewardSettings
+from training.contract.validation import (
+    DriftFigures,
     GroupFigures,
     Interval,
     PeopleReport,
     Population,
     ReliabilityFigures,
-    RewardSettings,
 )
-from training.contract.validation import DriftFigures
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.measures.features import Values
 from training.rlhf.measures.linear_choice import (

@@ -14,25 +14,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.contract import (
+from training.contract import ContractError
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.common import LoraSettings
+from training.contract.methods.reward import STEPS, RewardSettings
+from training.contract.run import EvaluationReport, RunSpec, write_evaluation
+from training.contract.snapshot import read_snapshot
+from training.contract.validation import (
     ADAPTER_FROM,
     BASELINES_KEY,
     CHOICE_KEY,
     PEOPLE_KEY,
     BaselineReport,
-    CheckpointKind,
-    ContractError,
-    EvaluationReport,
-    LoraSettings,
     RewardChoice,
     RewardModelValidation,
-    RewardSettings,
-    RunSpec,
-    read_snapshot,
     validation_from_figures,
-    write_evaluation,
 )
-from training.contract.methods.reward import STEPS
 from training.rlhf.loop.method import Outcome, Trained, TrainingMethod, start_adapter
 from training.rlhf.loop.run import (
     RunResult,

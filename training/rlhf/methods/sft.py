@@ -9,7 +9,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from training.contract import CheckpointKind, RunSpec, SftSettings
+from training.contract.checkpoint import CheckpointKind
+from training.contract.methods.policy import SftSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.log_probabilities import (
     Reference,
     answer_log_probabilities,

@@ -32,17 +32,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.pytorch_utils import Conv1D
 
-from training.contract import (
-    ALL_LINEAR,
-    HEADS_FILE,
-    ContractError,
-    LoraSettings,
-    Manifest,
-    Quantization,
-    read_manifest,
-)
-from training.contract.checkpoint import TOKENIZER_FILES, base_digest
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import HEADS_FILE, TOKENIZER_FILES, Manifest, base_digest
+from training.contract.methods.common import ALL_LINEAR, LoraSettings
+from training.contract.run import Quantization
 from training.rlhf.model.base_model import load_base_model, refuse_not_finite
+from training.rlhf.model.families import decoder_in
 from training.rlhf.model.linear_layers import AdapterSlice, LoraLinear, mixing
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -116,6 +111,11 @@ _EXPERTS = frozenset({"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"})
 """Names that peft takes for those of experts where a base has these as one tensor. It would adapt all of
 them, which rows of several adapters cannot mix."""
 
+_FUSED = frozenset({"out_proj", "dt_proj"})
+"""Linear layers whose weights Mamba's kernels read for themselves, past whatever lies on the layer; peft
+refuses the first."""
+_FUSING = frozenset({"falcon_h1", "mamba", "mamba2", "falcon_mamba", "nemotron_h"})
+
 _DEFAULT = frozenset(LoraSettings().targets)
 
 
@@ -161,7 +161,7 @@ def _linear_layers(model: Any) -> frozenset[str]:
     peft finds layers by their last names: one that other modules have too, as those in a sequence that are
     numbered like blocks, is left out.
     """
-    decoder = model.get_decoder()
+    decoder = decoder_in(model)
     linear = {name.removeprefix(".") for name, _ in _linear_in(decoder, "")}
     inside = tuple(f"{name}." for name in linear)
     others = {
@@ -170,18 +170,20 @@ def _linear_layers(model: Any) -> frozenset[str]:
         if name not in linear and not name.startswith(inside)
     }
     names = frozenset(name.rpartition(".")[2] for name in linear) - others
+    if model.config.model_type in _FUSING:
+        names -= _FUSED
     return names - _EXPERTS if _has_experts(model) else names
 
 
 def _has_experts(model: Any) -> bool:
     """Return whether experts' weights are one tensor of three dimensions."""
-    return any(parameter.ndim > 2 for parameter in model.get_decoder().parameters())
+    return any(parameter.ndim > 2 for parameter in decoder_in(model).parameters())
 
 
 def _routers(model: Any) -> frozenset[str]:
     """Return the names of layers that choose experts: those of `_ROUTERS`, and those with as many outputs as
     the module that they are in counts experts."""
-    decoder = model.get_decoder()
+    decoder = decoder_in(model)
     found = {
         name.rpartition(".")[2]
         for name, outputs in _linear_in(decoder, "")

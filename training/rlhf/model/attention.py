@@ -24,6 +24,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from training.rlhf.model.families import decoder_in
 from training.rlhf.model.segmented_attention import (
     AttentionScores,
     Bucket,
@@ -349,7 +350,7 @@ def packed_states(model: Any, input_ids: Tensor, position_ids: Tensor, layout: L
     # A mask of four dimensions is passed on as it is: transformers makes none of its own, which would
     # be T × T, and ours is in the layout.
     with computing(layout):
-        output = model.get_decoder()(
+        output = decoder_in(model)(
             input_ids=input_ids,
             attention_mask=input_ids.new_zeros(1, 1, 1, 1),
             position_ids=position_ids,

@@ -10,6 +10,8 @@ in the dtype of the base.
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cached_property
@@ -21,11 +23,13 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from training.contract import ContractError, Quantization, Sharding
+from training.contract import ContractError
+from training.contract.run import Quantization, Sharding
 from training.rlhf.model.adapters import AdaptedModel
-from training.rlhf.model.attention import Layout, computing, current_layout, packed_states
+from training.rlhf.model.attention import Layout, Segment, computing, current_layout, packed_states
 from training.rlhf.model.base_model import load_base_model, load_shared_base
-from training.rlhf.model.families import decoder_blocks, output_head
+from training.rlhf.model.families import decoder_blocks, decoder_in, output_head
+from training.rlhf.model.padded_rows import PaddedRows, RowCache, packs_rows, padded_states
 from training.rlhf.model.sharding import Turnstile, make_mesh
 from training.rlhf.model.templates import add_turn_end
 from training.rlhf.runtime.processes import Processes
@@ -235,11 +239,13 @@ class Backbone(AdaptedModel):
         position_ids: (batch, tokens); left out, they count the mask's ones, so that padding on
         either side changes nothing.
         """
+        if not self.packs:
+            return Encoded(self._padded_batch(input_ids, attention_mask.bool()))
         if position_ids is None:
             position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         self._before_forward()
         with self._precision(self._active):
-            output = self._computing(self._active).get_decoder()(
+            output = decoder_in(self._computing(self._active))(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
@@ -247,11 +253,37 @@ class Backbone(AdaptedModel):
             )
         return Encoded(output.last_hidden_state)
 
+    @property
+    def packs(self) -> bool:
+        """Return whether packed rows are computed as such, which is cheaper; if not, see `padded_rows`."""
+        return packs_rows(self._computing(self._active))
+
+    def _padded_batch(self, input_ids: Tensor, real: Tensor) -> Tensor:
+        """Return the states of a padded batch, 0 at padding, by rows that are padded at their end."""
+        lengths = real.sum(-1).tolist()
+        starts = itertools.accumulate(lengths, initial=0)
+        segments = [Segment(start, length) for start, length in zip(starts, lengths, strict=False) if length]
+        ids = input_ids[real][None]
+        states = self.packed_states(ids, torch.zeros_like(ids), Layout(segments, ids.device))
+        return states.new_zeros(*input_ids.shape, states.shape[-1]).masked_scatter(real[..., None], states)
+
     def packed_states(self, input_ids: Tensor, position_ids: Tensor, layout: Layout) -> Tensor:
         """Run the transformer with the active adapter over one packed row: (1, T) to (T, hidden)."""
         self._before_forward()
         with self._precision(self._active):
+            if not self.packs:
+                return padded_states(self._computing(self._active), input_ids, layout)
             return packed_states(self._computing(self._active), input_ids, position_ids, layout)
+
+    def begin_rows(self) -> RowCache:
+        """Return an empty cache of rows that the active adapter reads: of a model that packs none."""
+        return RowCache(self._computing(self._active))
+
+    def read_rows(self, cache: RowCache, input_ids: Tensor) -> Tensor:
+        """Read further tokens of rows with the active adapter, (rows, tokens); their last states, (rows,
+        hidden)."""
+        with self._precision(self._active):
+            return cache.read(input_ids)
 
     def packed_layers(
         self, input_ids: Tensor, position_ids: Tensor, layout: Layout, layers: Collection[int]
@@ -262,12 +294,12 @@ class Backbone(AdaptedModel):
         through all blocks together. Those of the last block are the ones that `packed_states` gives.
         """
         blocks = decoder_blocks(self._computing(self._active))
-        states: dict[int, Tensor] = {}
+        passes: dict[int, list[Tensor]] = defaultdict(list)
         requested = set(layers)
         highest = max(requested, default=self.blocks)
 
         def keep(number: int, output: Any) -> None:
-            states[number] = (output[0] if isinstance(output, tuple) else output)[0]
+            passes[number].append(output[0] if isinstance(output, tuple) else output)
 
         with ExitStack() as hooks:
             for number in sorted(requested - {self.blocks}):
@@ -275,13 +307,16 @@ class Backbone(AdaptedModel):
                     lambda _module, _inputs, output, number=number: keep(number, output)
                 )
                 hooks.callback(handle.remove)
-            if highest < self.blocks and self.turnstile is None:
+            if highest < self.blocks and self.turnstile is None and self.packs:
                 hooks.callback(blocks[highest].register_forward_pre_hook(_leave).remove)
                 hooks.enter_context(suppress(_HighestReachedError))
-            last = self.packed_states(input_ids, position_ids, layout)
-            if self.blocks in requested or not requested:
-                states[self.blocks] = last
-        return states
+            passes[self.blocks] = [self.packed_states(input_ids, position_ids, layout)[None]]
+        rows = None if self.packs else PaddedRows(layout)
+        return {
+            number: some[0][0] if rows is None or number == self.blocks else rows.gathered(some)
+            for number, some in passes.items()
+            if number in requested or not requested
+        }
 
     def reads(self, name: str) -> Place:
         """Return where the head `score` of adapter `name` reads."""
@@ -320,7 +355,7 @@ class Backbone(AdaptedModel):
         )
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         with self.using(name), self._precision(name), torch.set_grad_enabled(learning):
-            output = model.get_decoder()(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
+            output = decoder_in(model)(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
         states: Tensor = output.last_hidden_state
         return states
 
@@ -331,7 +366,7 @@ class Backbone(AdaptedModel):
                 model.activation_checkpointing_enable({"use_reentrant": False, "context_fn": self._as_it_was})
             else:
                 model.activation_checkpointing_disable()
-            for module in model.get_decoder().modules():
+            for module in decoder_in(model).modules():
                 if isinstance(module, GradientCheckpointingLayer):
                     # The blocks' own flag alone, which is what transformers asks for: dropout is not theirs.
                     module.training = on

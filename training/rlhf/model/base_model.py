@@ -20,12 +20,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from training.contract import ContractError, Quantization
+from training.contract import ContractError
 from training.contract.chat_template import require_template
+from training.contract.run import Quantization
 from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
-from training.rlhf.model.families import FULL, SLIDING, output_head, read_supported_config, sliding_window
+from training.rlhf.model.families import (
+    decoder_in,
+    output_head,
+    read_supported_config,
+    sliding_window,
+    why_not_packed,
+)
 from training.rlhf.model.linear_layers import quantise, refuse_unable
+from training.rlhf.model.padded_rows import RowCache, attends_by, packs_rows, pad_rows, padded_states
 from training.rlhf.model.segmented_attention import AttentionScores
 from training.rlhf.model.sharding import local, local_rows, shard_model
 from training.rlhf.model.templates import renderer, whole_row
@@ -48,34 +56,84 @@ _LARGE = 100.0
 """Size of the largest logit in the trial: a cap that nobody has named shows there."""
 
 
-def refuse_unknown_family(model: Any, folder: Path) -> None:
-    """Raise `ContractError` where packed rows of this model would not be computed as its makers compute them.
+def choose_way(model: Any, folder: Path) -> None:
+    """Let a model compute packed rows or, where these would not be as its makers compute them, padded ones.
 
-    Tries attention over a packed prompt with two answers, and the head that turns states into logits.
+    Both are tried on its first layers. Raises `ContractError` with the reason where neither will do.
     """
-    _refuse_unknown_layers(model, folder)
     try:
         trial = _trial_model(model)
         _refuse_changed_logits(trial, model, folder)
-        _refuse_other_attention(trial, model, folder)
+        refusal = _refusal_of_packing(trial, model, folder)
+        if refusal is None:
+            return
+        _pad_rows(trial, model, folder, refusal)
     except (ContractError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
         # What a family of models that nobody here has met may raise has no end.
         raise ContractError(
-            f"{folder}: model type {model.config.model_type!r} does not compute packed rows ({error}); "
-            "choose another base model"
+            f"{folder}: model type {model.config.model_type!r} cannot be computed row by row "
+            f"({type(error).__name__}: {error}); choose another base model"
         ) from error
+    log.info("%s: rows are padded, not packed: the model %s", folder.name, refusal)
 
 
-def _refuse_unknown_layers(model: Any, folder: Path) -> None:
-    """Some layers see tokens in chunks, or keep a state instead of keys: a short trial may not show it."""
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-    if unknown := sorted(kinds - {FULL, SLIDING}):
-        raise ContractError(
-            f"{folder}: model type {model.config.model_type!r} has layers of the kind {unknown[0]!r}, which "
-            "cannot be computed over packed rows; choose another base model"
-        )
+def _refusal_of_packing(trial: Any, model: Any, folder: Path) -> str | None:
+    """Return why packed rows would be wrong; None where they are right."""
+    # Some layers see tokens in chunks, or keep a state instead of keys: a short trial may not show it.
+    if reason := why_not_packed(model.config):
+        return reason
+    if not attends_by(model, PACKED_ATTENTION):
+        return "computes attention in its own code"
+    try:
+        return _other_attention(trial, model)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:
+        return f"does not compute packed rows ({error})"
+
+
+_FALLBACKS = (("sdpa", True), ("eager", True), ("sdpa", False), ("eager", False))
+"""Implementations of attention, and whether what was read is kept, the fastest first."""
+
+
+@torch.no_grad()
+def _pad_rows(trial: Any, model: Any, folder: Path, refusal: str) -> None:
+    """Leave a model's rows, and all attention in them, to transformers."""
+    trial.set_attn_implementation("eager")
+    ids, segments = _trial_row(trial, model)
+    expected = _expected_states(trial, ids, segments)
+    for implementation, keeps in _FALLBACKS:
+        try:
+            for some in (trial, model):
+                pad_rows(some, implementation, keeps=keeps)
+            if _alike(padded_states(trial, ids[None], Layout(segments, model.device)), expected) and _alike(
+                *_written(trial, ids, segments, expected)
+            ):
+                return
+        except (torch.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            log.debug("%s, %s: %s", folder, implementation, error)
+    raise ContractError(
+        f"{folder}: model type {model.config.model_type!r} {refusal}, and its rows cannot be padded either: "
+        "its tokens see what follows them, or read one by one they give other states than at once; choose "
+        "another base model"
+    )
+
+
+def _written(trial: Any, ids: Tensor, segments: Sequence[Segment], expected: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states of the answers' first tokens as samples are written, and what they should be."""
+    cache = RowCache(trial)
+    cache.read(ids[None, :_PROMPT])
+    starts = [slice(segment.start, segment.start + min(_ANSWERS)) for segment in segments[1:]]
+    rows = torch.stack([ids[start] for start in starts])
+    # One prompt from which three go on, of which one ends at once.
+    cache = cache.chosen([0, 0, 0])
+    cache.keep([0, 2])
+    states = [cache.read(rows[:, place : place + 1]) for place in range(rows.shape[1])]
+    return torch.stack(states, dim=1), torch.stack([expected[start] for start in starts])
 
 
 def _trial_model(model: Any) -> Any:
@@ -121,38 +179,48 @@ def _layers_of_each_kind(text: Any) -> int:
         if isinstance(value, list | tuple) and len(value) == text.num_hidden_layers
     ]
     kinds = [str(kind) for kind in zip(*columns, strict=True)]
-    return max((kinds.index(kind) + 1 for kind in set(kinds)), default=1)
+    # RWKV divides by the number of its layers less one.
+    most = max((kinds.index(kind) + 1 for kind in set(kinds)), default=1)
+    return max(most, 2) if text.model_type == "rwkv" else most
 
 
-@torch.no_grad()
-def _refuse_other_attention(trial: Any, model: Any, folder: Path) -> None:
+def _trial_row(trial: Any, model: Any) -> tuple[Tensor, list[Segment]]:
+    """Return the ids of a packed row, a prompt with two answers, and its segments."""
     segments = [Segment(0, _PROMPT)]
     for length in _ANSWERS:
         segments.append(Segment(segments[-1].end, length, 0))
-    total = segments[-1].end
-    ids = (torch.arange(total, device=model.device) * 7 + 3) % trial.config.get_text_config().vocab_size
-    places = torch.cat([torch.arange(_PROMPT), *(torch.arange(n) + _PROMPT for n in _ANSWERS)])
-    expected = torch.cat(
+    ids = torch.arange(segments[-1].end, device=model.device) * 7 + 3
+    return ids % trial.config.get_text_config().vocab_size, segments
+
+
+def _expected_states(trial: Any, ids: Tensor, segments: Sequence[Segment]) -> Tensor:
+    """Return the states of such a row, each answer read by itself behind the prompt."""
+    return torch.cat(
         [_row_alone(trial, ids, segments[:1], _PROMPT)]
         + [_row_alone(trial, ids, [segments[0], segment], segment.length) for segment in segments[1:]]
     )
+
+
+@torch.no_grad()
+def _other_attention(trial: Any, model: Any) -> str | None:
+    """Return how packed rows differ from rows of their own; None where they do not."""
+    ids, segments = _trial_row(trial, model)
+    places = torch.cat([torch.arange(_PROMPT), *(torch.arange(n) + _PROMPT for n in _ANSWERS)])
+    expected = _expected_states(trial, ids, segments)
     trial.set_attn_implementation(PACKED_ATTENTION)
     layout = _Counted(segments, model.device)
     packed = packed_states(trial, ids[None], places.to(model.device)[None], layout)
-    kind = model.config.model_type
     layers = trial.config.get_text_config().num_hidden_layers
     if sorted(layout.attended) != list(range(layers)):
-        raise ContractError(
-            f"{folder}: layers of model type {kind!r} attend {len(layout.attended)} times where each of "
-            f"{layers} should once, so that keys cannot be kept for generation; choose another base model"
+        return (
+            f"attends {len(layout.attended)} times where each of {layers} layers should once, so that keys "
+            "cannot be kept for generation"
         )
     if not _alike(packed, expected):
         window = sliding_window(model.config)
-        seen = f"with its window of {window} tokens " if window is not None else ""
-        raise ContractError(
-            f"{folder}: the attention of model type {kind!r} {seen}cannot be computed over packed answers; "
-            "choose another base model"
-        )
+        seen = f" under its window of {window} tokens" if window is not None else ""
+        return f"computes other states in a packed row{seen}"
+    return None
 
 
 class _Counted(Layout):
@@ -172,7 +240,7 @@ class _Counted(Layout):
 def _row_alone(trial: Any, ids: Tensor, segments: Sequence[Segment], last: int) -> Tensor:
     """The states of the last tokens of a row without any other answer, by the family's own attention."""
     row = torch.cat([ids[segment.start : segment.end] for segment in segments])[None]
-    output = trial.get_decoder()(input_ids=row, attention_mask=torch.ones_like(row), use_cache=False)
+    output = decoder_in(trial)(input_ids=row, attention_mask=torch.ones_like(row), use_cache=False)
     states: Tensor = output.last_hidden_state[0, -last:]
     return states
 
@@ -184,9 +252,9 @@ def _refuse_changed_logits(trial: Any, model: Any, folder: Path) -> None:
     head = trial.get_output_embeddings()
     weight = head.weight.clone()
     # The head may be tied to the embedding: its states are read after it was changed.
-    head.weight.mul_(_LARGE / _largest(head(trial.get_decoder()(input_ids=ids, use_cache=False)[0])))
-    states = trial.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
-    alike = _alike(output_head(trial)(states), trial(ids).logits)
+    head.weight.mul_(_LARGE / _largest(head(decoder_in(trial)(input_ids=ids, use_cache=False)[0])))
+    states = decoder_in(trial)(input_ids=ids, use_cache=False).last_hidden_state
+    alike = _alike(output_head(trial)(states), trial(ids, use_cache=False).logits)
     head.weight.copy_(weight)
     if not alike:
         raise ContractError(
@@ -224,16 +292,17 @@ def load_base_model(
     return model, tokenizer
 
 
-def try_first_layers(config: Any, folder: Path) -> None:
-    """Load the first layers alone, and compare packed rows with what the model's makers compute.
+def try_first_layers(config: Any, folder: Path) -> bool:
+    """Load the first layers alone, and compare rows with what the model's makers compute.
 
-    Raises `ContractError` as `load_base_model` does.
+    Returns whether they are packed. Raises `ContractError` as `load_base_model` does.
     """
     verbosity = transformers_logging.get_verbosity()
     # It would list the other layers as unexpected.
     transformers_logging.set_verbosity_error()
     try:
-        _loaded(folder, device="cpu", dtype=torch.float32, config=first_layers(copy.deepcopy(config)))
+        fewer = first_layers(copy.deepcopy(config))
+        return packs_rows(_loaded(folder, device="cpu", dtype=torch.float32, config=fewer))
     except (ContractError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
@@ -247,19 +316,7 @@ def try_first_layers(config: Any, folder: Path) -> None:
 
 
 def _loaded(folder: Path, *, device: torch.device | str, dtype: torch.dtype, **more: Any) -> Any:
-    try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            folder,
-            output_loading_info=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype=dtype,
-            attn_implementation=PACKED_ATTENTION,
-            **more,
-        )
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
+    model, loaded = _read_model(folder, dtype=dtype, **more)
     if absent := sorted(loaded["missing_keys"]):
         # transformers would go on with random numbers in their place.
         raise ContractError(
@@ -270,8 +327,50 @@ def _loaded(folder: Path, *, device: torch.device | str, dtype: torch.dtype, **m
     model.requires_grad_(False)
     model.eval()
     refuse_not_finite(dict(model.named_parameters()), folder, remedy="fetch the base model again")
-    refuse_unknown_family(model, folder)
+    choose_way(model, folder)
     return model
+
+
+def _read_model(folder: Path, **more: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the model and what was said of its loading; with packed attention where it takes that."""
+    config = more.get("config") or read_supported_config(folder)
+    try:
+        made: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+            folder,
+            output_loading_info=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            attn_implementation=PACKED_ATTENTION if takes_packed_attention(config) else None,
+            **more,
+        )
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
+    return made
+
+
+_TAKES_PACKED: dict[type, bool] = {}
+
+
+def takes_packed_attention(config: Any) -> bool:
+    """Return whether attention of a family can be computed by others than its own code."""
+    family = type(config)
+    if family not in _TAKES_PACKED:
+        _TAKES_PACKED[family] = _try_packed_attention(config)
+    return _TAKES_PACKED[family]
+
+
+def _try_packed_attention(config: Any) -> bool:
+    try:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            shown = AutoModelForCausalLM.from_config(
+                first_layers(copy.deepcopy(config)), attn_implementation="eager"
+            )
+            shown.set_attn_implementation(PACKED_ATTENTION)
+    except Exception:
+        # Whatever it raises: it is asked to compute attention by itself.
+        return False
+    return attends_by(shown, PACKED_ATTENTION)
 
 
 def refuse_unsupported_folder(folder: Path) -> Any:
@@ -399,8 +498,11 @@ def load_shared_base(
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     # Tried once, and before anything large is read.
     with _together(processes):
-        if processes.first:
-            try_first_layers(config, folder)
+        if processes.first and not try_first_layers(config, folder):
+            raise ContractError(
+                f"{folder}: rows of model type {config.model_type!r} are padded, not packed, which processes "
+                "cannot share; train on one machine without sharding, or choose another base model"
+            )
     model = _without_memory(config, dtype)
     shard_model(model, mesh, computes_in=computes_in or dtype)
     _allocate(model, device)

@@ -18,17 +18,6 @@ from training.contract import ContractError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-_STATES = "keeps a state instead of keys in some layers ({kind}), which packed rows would mix up"
-_REMEDY = "choose a base whose layers all attend, as those of Llama, Qwen3, Gemma 3 and OLMo 2 do"
-_KINDS = {
-    "rwkv": _STATES.format(kind="all of them"),
-    "gpt_oss": "uses attention sinks, which packed attention does not compute",
-    "bloom": "biases attention by distance (ALiBi) in its own code",
-    "mpt": "biases attention by distance (ALiBi) in its own code",
-    "falcon": "computes attention in its own code (Falcon 3 does not, and is supported)",
-}
-"""Model types whose layers do not compute packed rows, with the reason."""
-
 
 def sliding_window(config: Any) -> int | None:
     """Return the number of tokens that a layer looks back where that is less than the context; else None."""
@@ -82,7 +71,7 @@ def read_supported_config(folder: Path) -> Any:
         raise ContractError(
             f"{folder}: config.json cannot be read ({error}); fetch the base model again"
         ) from error
-    reason = _other_model(config) or _other_layers(config)
+    reason = _other_model(config)
     if reason:
         raise ContractError(f"{folder}: model type {kind!r} {reason}")
     return config
@@ -114,18 +103,24 @@ def _other_model(config: Any) -> str | None:
     return None if writes else "writes no text; choose a base made for chats"
 
 
-def _other_layers(config: Any) -> str | None:
+def why_not_packed(config: Any) -> str | None:
     """Return why packed rows of this model would be wrong, as far as its configuration shows it."""
     unknown = sorted(set(getattr(config, "layer_types", None) or ()) - {FULL, SLIDING})
     if any(kind == "chunked_attention" for kind in unknown):
-        return f"attends in chunks, which cannot be computed over packed rows; {_REMEDY}"
+        return "attends in chunks in some layers"
     if unknown:
-        return f"{_STATES.format(kind=unknown[0])}; {_REMEDY}"
-    reason = _KINDS.get(config.model_type)
-    return reason and f"{reason}; {_REMEDY}"
+        return f"has layers of the kind {unknown[0]!r}"
+    return None
 
 
 # ── The blocks of a transformer, which families keep under names of their own ──
+
+
+def decoder_in(model: Any) -> Any:
+    """Return the transformer without the LM head that stands behind it."""
+    decoder = model.get_decoder()
+    # Llama 4 gives itself.
+    return model.model if decoder is model else decoder
 
 
 def decoder_blocks(model: Any) -> nn.ModuleList:
@@ -133,7 +128,7 @@ def decoder_blocks(model: Any) -> nn.ModuleList:
 
     Raises `ContractError` where the decoder keeps none in a list.
     """
-    decoder = model.get_decoder()
+    decoder = decoder_in(model)
     lists = {name: child for name, child in decoder.named_children() if isinstance(child, nn.ModuleList)}
     for name in ("layers", "h"):
         if name in lists:
@@ -164,6 +159,10 @@ class _Changed(nn.Module):
         return logits
 
 
+_CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""Names by which Gemma, RecurrentGemma and xLSTM call the cap of their logits."""
+
+
 def output_head(model: Any) -> nn.Module:
     """Return what turns the model's last states into its logits. Where nothing follows the LM head, that is
     the LM head itself."""
@@ -173,5 +172,5 @@ def output_head(model: Any) -> nn.Module:
     factor = float(getattr(config, "logit_scale", None) or 1) / float(
         getattr(config, "logits_scaling", None) or 1
     )
-    cap = getattr(config, "final_logit_softcapping", None)
+    cap = next((cap for name in _CAPS if (cap := getattr(config, name, None)) is not None), None)
     return head if factor == 1 and cap is None else nn.Sequential(head, _Changed(factor, cap))

@@ -14,7 +14,7 @@ from typing import Any
 
 from training.contract import ContractError
 from training.rlhf.model.base_model import refuse_unsupported_folder, try_first_layers
-from training.rlhf.model.families import context_limit, read_supported_config, sliding_window
+from training.rlhf.model.families import context_limit, read_supported_config, sliding_window, why_not_packed
 from training.rlhf.model.templates import renderer
 
 INDEX_FILE = "model.safetensors.index.json"
@@ -36,15 +36,17 @@ def inspect_folder(folder: Path, *, with_weights: bool = True) -> dict[str, Any]
     config = read_supported_config(folder)
     _refuse_quantised(config, folder)
     tokenizer = refuse_unsupported_folder(folder)
+    packs = why_not_packed(config) is None
     if with_weights:
         refuse_missing_files(folder)
-        try_first_layers(config, folder)
+        packs = try_first_layers(config, folder)
     text = config.get_text_config()
     return {
         "model_type": config.model_type,
         "architecture": (config.architectures or [""])[0],
         "context": context_limit(config),
         "window": sliding_window(config),
+        "packs": packs,
         "dtype": str(config.dtype or "").removeprefix("torch."),
         "tied": bool(text.tie_word_embeddings),
         "vocabulary": int(text.vocab_size),

@@ -15,7 +15,8 @@ from peft.tuners.lora import Linear
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from training.contract import ContractError, Quantization
+from training.contract import ContractError
+from training.contract.run import Quantization
 from training.rlhf.model.families import decoder_blocks
 
 _BLOCK = 64

@@ -25,8 +25,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
-from training.contract import ContractError, Sharding
-from training.rlhf.model.families import decoder_blocks
+from training.contract import ContractError
+from training.contract.run import Sharding
+from training.rlhf.model.families import decoder_blocks, decoder_in
 from training.rlhf.runtime.processes import Processes
 from training.rlhf.runtime.run_folder import log
 
@@ -58,7 +59,7 @@ def shard_model(model: Any, mesh: DeviceMesh, *, computes_in: torch.dtype) -> No
     computes_in: precision that parts are gathered in.
     """
     in_all = model.num_parameters()
-    decoder = model.get_decoder()
+    decoder = decoder_in(model)
     policy = MixedPrecisionPolicy()
     if model.dtype != computes_in:
         policy = MixedPrecisionPolicy(param_dtype=computes_in, reduce_dtype=torch.float32)

@@ -12,8 +12,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from training.contract import ContractError, Message
+from training.contract import ContractError
 from training.contract.chat_template import Chat, ChatTemplate, Placed, Render, delimiters_in
+from training.contract.snapshot import Message
 
 _QUESTION = (Message(role="user", content="A question?"),)
 _ANSWER = "An answer."

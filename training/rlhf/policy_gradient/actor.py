@@ -24,7 +24,7 @@ from training.rlhf.rollout.distribution import sampling_log_probs
 from training.rlhf.runtime.processes import Share
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.sampling import SamplingParameters
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import PackedRow, pack_predictions, packed_tokens
 
@@ -144,7 +144,7 @@ class LanguageActor:
         backbone: Backbone,
         models: Models,
         *,
-        answers: Sequence[Answered],
+        answers: Sequence[EncodedAnswer],
         group: Sequence[int],
         parameters: SamplingParameters,
         tokens: int,
@@ -162,7 +162,7 @@ class LanguageActor:
         self._group = group
         self._parameters = parameters
         self._entropy, self._full_kl = entropy, full_kl
-        self._width = max(len(answer.ids) - answer.answer_start for answer in answers)
+        self._width = max(sum(end - start for start, end in answer.learned_runs) for answer in answers)
         self.tokens = tokens
 
     @property

@@ -37,7 +37,7 @@ _COMPARISONS = {"leave_one_out": leave_one_out, "best_and_worst": best_and_worst
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episodes:
+class EpisodeBatch:
     """B answers (or games), of T actions at most; answers to the same prompt lie together.
 
     What lies outside the mask may hold anything, NaN included.
@@ -64,6 +64,9 @@ class Episodes:
     """(B, T) log-probabilities of the base, by the same passes."""
     old_values: Tensor | None = None
     """(B, T) what the value head expected before each action."""
+    turns: Tensor | None = None
+    """(B, T) int: the number of the turn that each action belongs to, from 0, in order and without gaps.
+    None where an episode is one turn."""
     compared: Tensor | None = None
     """(B,) bool: answers that divergences are estimated from. None is all."""
 
@@ -145,7 +148,7 @@ class CreditAssignment:
         """Return the current KL penalty coefficient β; 0 without a penalty."""
         return 0.0 if self._kl.place == "none" else self._controller.beta
 
-    def assign(self, episodes: Episodes) -> Credit:
+    def assign(self, episodes: EpisodeBatch) -> Credit:
         """Advantages of one batch, which then joins the running mean.
 
         An answer whose divergence is not finite gets NaN, for the update to refuse, and joins nothing.
@@ -157,7 +160,10 @@ class CreditAssignment:
         scores = torch.where(scored, rewards, 0.0).sum(-1)
         scores = torch.where(episodes.scored.bool() & ~lost, scores, torch.nan)
         table = _by_group(scores, episodes.group)
-        advantages, returns = self._expectation(episodes, rewards, scored, table)
+        if self._advantage.unit == "turn":
+            advantages, returns = self._expectation_of_turns(episodes, rewards, scored)
+        else:
+            advantages, returns = self._expectation(episodes, rewards, scored, table)
         if self._advantage.whiten:
             advantages = whiten(advantages, scored)
         advantages = advantages.masked_fill(episodes.kept & lost.unsqueeze(-1), torch.nan)
@@ -168,7 +174,7 @@ class CreditAssignment:
             return None
         return narrow_groups(table, floor=self._advantage.deviation_floor)
 
-    def _net_rewards(self, episodes: Episodes) -> Tensor:
+    def _net_rewards(self, episodes: EpisodeBatch) -> Tensor:
         """Rewards less β times the divergence, where that has its place in the reward: (B, T)."""
         rewards = episodes.rewards.detach().float()
         if self._kl.place != "reward":
@@ -179,7 +185,7 @@ class CreditAssignment:
         return rewards - self.beta * estimate(logp.detach(), reference.detach(), self._kl.kind)
 
     def _expectation(
-        self, episodes: Episodes, rewards: Tensor, mask: Tensor, table: Tensor
+        self, episodes: EpisodeBatch, rewards: Tensor, mask: Tensor, table: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Advantages before whitening, and what a value head should learn: (B, T) each."""
         kind, gamma = self._advantage.kind, self._advantage.gamma
@@ -192,15 +198,63 @@ class CreditAssignment:
             if kind == "return":
                 return returns, None
             return self._baseline.advantages(returns.masked_fill(~mask, torch.nan)), None
-        if kind == "group_relative":
-            settings = self._advantage
-            compared = group_relative(table, scale=settings.scale, floor=settings.deviation_floor)
-        else:
-            compared = _COMPARISONS[kind](table)
-        per_answer = compared[_places(episodes.group)].unsqueeze(-1)
+        per_answer = self._compared(table)[_places(episodes.group)].unsqueeze(-1)
         return torch.where(mask, per_answer.to(rewards.dtype), 0.0), None
 
-    def observe(self, episodes: Episodes) -> None:
+    def _expectation_of_turns(
+        self, episodes: EpisodeBatch, rewards: Tensor, mask: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same with a turn as the action: each of its tokens has the turn's advantage and return.
+
+        Where answers are compared, a turn is, by the discounted rewards from it on, with the same turn of the
+        group's other episodes that have it.
+        """
+        if episodes.turns is None:
+            raise ValueError("advantage unit 'turn' needs episodes with turns")
+        actions = episodes.mask.bool()
+        index = torch.where(actions, episodes.turns, 0)
+        count = int(index.max()) + 1
+        summed = rewards.new_zeros(len(rewards), count).scatter_add(1, index, torch.where(mask, rewards, 0.0))
+        present = torch.zeros_like(summed).scatter_add(1, index, mask.to(summed.dtype)) > 0
+        values: Tensor | None = None
+        if episodes.old_values is not None:
+            # A turn begins where its number is another than that of the action before.
+            before = torch.cat([torch.full_like(index[:, :1], -1), index[:, :-1]], dim=1)
+            begins = actions & (index != before)
+            first = torch.where(begins, episodes.old_values, torch.zeros_like(episodes.old_values))
+            values = torch.zeros_like(summed).scatter_add(1, index, first.to(summed.dtype))
+        if self._advantage.kind in ("group_relative", "leave_one_out"):
+            later = discounted_returns(summed, present, gamma=self._advantage.gamma)
+            later = later.masked_fill(~present, torch.nan)
+            compared = [
+                self._compared(_by_group(column, episodes.group))[_places(episodes.group)]
+                for column in later.unbind(1)
+            ]
+            advantages, returns = torch.stack(compared, dim=1), None
+        else:
+            collapsed = EpisodeBatch(
+                mask=present,
+                rewards=summed,
+                scored=episodes.scored,
+                group=episodes.group,
+                old_values=values,
+            )
+            advantages, returns = self._expectation(collapsed, summed, present, summed)
+        spread = [
+            None if column is None else torch.where(mask, column.to(rewards.dtype).gather(1, index), 0.0)
+            for column in (advantages, returns)
+        ]
+        assert spread[0] is not None  # noqa: S101 - for the type checker
+        return spread[0], spread[1]
+
+    def _compared(self, table: Tensor) -> Tensor:
+        """Return the advantages of rewards (G, K) that are compared within each row."""
+        if self._advantage.kind == "group_relative":
+            settings = self._advantage
+            return group_relative(table, scale=settings.scale, floor=settings.deviation_floor)
+        return _COMPARISONS[self._advantage.kind](table)
+
+    def observe(self, episodes: EpisodeBatch) -> None:
         """Move an adaptive β by what this batch's answers diverged, summed over each answer's tokens.
 
         Call it once a step, after `assign`. What could not be scored diverged all the same and counts.
@@ -223,7 +277,7 @@ class CreditAssignment:
         self._controller.load_state_dict(state["controller"])
 
 
-def earned_the_same(episodes: Episodes) -> list[bool]:
+def earned_the_same(episodes: EpisodeBatch) -> list[bool]:
     """Return of each prompt, in order, whether its answers all earned the same, divergence aside."""
     rewards = torch.where(episodes.kept, episodes.rewards, 0.0).sum(-1)
     scores = torch.where(episodes.scored.bool(), rewards, torch.nan)
@@ -231,7 +285,7 @@ def earned_the_same(episodes: Episodes) -> list[bool]:
     return tied
 
 
-def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
+def figures(episodes: EpisodeBatch, credit: Credit) -> dict[str, float]:
     """Return the metrics of a step's samples before the update.
 
     tied                 share of prompts whose answers all earned the same
@@ -262,7 +316,7 @@ def figures(episodes: Episodes, credit: Credit) -> dict[str, float]:
     return {name: value for name, value in result.items() if math.isfinite(value)}
 
 
-def _divergence_of_answers(episodes: Episodes, reference: Tensor | None) -> Tensor | None:
+def _divergence_of_answers(episodes: EpisodeBatch, reference: Tensor | None) -> Tensor | None:
     """k1 summed over each answer that has an action, in double; None without a reference.
 
     By the trainer's own log-probabilities: the sampler's round otherwise, which is no divergence.

@@ -9,6 +9,8 @@ One line of `metrics.jsonl` per step, beside `step`, `epoch`, `learning_rate`, `
     watched/NAME           the same of a reward that is not trained for
     redrawn                prompts that were drawn in place of others; where `rollout, redraws` is set
     length, unfinished     mean tokens of an answer; share of answers that were cut off
+    success, turns         where an environment pays: share of episodes that succeed, mean turns of the policy
+    not_done               share of episodes that turns or tokens ended
     kl, kl_per_token       divergence of an answer, and of a token, from the reference: log π − log π_ref by
                            the trainer's own passes, so 0 before anything is learned
     kl_base, kl_base_per_token   the same from the base, whatever the reference is
@@ -41,16 +43,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from training.contract import (
-    SAMPLES_FILE,
-    WATCH_MARK,
-    CheckpointKind,
-    ContractError,
-    PolicyGradientSettings,
-    RunSpec,
-    canonical_json,
-    read_prompts,
-)
+from training.contract import ContractError
+from training.contract.checkpoint import CheckpointKind
+from training.contract.files import canonical_json
+from training.contract.methods.policy import PolicyGradientSettings
+from training.contract.run import SAMPLES_FILE, WATCH_MARK, RunSpec
+from training.contract.snapshot import read_prompts
 from training.rlhf.loop.log_probabilities import Reference, placed_reference
 from training.rlhf.loop.method import start_adapter
 from training.rlhf.loop.run import RunResult, TrainingRun, counts_by_reason
@@ -58,21 +56,24 @@ from training.rlhf.loop.training_loop import SKIPPED_IN_A_ROW, SteppingLoop, Ste
 from training.rlhf.measures.calibration import cluster_bootstrap
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.policy_gradient.actor import VALUE, LanguageActor, Models
-from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, Episodes, earned_the_same
+from training.rlhf.policy_gradient.credit import Credit, CreditAssignment, EpisodeBatch, earned_the_same
 from training.rlhf.policy_gradient.credit import figures as credit_figures
-from training.rlhf.policy_gradient.guard import SPREAD, Guard, GuardedRun, spacing_of
-from training.rlhf.policy_gradient.reward_hacking import (
+from training.rlhf.policy_gradient.guard import (
     KL,
     LENGTH,
     REWARD,
+    SPREAD,
+    Guard,
+    GuardedRun,
     Watch,
     held_out_figure,
     part_figure,
+    spacing_of,
 )
 from training.rlhf.policy_gradient.rollout_servers import BatchRequest, Drawn, ServedPolicy
 from training.rlhf.policy_gradient.sampling import (
-    Prompt,
     Prompts,
+    RolloutPrompt,
     Sampled,
     make_episodes,
     read_to_answer,
@@ -81,6 +82,7 @@ from training.rlhf.policy_gradient.sampling import (
     token_places,
 )
 from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluated_once, update_policy
+from training.rlhf.policy_gradient.world import World
 from training.rlhf.rewards.combination import Combination, Combined, build_rewards
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout.generate import StaticShapes, rollout, shapes_for
@@ -125,14 +127,19 @@ class PolicyGradient:
         if self.models.value is not None:
             backbone.add_adapter(VALUE, settings.lora, seed=spec.seed)
             backbone.add_head(VALUE, VALUE, seed=spec.seed, scale=0.0)
-        self.rewards = build_rewards(
-            settings.rewards,
-            backbone=backbone,
-            folder=folder,
-            clip=settings.reward_clip,
-            context=settings.context,
-            cancelled=cancelled,
-        )
+        self.world: World | None = None
+        self.rewards: Combination | None = None
+        if settings.environment is not None:
+            self.world = World(settings, backbone.tokenizer, folder)
+        else:
+            self.rewards = build_rewards(
+                settings.rewards,
+                backbone=backbone,
+                folder=folder,
+                clip=settings.reward_clip,
+                context=settings.context,
+                cancelled=cancelled,
+            )
         self.watched: Combination | None = None
         if settings.watch.held_out:
             self.watched = build_rewards(
@@ -169,7 +176,9 @@ class PolicyGradient:
 
     def to_json(self) -> dict[str, Any]:
         """Running means, β, and what the watch has seen."""
-        state = {"credit": self.credit.state_dict(), "rewards": self.rewards.state_dict()}
+        state: dict[str, Any] = {"credit": self.credit.state_dict()}
+        if self.rewards is not None:
+            state |= {"rewards": self.rewards.state_dict()}
         state |= {"watch": self.watch.state_dict()}
         if self.guard is not None:
             state |= {"guard": self.guard.state_dict()}
@@ -178,7 +187,8 @@ class PolicyGradient:
     def load(self, values: Mapping[str, Any]) -> None:
         """Go on where `to_json` was taken."""
         self.credit.load_state_dict(values["credit"])
-        self.rewards.load_state_dict(values["rewards"])
+        if self.rewards is not None:
+            self.rewards.load_state_dict(values["rewards"])
         self.watch.load_state_dict(values["watch"])
         if self.guard is not None:
             self.guard.load_state_dict(values["guard"])
@@ -266,7 +276,7 @@ class SamplesFile:
         self._path.write_text("".join(lines), encoding="utf-8")
 
     def write(
-        self, step: int, sampled: Sampled, combined: Combined, episodes: Episodes, credit: Credit
+        self, step: int, sampled: Sampled, combined: Combined, episodes: EpisodeBatch, credit: Credit
     ) -> None:
         """Append samples of `step`: one of each of a few prompts, which their seeds choose."""
         if not self._writes:
@@ -285,7 +295,7 @@ def _line(
     places: Sequence[Stretch],
     sampled: Sampled,
     combined: Combined,
-    episodes: Episodes,
+    episodes: EpisodeBatch,
     credit: Credit,
 ) -> dict[str, Any]:
     prompt, sample, score = sampled.prompts[row], sampled.samples[row], combined.totals[row]
@@ -383,19 +393,19 @@ class _Drawn(NamedTuple):
     sampled: Sampled
     combined: Combined
     watched: Combined | None
-    episodes: Episodes
+    episodes: EpisodeBatch
 
 
 class _Learned(NamedTuple):
     """Result of a step's update."""
 
     figures: dict[str, float]
-    episodes: Episodes
+    episodes: EpisodeBatch
     credit: Credit
     finite: bool
 
 
-def compared_by_first(episodes: Episodes) -> Episodes:
+def compared_by_first(episodes: EpisodeBatch) -> EpisodeBatch:
     """Return the episodes with divergences to be estimated from the first answer to each prompt alone.
 
     The best and the worst would be a biased sample of the policy's answers.
@@ -527,6 +537,7 @@ class SamplingLoop(SteppingLoop):
         clock.lap("seconds_learning")
         figures = {
             **sample_figures(sampled, combined.totals),
+            **(self._method.world.figures(sampled) if self._method.world else {}),
             **redrawn,
             **staleness_figures(sampled, step),
             **part_figures(combined, watched),
@@ -550,7 +561,7 @@ class SamplingLoop(SteppingLoop):
         summary = f"reward {figures[REWARD]:.4f}, {figures[LENGTH]:.1f} tokens an answer"
         return StepResult(figures, summary, learned.finite)
 
-    def _episodes(self, sampled: Sampled, combined: Combined) -> Episodes:
+    def _episodes(self, sampled: Sampled, combined: Combined) -> EpisodeBatch:
         return make_episodes(
             sampled,
             combined.totals,
@@ -560,7 +571,7 @@ class SamplingLoop(SteppingLoop):
         )
 
     def _redrawn(
-        self, step: int, prompts: Sequence[Prompt], drawn: _Drawn, clock: Clock
+        self, step: int, prompts: Sequence[RolloutPrompt], drawn: _Drawn, clock: Clock
     ) -> tuple[_Drawn, dict[str, float]]:
         """Return the step's answers with other prompts in place of those whose answers all earned the same,
         as often as the settings say, and the number of prompts that were drawn for it.
@@ -592,7 +603,7 @@ class SamplingLoop(SteppingLoop):
             clock.lap("seconds_reward")
         return drawn, {"redrawn": float(redrawn)}
 
-    def _drawn(self, step: int, prompts: Sequence[Prompt]) -> Sampled:
+    def _drawn(self, step: int, prompts: Sequence[RolloutPrompt]) -> Sampled:
         """Return the answers that a step learns from."""
         if self._own.rollout.server is None:
             n, seeds = self._own.rollout.samples, seeds_of_step(prompts, step, seed=self._seed)
@@ -615,14 +626,14 @@ class SamplingLoop(SteppingLoop):
             [prompt.ids for prompt in prompts], self._sampler, self._own.rollout.samples, seeds
         )
 
-    def _prompts_of(self, step: int) -> list[Prompt]:
+    def _prompts_of(self, step: int) -> list[RolloutPrompt]:
         return examples_of_step(self._prompts.train, step, seed=self._seed, settings=self._settings)
 
-    def _one_answer_each(self, prompts: Sequence[Prompt], seeds: Sequence[int]) -> list[Sample]:
+    def _one_answer_each(self, prompts: Sequence[RolloutPrompt], seeds: Sequence[int]) -> list[Sample]:
         return self._answered(prompts, self._sampler, n=1, seeds=seeds).samples
 
     def _answered(
-        self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
+        self, prompts: Sequence[RolloutPrompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
     ) -> Sampled:
         """Return the policy's answers, of which each process draws its share."""
         mine = self._share.rows(range(len(prompts)))
@@ -634,11 +645,26 @@ class SamplingLoop(SteppingLoop):
         return Sampled.of(prompts, self._share.merged(mine, drawn))
 
     def _rollout(
-        self, prompts: Sequence[Prompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
+        self, prompts: Sequence[RolloutPrompt], sampler: SamplingParameters, *, n: int, seeds: Sequence[int]
     ) -> list[list[Sample]]:
         """Draw answers. Where memory runs out fewer are written at a time."""
         while True:
             try:
+                if self._method.world is not None:
+                    return [
+                        list(some)
+                        for some in self._method.world.play(
+                            self._backbone,
+                            prompts,
+                            sampler,
+                            n=n,
+                            seeds=seeds,
+                            max_tokens=self._own.max_tokens,
+                            adapter=self._method.adapter,
+                            cancelled=lambda: bool(self._stop.reason),
+                            max_rows=self._rows,
+                        )
+                    ]
                 return rollout(
                     self._backbone,
                     [prompt.ids for prompt in prompts],
@@ -665,7 +691,11 @@ class SamplingLoop(SteppingLoop):
 
     def _scored(self, sampled: Sampled) -> tuple[Combined, Combined | None]:
         """Score samples by the rewards and the watched rewards; log each reason for a missing score once."""
-        combined = sampled.scored_by(self._method.rewards, self._share)
+        if self._method.rewards is not None:
+            combined = sampled.scored_by(self._method.rewards, self._share)
+        else:
+            assert self._method.world is not None  # noqa: S101 - one of both pays
+            combined = self._method.world.scored(sampled)
         watched = sampled.scored_by(self._method.watched, self._share) if self._method.watched else None
         # Before the reasons are told: what a stop left unscored is nobody's fault.
         self._check_all()
@@ -688,7 +718,8 @@ class SamplingLoop(SteppingLoop):
                 "start again"
             )
         for name, scores in combined.parts.items() if first else ():
-            raised = bool(self._method.rewards.failures[name])
+            rewards = self._method.rewards
+            raised = rewards is None or bool(rewards.failures[name])
             silent = not any(score.scored for score in scores)
             if silent and self._processes.any(raised, self._backbone.device):
                 raise ContractError(
@@ -696,7 +727,7 @@ class SamplingLoop(SteppingLoop):
                     "mend it, then start again"
                 )
 
-    def _update(self, step: int, rate: float, sampled: Sampled, episodes: Episodes) -> _Learned:
+    def _update(self, step: int, rate: float, sampled: Sampled, episodes: EpisodeBatch) -> _Learned:
         """Return log-probabilities, credit, and the optimiser's steps."""
         policy, credit_of = self._own, self._method.credit
         self._backbone.checkpoint_activations(self._settings.gradient_checkpointing)
@@ -746,7 +777,7 @@ class SamplingLoop(SteppingLoop):
         figures |= {"entropy": _entropy(episodes)} | updated.figures
         return _Learned(figures, episodes, credit, finite=bool(updated.steps or not updated.skipped))
 
-    def _evaluated_once(self, actor: LanguageActor, episodes: Episodes) -> Episodes:
+    def _evaluated_once(self, actor: LanguageActor, episodes: EpisodeBatch) -> EpisodeBatch:
         """Return the episodes with what policy and value head say of them before the update."""
         rows = self._share.rows(episodes.group.tolist())
         mine = actor.within_memory(lambda: evaluated_once(actor, episodes, rows))
@@ -758,7 +789,7 @@ class SamplingLoop(SteppingLoop):
         logp = self._share.filled(nothing if mine.old_logp is None else mine.old_logp)
         return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
-    def _compared(self, actor: LanguageActor, episodes: Episodes, credit: Credit | None) -> Episodes:
+    def _compared(self, actor: LanguageActor, episodes: EpisodeBatch, credit: Credit | None) -> EpisodeBatch:
         """The episodes with what reference, base and the policy itself make of them, all by the same passes
         and without filters: where nothing was learned yet, the divergence is exactly 0.
 
@@ -825,6 +856,9 @@ class SamplingLoop(SteppingLoop):
         if self._method.asks_reference:
             divergence = self._actor(sampled).full_divergence().sum(-1)
         figures = evaluation_figures(sampled, combined, watched, divergence)
+        if self._method.world is not None:
+            of_world = self._method.world.figures(sampled)
+            figures |= {f"held_out_{name}": value for name, value in of_world.items()}
         self._report(step, figures, {})
         return figures
 
@@ -847,7 +881,7 @@ def sampling_parameters(settings: PolicyGradientSettings) -> SamplingParameters:
     )
 
 
-def _entropy(episodes: Episodes) -> float:
+def _entropy(episodes: EpisodeBatch) -> float:
     """−log μ, the mean over drawn tokens: an estimate of the sampler's entropy."""
     drawn = episodes.drawn_logp
     return math.nan if drawn is None else float(-drawn[episodes.mask].double().mean())
@@ -858,13 +892,9 @@ def train_on_samples(run: TrainingRun) -> RunResult:
     backbone, spec, folder, processes = run.backbone, run.spec, run.folder, run.processes
     settings = cast("PolicyGradientSettings", spec.settings)
     folder.tell("starting", "reading the prompts")
-    prompts = read_to_answer(read_prompts(run.snapshot), backbone.tokenizer, settings)
-    dropped = [
-        {"judgment": entry["prompt"], "completion": "", "reason": entry["reason"]}
-        for entry in prompts.dropped
-    ]
-    folder.list_dropped(dropped)
-    _tell_of_prompts(prompts, settings)
+    from_snapshot: Prompts | None = None
+    if settings.environment is None:
+        from_snapshot = read_to_answer(read_prompts(run.snapshot), backbone.tokenizer, settings)
     method = PolicyGradient(
         backbone,
         placed_reference(spec, folder.path),
@@ -872,6 +902,14 @@ def train_on_samples(run: TrainingRun) -> RunResult:
         folder=folder.path,
         cancelled=lambda: bool(run.stop.reason),
     )
+    prompts = method.world.prompts(settings) if method.world else from_snapshot
+    assert prompts is not None  # noqa: S101 - of one or the other
+    dropped = [
+        {"judgment": entry["prompt"], "completion": "", "reason": entry["reason"]}
+        for entry in prompts.dropped
+    ]
+    folder.list_dropped(dropped)
+    _tell_of_prompts(prompts, settings)
     served: ServedPolicy | None = None
     try:
         if settings.rollout.server is not None and processes.first:

@@ -17,12 +17,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import httpx
 
-from training.contract import ContractError, RolloutServerSettings, RunSpec
-from training.model_server import ModelServer, ServerError
+from training.contract import ContractError
+from training.contract.methods.policy import RolloutServerSettings
+from training.contract.run import RunSpec
+from training.model_server import Closing, ModelServer, ServerError
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb, end_tokens
@@ -57,7 +59,7 @@ def vllm_fields(*, ends: Collection[int], unknown: Collection[int]) -> dict[str,
 _REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 
 
-class RemoteRollout:
+class RemoteRollout(Closing):
     """Samples from a server, as `rollout` gives them from a backbone. Safe to use from several threads.
 
     The server must know the same tokenizer, and the field `return_token_ids` of POST /v1/completions
@@ -107,14 +109,7 @@ class RemoteRollout:
             transport=transport,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Give the connections back."""
         self._server.close()
 
     def abort(self) -> None:
@@ -356,7 +351,6 @@ class RolloutServers:
         self._servers = [server(url) for url in urls]
 
     def close(self) -> None:
-        """Give the connections back."""
         for server in self._servers:
             server.remote.close()
             server.control.close()

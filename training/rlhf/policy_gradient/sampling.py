@@ -11,30 +11,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from training.contract import (
-    ContractError,
-    Message,
-    PolicyGradientSettings,
-    RolloutSettings,
-    SnapshotPrompt,
-    with_context,
-)
+from training.contract import ContractError
+from training.contract.methods.policy import PolicyGradientSettings, RolloutSettings
+from training.contract.snapshot import Message, SnapshotPrompt, with_context
 from training.rlhf.measures.pairs import name_hash
-from training.rlhf.policy_gradient.credit import Episodes
+from training.rlhf.policy_gradient.credit import EpisodeBatch
 from training.rlhf.rewards.combination import Combination, Combined
 from training.rlhf.rewards.protocol import Score
 from training.rlhf.rollout.samples import Sample, TextStream
 from training.rlhf.runtime.processes import Share
 from training.rlhf.sampling import MAX_SEED
 from training.rlhf.spans import Stretch, place_segment_rewards
-from training.rlhf.tokens.encoding import Answered, Encoder
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder
 
 _SAMPLE_STREAM = 3
 """Keeps the seeds of samples apart from all else that is drawn from the run's seed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RolloutPrompt:
     """A prompt as it is answered."""
 
     id: str
@@ -52,8 +47,8 @@ class Prompt:
 class Prompts(NamedTuple):
     """Prompts of a snapshot to sample completions for."""
 
-    train: list[Prompt]
-    held_out: list[Prompt]
+    train: list[RolloutPrompt]
+    held_out: list[RolloutPrompt]
     dropped: list[dict[str, str]]
     """One entry per prompt that cannot be used: prompt, reason."""
     shortened: int
@@ -77,7 +72,7 @@ def read_to_answer(
             continue
         shortened += cut > 0
         side = result.train if prompt.split == "train" else result.held_out
-        side.append(Prompt(prompt.id, tuple(chat), ids, prompt.reference))
+        side.append(RolloutPrompt(prompt.id, tuple(chat), ids, prompt.reference))
     if not result.train:
         reasons = "; ".join(sorted({entry["reason"] for entry in result.dropped}))
         raise ContractError(
@@ -87,7 +82,7 @@ def read_to_answer(
     return result._replace(shortened=shortened)
 
 
-def seeds_of_step(prompts: Sequence[Prompt], step: int, *, seed: int) -> list[int]:
+def seeds_of_step(prompts: Sequence[RolloutPrompt], step: int, *, seed: int) -> list[int]:
     """Seed of each prompt's first sample: of the run's seed, the step and the prompt's id alone."""
     words = [
         np.random.SeedSequence([seed, _SAMPLE_STREAM, step, name_hash(prompt.id)]).generate_state(
@@ -102,7 +97,7 @@ def seeds_of_step(prompts: Sequence[Prompt], step: int, *, seed: int) -> list[in
 class Sampled:
     """B answers in all, those to the same prompt one after the other."""
 
-    prompts: list[Prompt]
+    prompts: list[RolloutPrompt]
     """(B) the prompt of each."""
     group: list[int]
     """(B) number of that prompt in the step."""
@@ -114,7 +109,7 @@ class Sampled:
     @classmethod
     def of(
         cls,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[RolloutPrompt],
         samples: Sequence[Sequence[Sample]],
         *,
         version: int | None = None,
@@ -134,10 +129,10 @@ class Sampled:
         return Sampled(prompts, [numbers[number] for number in group], samples)
 
     @property
-    def answers(self) -> list[Answered]:
+    def answers(self) -> list[EncodedAnswer]:
         """Prompt and drawn ids of each."""
         return [
-            Answered((*prompt.ids, *sample.token_ids), len(prompt.ids))
+            EncodedAnswer((*prompt.ids, *sample.after_prompt), len(prompt.ids), learned=sample.learned)
             for prompt, sample in zip(self.prompts, self.samples, strict=True)
         ]
 
@@ -180,18 +175,21 @@ def make_episodes(
     tokenizer: Any,
     device: torch.device,
     settings: RolloutSettings,
-) -> Episodes:
+) -> EpisodeBatch:
     """The samples as tensors. A value for the whole answer is paid on its last token, a segment's on the
     segment's last token. An answer that was cut off is worth what `settings.unfinished` says; left out it
     counts as one that could not be scored."""
     width = max(sampled.lengths)
+    turns = _turns(sampled.samples, width)
     mask = torch.arange(width) < torch.tensor(sampled.lengths)[:, None]
     rewards = torch.zeros(mask.shape)
     behaviour = torch.zeros(mask.shape)
     for row, (sample, score) in enumerate(zip(sampled.samples, totals, strict=True)):
         length = len(sample.tokens)
         behaviour[row, :length] = torch.tensor([token.log_prob for token in sample.tokens])
-        if score.scored:
+        if turns is not None:
+            rewards[row, :length] = _turn_rewards(sample, score, settings)
+        elif score.scored:
             earned = token_rewards(sample, score, tokenizer)
             earned[-1] -= overlong_punishment(length, settings)
             rewards[row, :length] = _of_unfinished(earned, settings) if cut_off(sample) else earned
@@ -200,13 +198,37 @@ def make_episodes(
         score.scored and not (leave_out and cut)
         for score, cut in zip(totals, sampled.unfinished, strict=True)
     ]
-    return Episodes(
+    return EpisodeBatch(
         mask=mask.to(device),
         rewards=rewards.to(device),
         scored=torch.tensor(scored, device=device),
         group=torch.tensor(sampled.group, device=device),
         behaviour_logp=behaviour.to(device),
+        turns=None if turns is None else turns.to(device),
     )
+
+
+def _turns(samples: Sequence[Sample], width: int) -> Tensor | None:
+    """(B, width) number of the turn of each drawn token, −1 after the last; None where samples have none."""
+    if any(sample.learned is None for sample in samples):
+        return None
+    turns = torch.full((len(samples), width), -1, dtype=torch.long)
+    for row, sample in enumerate(samples):
+        lengths = [end - start for start, end in sample.learned or ()]
+        turns[row, : sum(lengths)] = torch.repeat_interleave(torch.tensor(lengths))
+    return turns
+
+
+def _turn_rewards(sample: Sample, score: Score, settings: RolloutSettings) -> Tensor:
+    """(tokens,) rewards of an episode's turns, each on the turn's last token."""
+    earned = torch.zeros(len(sample.tokens))
+    ends = itertools.accumulate(end - start for start, end in sample.learned or ())
+    if score.scored:
+        for end, segment in zip(ends, score.segments, strict=True):
+            earned[end - 1] = segment.value
+        if cut_off(sample):
+            earned = _of_unfinished(earned, settings)
+    return earned
 
 
 def overlong_punishment(tokens: int, settings: RolloutSettings) -> float:

@@ -22,18 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from training.contract import (
-    EXIT_FINISHED,
-    ContractError,
-    PolicyGradientSettings,
-    RewardPart,
-    RunSpec,
-    read_evaluation,
-    read_spec,
-    write_atomically,
-    write_spec,
-)
-from training.rlhf.policy_gradient.reward_hacking import part_figure
+from training.contract import ContractError
+from training.contract.files import write_atomically
+from training.contract.methods.policy import PolicyGradientSettings, RewardPart
+from training.contract.run import EXIT_FINISHED, RunSpec, read_evaluation, read_spec, write_spec
+from training.rlhf.policy_gradient.guard import part_figure
 
 _SIDE, _EDGE = 360, 60
 """Width and height of the plot, and of the room for its axes, in pixels."""

@@ -16,7 +16,7 @@ from training.contract.methods.policy import KlSettings, UpdateSettings
 from training.rlhf.kl import estimate
 from training.rlhf.losses import aggregated, dpo, importance_weights, policy_gradient, value
 from training.rlhf.model.sharding import clip_gradients
-from training.rlhf.policy_gradient.credit import Credit, Episodes
+from training.rlhf.policy_gradient.credit import Credit, EpisodeBatch
 from training.rlhf.runtime.processes import Processes, Share
 
 T = TypeVar("T", float, Tensor | float)
@@ -99,7 +99,7 @@ class Window(NamedTuple):
     """Prompts whose best answer stands against their worst, with loss dpo."""
 
 
-class Objective:
+class PolicyObjective:
     """The loss, of which every pass computes its part.
 
     The loss of a token is −min(ρ A, clip(ρ) A) w + β KL − c H: the clipped policy gradient with its
@@ -119,7 +119,7 @@ class Objective:
 
     def __init__(
         self,
-        episodes: Episodes,
+        episodes: EpisodeBatch,
         credit: Credit,
         *,
         settings: UpdateSettings,
@@ -356,7 +356,7 @@ class UpdateResult(NamedTuple):
 
 
 @torch.no_grad()
-def evaluated_once(actor: Actor, episodes: Episodes, rows: Sequence[int] | None = None) -> Episodes:
+def evaluated_once(actor: Actor, episodes: EpisodeBatch, rows: Sequence[int] | None = None) -> EpisodeBatch:
     """Return the episodes with old_logp and, where the actor has values, old_values: as it sees them now.
 
     rows: which to evaluate; None is all. The others are 0, and both are None where there are no rows.
@@ -375,7 +375,7 @@ def evaluated_once(actor: Actor, episodes: Episodes, rows: Sequence[int] | None 
 
 def update_policy(
     actor: Actor,
-    episodes: Episodes,
+    episodes: EpisodeBatch,
     credit: Credit,
     *,
     settings: UpdateSettings,
@@ -416,7 +416,7 @@ def update_policy(
 
     Raises `ValueError` where the settings need something that episodes or actor do not have.
     """
-    objective = Objective(
+    objective = PolicyObjective(
         episodes, credit, settings=settings, kl=kl, beta=beta, constant=constant, only_value=only_value
     )
     learner = _Learner(
@@ -464,8 +464,8 @@ class _Learner:
     def __init__(
         self,
         actor: Actor,
-        objective: Objective,
-        episodes: Episodes,
+        objective: PolicyObjective,
+        episodes: EpisodeBatch,
         credit: Credit,
         *,
         stop_at_kl: float | None,

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from annotation.record.base import decode
-from training.contract import ContractError, Message, RewardPart
+from training.contract import ContractError
+from training.contract.methods.policy import RewardPart
+from training.contract.snapshot import Message
 from training.rlhf.rewards.protocol import Guarded
 from training.rlhf.rewards.text_rewards import KINDS_OF_TEXTS, reward_of_texts
 

@@ -12,16 +12,12 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from annotation.record.base import require
-from training.contract import (
-    ContractError,
-    Population,
-    RewardPart,
-    RewardSettings,
-    RunSpec,
-    manifest_digest,
-    read_manifest,
-)
-from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.policy import RewardPart
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE, RunSpec
+from training.contract.validation import Population
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.rewards.judge import JudgeReward, RubricReward
 from training.rlhf.rewards.protocol import Chat, Guarded, Reference, Reward, Score, ScoredSegment

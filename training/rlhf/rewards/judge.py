@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 
@@ -26,7 +26,7 @@ from training.judging import (
     rubric_form,
     rubric_in_words,
 )
-from training.model_server import ModelServer, ServerError
+from training.model_server import Closing, ModelServer, ServerError
 from training.rlhf.rewards.protocol import Chat, NoReferenceError, Reference, Score, text_reference
 
 _Result = TypeVar("_Result")
@@ -36,7 +36,7 @@ class JudgeError(Exception):
     """The judge gave no verdict. The message is for people."""
 
 
-class _ServedModel:
+class _ServedModel(Closing):
     """A model that judges, on an OpenAI-compatible server. Safe to use from several threads; close it after
     use."""
 
@@ -70,14 +70,7 @@ class _ServedModel:
             transport=transport,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
-        """Give the connections back."""
         self._server.close()
 
     def _reply(self, messages: Messages) -> str:

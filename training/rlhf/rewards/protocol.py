@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from training.contract import Message
+from training.contract.snapshot import Message
 
 Chat = Sequence[Message]
 """A prompt: a conversation, whose next turn the completion is."""

@@ -17,7 +17,10 @@ import httpx
 import torch
 from torch import Tensor
 
-from training.contract import ContractError, Message, Population, RewardSettings
+from training.contract import ContractError
+from training.contract.methods.reward import RewardSettings
+from training.contract.snapshot import Message
+from training.contract.validation import Population
 from training.model_server import ModelServer, ServerError
 from training.rlhf.methods.objectives.ratings import read_heads
 from training.rlhf.methods.objectives.segments import SegmentReward, segment_rewards
@@ -25,7 +28,7 @@ from training.rlhf.methods.people import check_population, population_scores
 from training.rlhf.methods.reward import encode
 from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.rewards.protocol import Chat, Reference, Score, ScoredSegment, UnavailableRewardError
-from training.rlhf.tokens.encoding import Answered, Encoder, shorten
+from training.rlhf.tokens.encoding import EncodedAnswer, Encoder, shorten
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import pack, passes
 
@@ -78,7 +81,7 @@ class LearnedReward:
         examples: list[Example] = []
         places: list[int] = []
         for _, together in groupby(range(len(completions)), key=lambda place: list(prompts[place])):
-            answers: list[Answered] = []
+            answers: list[EncodedAnswer] = []
             for place in together:
                 answered = self._encoded(prompts[place], completions[place])
                 if isinstance(answered, str):
@@ -96,7 +99,7 @@ class LearnedReward:
                 scores[place] = score
         return scores
 
-    def _encoded(self, prompt: Chat, completion: str) -> Answered | str:
+    def _encoded(self, prompt: Chat, completion: str) -> EncodedAnswer | str:
         """Return the completion as an answer, or why it cannot be one."""
         if not completion.strip():
             return "the completion is empty"

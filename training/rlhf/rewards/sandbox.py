@@ -17,21 +17,25 @@ hostile author add one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import json
 import os
 import platform
 import secrets
+import select
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 # ── Seccomp filter of the system calls that a sandboxed program is denied. Linux on x86-64 and ARM64 ──
 #
@@ -317,6 +321,87 @@ def run_program(
     return SandboxResult("passed" if code == 0 and confirmed else "failed", text.removesuffix(token))
 
 
+class SandboxedProcess:
+    """A program in the same confinement that stays, and answers lines with lines.
+
+    The program reads requests from file descriptor 0 and writes answers to 1. Where it breaks a limit it
+    ends, and every later request raises.
+    """
+
+    def __init__(self, program: str, *, limits: Limits, readable: Sequence[str] = ()) -> None:
+        """Start it. readable: folders that it may read beside Python's own.
+
+        Raises `SandboxError` where the machine cannot hold it in.
+        """
+        holds = isolation()
+        if not holds.system_calls:
+            raise SandboxError(
+                "this machine cannot keep a program from network and files (Linux on x86-64 or ARM64 can); "
+                "run it in a virtual machine behind HTTP"
+            )
+        self._seconds = limits.wall_seconds
+        self._folder = tempfile.TemporaryDirectory(prefix="rondo-program-")
+        message = _message(program, "", limits, holds, self._folder.name)
+        message["readable"] += readable
+        self._process = _started(self._folder.name, subprocess.PIPE, subprocess.PIPE)
+        self._send(json.dumps(message).encode() + b"\n", time.monotonic() + self._seconds)
+
+    def ask(self, line: bytes, *, most_bytes: int) -> bytes:
+        """Send a line and return the line that answers it.
+
+        Raises `SandboxError` where the process has ended, or ends now as the answer takes too long or has
+        more than `most_bytes`.
+        """
+        end = time.monotonic() + self._seconds
+        self._send(line, end)
+        answer = bytearray()
+        while not answer.endswith(b"\n"):
+            stream = self._process.stdout
+            assert stream is not None  # noqa: S101 - a pipe
+            if not select.select([stream], [], [], max(0.0, end - time.monotonic()))[0]:
+                self._break(f"it gave no answer within {self._seconds:g} s")
+            piece = os.read(stream.fileno(), 65536)
+            if not piece:
+                self._break("it ended: it raised at its start, or broke a limit of time or memory")
+            answer += piece
+            if len(answer) > most_bytes:
+                self._break(f"its answer is longer than {most_bytes} bytes")
+        return bytes(answer)
+
+    def close(self) -> None:
+        """End it."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._folder.cleanup()
+
+    def _send(self, line: bytes, end: float) -> None:
+        if self._process.poll() is not None:
+            raise SandboxError("it has ended")
+        stream = self._process.stdin
+        assert stream is not None  # noqa: S101 - a pipe
+        os.set_blocking(stream.fileno(), False)
+        while line:
+            if not select.select([], [stream], [], max(0.0, end - time.monotonic()))[1]:
+                self._break(f"it read nothing within {self._seconds:g} s")
+            try:
+                line = line[os.write(stream.fileno(), line) :]
+            except BlockingIOError:
+                continue
+            except OSError:
+                self._break("it ended")
+
+    def _break(self, reason: str) -> NoReturn:
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        raise SandboxError(reason)
+
+
 def _message(program: str, stdin: str, limits: Limits, holds: Isolation, folder: str) -> dict[str, Any]:
     filtered = b""
     may_write = holds.files and limits.write_files
@@ -344,16 +429,7 @@ def _message(program: str, stdin: str, limits: Limits, holds: Isolation, folder:
 
 def _run(folder: str, sent: Any, printed: Any, limits: Limits) -> int | None:
     """Return the exit code; None where the clock ran out."""
-    process = subprocess.Popen(
-        # -I: no environment, no user's packages, no current folder to import from. -S: no site's packages.
-        [sys.executable, "-I", "-S", "-B", str(_CHILD)],
-        stdin=sent,
-        stdout=printed,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        env={},
-        start_new_session=True,
-    )
+    process = _started(folder, sent, printed)
     try:
         return process.wait(limits.wall_seconds)
     except subprocess.TimeoutExpired:
@@ -362,6 +438,19 @@ def _run(folder: str, sent: Any, printed: Any, limits: Limits) -> int | None:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _started(folder: str, stdin: Any, stdout: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        # -I: no environment, no user's packages, no current folder to import from. -S: no site's packages.
+        [sys.executable, "-I", "-S", "-B", str(_CHILD)],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={},
+        start_new_session=True,
+    )
 
 
 def _text(output: bytes) -> str:

@@ -24,7 +24,8 @@ from typing import IO, Any, Literal, Self, get_type_hints
 import regex
 
 from annotation.record.base import require, require_type
-from training.contract import ContractError, RewardPart
+from training.contract import ContractError
+from training.contract.methods.policy import RewardPart
 from training.rlhf.rewards.protocol import (
     Chat,
     NoReferenceError,

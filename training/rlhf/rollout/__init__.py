@@ -2,5 +2,3 @@
 
 from training.rlhf.rollout.generate import rollout
 from training.rlhf.sampling import SamplingParameters
-
-__all__ = ["SamplingParameters", "rollout"]

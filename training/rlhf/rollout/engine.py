@@ -12,11 +12,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.padded_rows import RowCache
 from training.rlhf.rollout.cache import KeyCache, Prefixes
 from training.rlhf.rollout.distribution import Noise, draw, sampling_log_probs
 from training.rlhf.rollout.samples import (
@@ -233,6 +235,99 @@ def _joined(stretches: Sequence[tuple[str | None, int]]) -> Iterator[tuple[str |
         yield adapter, sum(tokens for _, tokens in some)
 
 
+# ── The same for a model whose rows are padded: transformers' own cache for each prompt's samples ──
+#
+# Samples of one prompt that joined at the same time are as long as each other, and are written in one pass.
+# Those of other prompts are written after them, for no padding between tokens is the same for all families.
+
+
+@dataclass(slots=True)
+class _Read:
+    """A prompt, or its beginning, that was read once for all its samples."""
+
+    cache: RowCache
+    tokens: int
+    logits: Tensor | None
+    """Those of the first token of its samples; None as long as only a part of it was read."""
+
+
+@dataclass(slots=True)
+class _Together:
+    """Samples of one prompt that are equally long."""
+
+    rows: list[SampleRow]
+    cache: RowCache
+
+
+class PaddedLane(Lane):
+    """Rows that are written in passes of one prompt each."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self._prompts: dict[Slot, _Read] = {}
+        self._groups: list[_Together] = []
+
+    def __contains__(self, slot: Slot) -> bool:
+        return slot in self._prompts and self._prompts[slot].logits is not None
+
+    def has_begun(self, slot: Slot) -> bool:
+        """Return whether a part of this prompt was read, and not all of it."""
+        return slot in self._prompts and self._prompts[slot].logits is None
+
+    def unread(self, slot: Slot) -> int:
+        """Return how many tokens of this prompt are still to be read."""
+        return len(slot.prompt) - (self._prompts[slot].tokens if slot in self._prompts else 0)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether it keeps nothing that is still needed."""
+        return not self.rows and not self._prompts
+
+    def admit(self, new: Sequence[SampleRow]) -> Tensor:
+        """Take rows in; the logits that each draws its next token by, (rows, vocabulary)."""
+        together: dict[Slot, list[SampleRow]] = {}
+        for row in new:
+            together.setdefault(row.slot, []).append(row)
+        for slot, rows in together.items():
+            if slot not in self:
+                self.read_piece(slot, len(slot.prompt))
+            self._groups.append(_Together(rows, self._prompts[slot].cache.chosen([0] * len(rows))))
+        self.rows += new
+        return torch.stack([logits for row in new if (logits := self._prompts[row.slot].logits) is not None])
+
+    def read_piece(self, slot: Slot, most: int) -> int:
+        """Read up to so many more tokens of a prompt that no row stands behind yet; how many were read."""
+        with self._backbone.using(slot.adapter):
+            read = self._prompts.get(slot) or _Read(self._backbone.begin_rows(), 0, None)
+            ids = torch.tensor([slot.prompt[read.tokens : read.tokens + most]], device=self._backbone.device)
+            [state] = self._backbone.read_rows(read.cache, ids)
+            read.tokens += ids.shape[1]
+            if read.tokens == len(slot.prompt):
+                read.logits = self._backbone.logits(state)
+        self._prompts[slot] = read
+        return ids.shape[1]
+
+    def write(self) -> tuple[list[SampleRow], Tensor]:
+        """Run the token that each row drew last; the rows, and in their order logits (rows, vocabulary)."""
+        logits = []
+        for group in self._groups:
+            ids = torch.tensor([[row.tokens[-1].id] for row in group.rows], device=self._backbone.device)
+            with self._backbone.using(group.rows[0].wanted.adapter):
+                logits.append(self._backbone.logits(self._backbone.read_rows(group.cache, ids)))
+        return [row for group in self._groups for row in group.rows], torch.cat(logits)
+
+    def drop_finished(self) -> None:
+        """Forget rows that have ended, and prompts of which no sample is left."""
+        self.rows = [row for row in self.rows if row.alive]
+        for group in self._groups:
+            alive = [number for number, row in enumerate(group.rows) if row.alive]
+            if alive and len(alive) < len(group.rows):
+                group.cache.keep(alive)
+            group.rows = [group.rows[number] for number in alive]
+        self._groups = [group for group in self._groups if group.rows]
+        self._prompts = {slot: read for slot, read in self._prompts.items() if slot.users}
+
+
 READ_AT_ONCE = 4096
 """Tokens of prompts in one pass: enough to use the machine, few enough for its memory."""
 
@@ -263,7 +358,7 @@ class RolloutEngine:
         no place is free, and read a longer prompt in pieces: what a stream wants, while a batch is done
         sooner when it is full. keep_tokens: tokens of ended samples whose keys and values are kept, beside
         `max_tokens`, for prompts that begin with them, as the next turn of a conversation does.
-        make_lane: who makes the passes; None is a `Lane`."""
+        make_lane: who makes the passes; None is a `Lane`, or a `PaddedLane` where the model packs no rows."""
         if max_tokens is not None and max_tokens < context_length(backbone):
             raise ValueError(f"max_tokens must be at least {context_length(backbone)}, the model's context")
         self._backbone = backbone
@@ -273,7 +368,7 @@ class RolloutEngine:
         self._read_at_once = read_at_once
         self._steady = steady
         self._prefixes = Prefixes(most_tokens=keep_tokens)
-        self._make_lane = make_lane or (lambda: Lane(backbone, self._prefixes))
+        self._make_lane = make_lane or self._own_lane
         self._waiting: deque[SampleRow] = deque()
         self._slots: dict[tuple[str | None, tuple[int, ...]], Slot] = {}
         self._lanes: dict[str | None, Lane] = {}
@@ -287,6 +382,10 @@ class RolloutEngine:
         self.seconds = 0.0
         """Spent in steps."""
         """Requests of which one may be what a pass failed on: each is tried by itself."""
+
+    def _own_lane(self) -> Lane:
+        packs = self._backbone.packs
+        return Lane(self._backbone, self._prefixes) if packs else PaddedLane(self._backbone)
 
     @property
     def busy(self) -> bool:

@@ -128,8 +128,9 @@ _LEAST_WIDTH = 128
 
 
 def shapes_for(backbone: Backbone, *, rows: int, width: int) -> StaticShapes | None:
-    """Shapes whose passes are recorded as CUDA graphs; None where the backbone is on no such GPU."""
-    if backbone.device.type != "cuda":
+    """Shapes whose passes are recorded as CUDA graphs; None where the backbone is on no such GPU, or packs no
+    rows."""
+    if backbone.device.type != "cuda" or not backbone.packs:
         return None
     return StaticShapes(backbone, rows=rows, width=width, record=cuda_graph)
 

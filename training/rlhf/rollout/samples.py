@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.families import context_limit
 from training.rlhf.model.templates import hidden_ids, turn_end_id
@@ -24,12 +23,13 @@ if TYPE_CHECKING:
 # ── Limits of a completion: the model's end tokens and its context ──
 
 
+_WITHOUT_LIMIT = 32_768
+"""Context of a model that has no limit of its own, as those have that keep a state instead of keys."""
+
+
 def context_length(backbone: Backbone) -> int:
     """Tokens that fit into the model: prompt and completion together."""
-    context = context_limit(backbone.config)
-    if context is None:
-        raise ContractError(f"{backbone.folder}: config.json tells no max_position_embeddings")
-    return context
+    return context_limit(backbone.config) or _WITHOUT_LIMIT
 
 
 def end_tokens(backbone: Backbone) -> frozenset[int]:
@@ -84,6 +84,16 @@ class Sample:
     def token_ids(self) -> list[int]:
         """Return the drawn ids."""
         return [token.id for token in self.tokens]
+
+    @property
+    def after_prompt(self) -> tuple[int, ...]:
+        """Return the ids after the prompt: all of them are drawn, but in an episode of several speakers."""
+        return tuple(self.token_ids)
+
+    @property
+    def learned(self) -> tuple[tuple[int, int], ...] | None:
+        """Return the runs of `after_prompt` that were drawn; None is all."""
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

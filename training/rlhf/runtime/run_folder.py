@@ -22,19 +22,19 @@ import numpy as np
 import psutil
 import torch
 
-from training.contract import (
+from training.contract import ContractError
+from training.contract.files import canonical_json
+from training.contract.run import (
     DROPPED_FILE,
     HEARTBEAT_SECONDS,
     LOCK_FILE,
     LOG_FILE,
     METRICS_FILE,
-    ContractError,
     MachineUse,
     RunSpec,
     RunState,
     RunStatus,
     append_machine_use,
-    canonical_json,
     lock_content,
     read_holder,
     read_status,

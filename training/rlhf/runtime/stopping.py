@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from training.contract import CANCEL_FILE
+from training.contract.run import CANCEL_FILE
 
 
 class StoppedError(Exception):

@@ -29,7 +29,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from training.contract import SOURCE_FILE, sha256_of_file, write_atomically
+from training.contract.files import SOURCE_FILE, sha256_of_file, write_atomically
 
 # ── Progress of the fetch for people and other processes, and errors with a remedy ──
 

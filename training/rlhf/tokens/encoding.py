@@ -14,8 +14,10 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from training.contract import ContractError, Message, canonical_json, sha256_of_file
+from training.contract import ContractError
 from training.contract.chat_template import ChatTemplate, Thinking
+from training.contract.files import canonical_json, sha256_of_file
+from training.contract.snapshot import Message
 from training.rlhf.model.templates import TurnEnd, renderer
 from training.rlhf.runtime.run_folder import log
 
@@ -87,7 +89,7 @@ class Stored(Sequence[Any]):
         return repr(self._values())
 
 
-class Answered(NamedTuple):
+class EncodedAnswer(NamedTuple):
     """One prompt with one answer, tokenised as one rendered chat that ends with the turn's end token."""
 
     ids: tuple[int, ...] | Stored
@@ -125,7 +127,7 @@ class Encoder:
         """Treatment of the thinking in an answer."""
         self._end = TurnEnd(tokenizer)
 
-    def encode(self, messages: Sequence[Message], answer: str, *, offsets: bool = False) -> Answered:
+    def encode(self, messages: Sequence[Message], answer: str, *, offsets: bool = False) -> EncodedAnswer:
         """Tokenise prompt and answer as the one chat that the template renders.
 
         The answer's tokens are found by the character offsets of that text, not by a second
@@ -143,12 +145,12 @@ class Encoder:
         learned = next(index for index, (_, end) in enumerate(places) if end > start + placed.masked)
         ids = tuple(encoded["input_ids"])
         if not offsets:
-            return Answered(ids, first, masked=learned - first)
+            return EncodedAnswer(ids, first, masked=learned - first)
         within = [
             tuple(min(max(place - start + placed.cut, 0), len(answer)) for place in pair)
             for pair in places[learned:]
         ]
-        return Answered(ids, first, tuple((low, high) for low, high in within), learned - first)
+        return EncodedAnswer(ids, first, tuple((low, high) for low, high in within), learned - first)
 
     def encode_prompt(self, messages: Sequence[Message], *, max_tokens: int) -> tuple[tuple[int, ...], int]:
         """A chat up to where its next turn begins, and how many tokens of its front were cut off to fit.
@@ -200,7 +202,7 @@ class Encoder:
         return bool(ids[0] == self._tokenizer.bos_token_id)
 
 
-def shorten(answers: list[Answered], max_tokens: int, encoder: Encoder) -> tuple[Answered, ...]:
+def shorten(answers: list[EncodedAnswer], max_tokens: int, encoder: Encoder) -> tuple[EncodedAnswer, ...]:
     """Cut the prompt's front so that every row fits.
 
     All answers of one judgment lose the same tokens: they are compared on the same prompt.
@@ -250,7 +252,7 @@ _ROW = np.dtype(
 _SPOOLED = 1 << 20
 """Numbers that are held before they are written: 4 MB."""
 
-Encode = Callable[..., Answered]
+Encode = Callable[..., EncodedAnswer]
 
 
 class TokenCache:
@@ -277,7 +279,7 @@ class TokenCache:
         *,
         offsets: bool = False,
         thinking: Thinking = "train",
-    ) -> Answered:
+    ) -> EncodedAnswer:
         """Return a chat and its completion encoded by `encode`, through the cache.
 
         `thinking` is what it makes of an answer's thinking. What `encode` raises is not kept.
@@ -340,7 +342,7 @@ class TokenCache:
         start, tokens, first, places, masked = row[2:]
         return start, tokens, first, places, masked
 
-    def _append(self, answered: Answered) -> tuple[int, int, int, int, int]:
+    def _append(self, answered: EncodedAnswer) -> tuple[int, int, int, int, int]:
         flat = [number for pair in answered.offsets for number in pair]
         start = self._spooled.append([*answered.ids, *flat])
         return start, len(answered.ids), answered.answer_start, len(flat), answered.masked
@@ -348,10 +350,10 @@ class TokenCache:
     @staticmethod
     def _answered(
         read: Callable[[int, int], Numbers], start: int, tokens: int, first: int, places: int, masked: int
-    ) -> Answered:
+    ) -> EncodedAnswer:
         middle = start + tokens
         offsets = Stored(read, middle, middle + places, pairs=True) if places else ()
-        return Answered(Stored(read, start, middle, pairs=False), first, offsets, masked)
+        return EncodedAnswer(Stored(read, start, middle, pairs=False), first, offsets, masked)
 
     def _read_stored(self, start: int, stop: int) -> Numbers:
         return self._stored[start:stop]

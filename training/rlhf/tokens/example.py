@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from annotation.record.judgment import Scale, SpanPart, StepLabel
-from training.contract import SnapshotRow
+from training.contract.snapshot import SnapshotRow
 from training.rlhf.losses import NOT_ORDERED
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 
 # ── Labels of completions besides rankings, and the selection that a method uses ──
 
@@ -175,7 +175,7 @@ class Example:
     """One judgment, tokenised."""
 
     judgment: str
-    answers: tuple[Answered, ...]
+    answers: tuple[EncodedAnswer, ...]
     ranks: tuple[int, ...]
     """Rank of each answer as in `losses.plackett_luce`: 1 best, equal tied, −1 not ordered, below all ranked
     ones. 0 has no part in it; all are 0 where no preference was given."""

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from training.rlhf.model.attention import Layout, Segment
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 
 _WORTH_SHARING = 4
@@ -155,7 +155,7 @@ def pack(examples: Sequence[Example], *, device: torch.device) -> Batch:
     )
 
 
-def pack_predictions(groups: Iterable[Sequence[Answered]], *, device: torch.device) -> PackedRow:
+def pack_predictions(groups: Iterable[Sequence[EncodedAnswer]], *, device: torch.device) -> PackedRow:
     """Groups of answers, each to one prompt, as one packed row without what predicts nothing: the last token
     of every answer. Where answers are short that is a good part of the row."""
     row = _Row()
@@ -195,7 +195,7 @@ class _Row:
     def add(self, example: Example) -> None:
         self.add_answers(example.answers)
 
-    def add_answers(self, answers: Sequence[Answered], *, ends: bool = True) -> None:
+    def add_answers(self, answers: Sequence[EncodedAnswer], *, ends: bool = True) -> None:
         """Answers to one prompt; without `ends` their last tokens are predicted and not run."""
         rows = [tuple(answer.ids if ends else answer.ids[:-1]) for answer in answers]
         places: list[list[int]] = [[] for _ in rows]

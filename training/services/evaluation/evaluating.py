@@ -31,12 +31,14 @@ from annotation.services.bulk import CLOSED, MOST_PRIORITY
 from annotation.services.jobs import still_held
 from annotation.services.texts import completion_set, create_comparison
 from training.choices import CheckpointKind, StepKind
-from training.contract import RewardPart, canonical_json, part_of_prompt
+from training.contract.files import canonical_json
+from training.contract.methods.policy import RewardPart
+from training.contract.snapshot import part_of_prompt
 from training.engine import Engine, EngineError, EngineUnknownModelError, Scores
 from training.figures.evaluation_statistics import figures_of
 from training.files.shared import both_have, fetched
 from training.models import FIGURES_FORMAT, Checkpoint, EvaluatedPrompt, Evaluation, Round, YardstickResult
-from training.recipe import SamplingSettings
+from training.recipe.recipe import SamplingSettings
 from training.selectors.evaluations import (
     digest_of,
     evaluation_of,
@@ -50,7 +52,7 @@ from training.selectors.projects import chat_of
 from training.selectors.rounds import decided_judgments
 from training.services.jobs import StepHeartbeat
 from training.services.runs.launcher import refuse_failed, run_process, trainer_environment
-from training.services.sampling import Asking, Draw, Question, retry_until_available
+from training.services.sampling import Asking, Draw, PromptToAnswer, retry_until_available
 
 # ── Second reward models that evaluate alone ──
 
@@ -315,7 +317,7 @@ def _answer(evaluation: Evaluation, heartbeat: StepHeartbeat, engine: Engine) ->
         again: list[Prompt] = []
         keep = partial(_keep, evaluation, again=None if offset == tries - 1 else again)
         questions = [
-            Question(
+            PromptToAnswer(
                 prompt,
                 [
                     Draw(checkpoint, _seed_of(evaluation, prompt) + offset, sampling)
@@ -332,7 +334,7 @@ def _answer(evaluation: Evaluation, heartbeat: StepHeartbeat, engine: Engine) ->
             break
 
 
-def _keep(evaluation: Evaluation, question: Question, *, again: list[Prompt] | None) -> None:
+def _keep(evaluation: Evaluation, question: PromptToAnswer, *, again: list[Prompt] | None) -> None:
     """Write the row of an answered prompt; one whose responses are the same is put into `again`, if given."""
     old, new = (question.completions[draw.key] for draw in question.draws)
     if again is not None and old.text.strip() == new.text.strip():

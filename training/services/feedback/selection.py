@@ -25,8 +25,8 @@ from annotation.services.job_runs import EXPECTED, call_with_heartbeat, run_job
 from annotation.services.jobs import Heartbeat, sweep
 from annotation.services.texts import NewCompletion, create_comparison, find_or_add_prompt, record_completions
 from annotation.text.identity import in_held_out_share
-from training.choices import FeedbackKind, SelectionReason, TaskName
-from training.contract import Message, SnapshotCompletion, SnapshotRow
+from training.choices import FeedbackKind, SelectionReason, TrainingTask
+from training.contract.snapshot import Message, SnapshotCompletion, SnapshotRow
 from training.engine import EngineError, Engines, EngineUnavailableError
 from training.models import (
     ApplicationRequest,
@@ -175,7 +175,7 @@ def sweep_selection() -> None:
             FeedbackSettings.objects.filter(pk=settings.pk, state=JobState.FINISHED).update(
                 state=JobState.WAITING
             )
-    sweep(FeedbackSettings.objects.all(), TaskName.SELECT_FEEDBACK)
+    sweep(FeedbackSettings.objects.all(), TrainingTask.SELECT_FEEDBACK)
 
 
 def select_requests(settings_id: int, *, engines: Engines | None = None) -> None:

@@ -14,15 +14,29 @@ from annotation.services.bulk import lost_with
 from training.choices import CAN_START, CAN_START_AGAIN, RoundState, StepKind, StepState
 from training.models import Checkpoint, Round
 from training.selectors.rounds import RoundView, material_of, sampling_of
-from training.services import rounds
 from training.services.rounds.controls import (
     CAN_CANCEL,
     CAN_RETRY,
     IN_PROGRESS,
+    cancel_round,
     comparisons_in,
+    discard_round,
     is_discardable,
+    open_round,
+    pause_round,
+    reopen_round,
+    resume_round,
+    retry_step,
+    start_again,
+    start_round,
 )
-from training.services.rounds.deciding import rollback_choices
+from training.services.rounds.deciding import (
+    candidate_of,
+    promote_round,
+    reject_round,
+    roll_back,
+    rollback_choices,
+)
 from training.services.rounds.dry_run import memory_problems
 
 Answers = Mapping[str, str]
@@ -44,6 +58,13 @@ class RoundAction:
     """`primary` or `danger`, as the button's class says."""
     on_recipe_page: bool = False
     """Asked on the page of the recipe, next to its estimate, instead of on a page of its own."""
+
+    @property
+    def button_class(self) -> str:
+        """Classes of its button on the page of the round."""
+        return {"primary": "button button--primary", "danger": "button button--danger button--small"}.get(
+            self.look, "button button--small"
+        )
 
 
 def offered_actions(view: RoundView) -> list[RoundAction]:
@@ -69,7 +90,7 @@ def facts_of(action: RoundAction, round_: Round, *, step: str = "") -> dict[str,
         return {"step": StepKind(step) if step in StepKind.values else None}
     if action.name in ("promote", "reject"):
         return {
-            "candidate": rounds.candidate_of(round_),
+            "candidate": candidate_of(round_),
             "asks_reason": True,
             "needs_reason": round_.verdict != action.name,
         }
@@ -87,35 +108,35 @@ def perform_action(  # noqa: C901 - one case for each action
     """Call the service of an action, which refuses what the round's state does not allow."""
     match name:
         case "open":
-            rounds.open_round(round_=round_, opened_by=actor)
+            open_round(round_=round_, opened_by=actor)
         case "rollback":
             checkpoint = Checkpoint.objects.filter(name=answers.get("checkpoint", "")).first()
             if checkpoint is None:
                 raise Refusal(
                     "checkpoint_not_chosen", _("Choose the checkpoint that the round goes back to.")
                 )
-            rounds.roll_back(round_=round_, checkpoint=checkpoint, actor=actor)
+            roll_back(round_=round_, checkpoint=checkpoint, actor=actor)
         case "cancel":
-            rounds.cancel_round(round_=round_, actor=actor)
+            cancel_round(round_=round_, actor=actor)
         case "pause":
-            rounds.pause_round(round_=round_, actor=actor)
+            pause_round(round_=round_, actor=actor)
         case "reopen":
-            rounds.reopen_round(round_=round_, actor=actor)
+            reopen_round(round_=round_, actor=actor)
         case "again":
-            rounds.start_again(round_=round_, actor=actor)
+            start_again(round_=round_, actor=actor)
         case "resume":
-            rounds.resume_round(round_=round_, actor=actor)
+            resume_round(round_=round_, actor=actor)
         case "start":
             despite_memory = bool(answers.get("despite_memory"))
-            rounds.start_round(round_=round_, started_by=actor, despite_memory=despite_memory)
+            start_round(round_=round_, started_by=actor, despite_memory=despite_memory)
         case "retry":
-            rounds.retry_step(round_=round_, kind=step_named(answers.get("step", "")), actor=actor)
+            retry_step(round_=round_, kind=step_named(answers.get("step", "")), actor=actor)
         case "reject":
-            rounds.reject_round(round_=round_, actor=actor, note=answers.get("reason", ""))
+            reject_round(round_=round_, actor=actor, note=answers.get("reason", ""))
         case "promote":
-            rounds.promote_round(round_=round_, actor=actor, note=answers.get("reason", ""))
+            promote_round(round_=round_, actor=actor, note=answers.get("reason", ""))
         case "discard":
-            rounds.discard_round(round_=round_, actor=actor)
+            discard_round(round_=round_, actor=actor)
         case _:
             raise KeyError(name)
 

@@ -23,10 +23,10 @@ from training.choices import (
     RoundState,
     StepKind,
     StepState,
-    TaskName,
+    TrainingTask,
 )
 from training.models import EvaluatedPrompt, Evaluation, Round, RoundStep
-from training.recipe import default_recipe
+from training.recipe.recipe import default_recipe
 from training.selectors.rounds import place_of, recipe_to_train
 from training.services.chat_templates import untrainable_template
 from training.services.evaluation.evaluating import trains_evaluator
@@ -197,7 +197,7 @@ def open_round(*, round_: Round, opened_by: User | None) -> None:
             )
         RoundStep.objects.get_or_create(round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
         audit.record(action="round.open", subject=round_, actor=opened_by, project=round_.project)
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 
@@ -281,7 +281,7 @@ def start_round(*, round_: Round, started_by: User | None, despite_memory: bool 
                 **({"despite_memory": overridden} if overridden else {}),
             },
         )
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 
@@ -325,7 +325,7 @@ def resume_round(*, round_: Round, actor: User) -> None:
                 "round_not_paused", _("%(round)s is not paused: there is nothing to resume."), round=round_
             )
         _write_down("round.resume", round_, actor, goes_on=str(place))
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 
@@ -371,7 +371,7 @@ def start_again(*, round_: Round, actor: User) -> None:
             )
         steps.update(seconds_worked=0.0)
         _write_down("round.again", round_, actor, goes_on=str(place))
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 
@@ -449,7 +449,7 @@ def retry_step(*, round_: Round, kind: StepKind, actor: User) -> None:
             )
         _begin_anew(round_, step)
         _write_down("round.retry", round_, actor, step=str(kind), runs=gone)
-        send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+        send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)
     round_.refresh_from_db()
 
 

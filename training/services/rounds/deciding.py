@@ -21,17 +21,17 @@ from training.choices import (
     WRITES_TEXT,
     CheckpointKind,
     RoundState,
+    RoundVerdict,
     StepKind,
     StepState,
-    TaskName,
-    Verdict,
+    TrainingTask,
 )
-from training.contract import PolicyGradientSettings
+from training.contract.methods.policy import PolicyGradientSettings
 from training.figures.evaluation_statistics import EvaluationFigure, outcomes_of, win_rate
 from training.figures.win_rates import WinRateEstimate, answers_needed, prompts_needed
 from training.models import Checkpoint, Evaluation, Round, RoundStep
-from training.models.decision_reasons import Reason, reason, reason_text
-from training.recipe import PromotionSettings, Recipe
+from training.models.rounds import Reason, reason, reason_text
+from training.recipe.recipe import PromotionSettings, Recipe
 from training.selectors.evaluations import (
     PeopleSay,
     evaluation_of,
@@ -60,10 +60,10 @@ _HELD = {Shown.PROMOTE: True, Shown.REJECT: False, Shown.NOT_ENOUGH_EVIDENCE: No
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class RoundDecision:
     """Decision that the evidence on a round's new policy supports."""
 
-    verdict: Verdict
+    verdict: RoundVerdict
     waits: bool = False
     """True while judgments by people are missing that the recipe wants first."""
     is_hopeless: bool = False
@@ -78,7 +78,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Condition:
+class PromotionCondition:
     """One thing that must hold."""
 
     held: bool | None
@@ -90,7 +90,7 @@ class Condition:
     """True where more judgments by people would hardly decide."""
 
 
-def decision_of(*, round_: Round) -> Decision:
+def decision_of(*, round_: Round) -> RoundDecision:
     """Hold what the round's evaluation found against its recipe's conditions.
 
     Promote where every condition holds, reject where one does not, else not enough evidence. The win rate
@@ -99,21 +99,23 @@ def decision_of(*, round_: Round) -> Decision:
     """
     evaluation = evaluation_of(round_)
     if evaluation is None or evaluation.finished_at is None:
-        return Decision(verdict=Verdict.NOT_ENOUGH_EVIDENCE, waits=True, reasons=(reason("not_evaluated"),))
+        return RoundDecision(
+            verdict=RoundVerdict.NOT_ENOUGH_EVIDENCE, waits=True, reasons=(reason("not_evaluated"),)
+        )
     conditions = list(_conditions(evaluation, round_.parsed_recipe))
     if any(condition.held is False for condition in conditions):
-        verdict = Verdict.REJECT
+        verdict = RoundVerdict.REJECT
     elif all(condition.held for condition in conditions):
-        verdict = Verdict.PROMOTE
+        verdict = RoundVerdict.PROMOTE
     else:
-        verdict = Verdict.NOT_ENOUGH_EVIDENCE
+        verdict = RoundVerdict.NOT_ENOUGH_EVIDENCE
     reasons = [explanation for condition in conditions for explanation in condition.reasons]
     waits = any(condition.waits for condition in conditions)
-    is_open = verdict == Verdict.NOT_ENOUGH_EVIDENCE
+    is_open = verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     hopeless = is_open and any(condition.is_hopeless for condition in conditions)
     if is_open and not waits and not hopeless:
         reasons += _reasons_by_people(evaluation, round_.parsed_recipe.promotion.least_differing_prompts)
-    return Decision(verdict=verdict, waits=waits, is_hopeless=hopeless, reasons=tuple(reasons))
+    return RoundDecision(verdict=verdict, waits=waits, is_hopeless=hopeless, reasons=tuple(reasons))
 
 
 def comparisons_wanted(evaluation: Evaluation) -> int:
@@ -151,10 +153,10 @@ def _reasons_by_people(evaluation: Evaluation, minimum: int) -> Iterator[Reason]
         yield reason("people_asked", asked=min(needed, differing), needed=needed)
 
 
-def _conditions(evaluation: Evaluation, recipe: Recipe) -> Iterator[Condition]:
+def _conditions(evaluation: Evaluation, recipe: Recipe) -> Iterator[PromotionCondition]:
     promotion, figures = recipe.promotion, evaluation.figures
     if not figures["prompts"]:
-        yield Condition(held=None, reasons=[reason("no_held_out")])
+        yield PromotionCondition(held=None, reasons=[reason("no_held_out")])
     if recipe.evaluation.people and figures["prompts"]:
         yield _people_came(evaluation, recipe.evaluation.people_judgments)
     by_win_rate = promotion.not_worse or promotion.least_win_rate is not None
@@ -163,10 +165,10 @@ def _conditions(evaluation: Evaluation, recipe: Recipe) -> Iterator[Condition]:
     bounds = list(_bounds(evaluation, promotion))
     yield from bounds
     if not by_win_rate and not bounds:
-        yield Condition(held=None, reasons=[reason("no_conditions")])
+        yield PromotionCondition(held=None, reasons=[reason("no_conditions")])
 
 
-def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Condition]:
+def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[PromotionCondition]:
     figures = evaluation.figures
     reward = figures.get("reward") or {}
     measured: list[tuple[dict[str, str], float | None, EvaluationFigure | None, bool]] = [
@@ -182,17 +184,17 @@ def _bounds(evaluation: Evaluation, promotion: PromotionSettings) -> Iterator[Co
             yield _bounded(what, bound, figure, at_least=at_least)
 
 
-def _people_came(evaluation: Evaluation, requested: int) -> Condition:
+def _people_came(evaluation: Evaluation, requested: int) -> PromotionCondition:
     progress = judgment_progress(evaluation)
     enough = min(requested, progress.possible)
     if not progress.possible:
-        return Condition(held=True, reasons=[reason("people_cannot_come")])
+        return PromotionCondition(held=True, reasons=[reason("people_cannot_come")])
     came = reason("people_came", judgments=progress.judgments, wanted=enough)
     waits = progress.judgments < enough
-    return Condition(held=None if waits else True, reasons=[came], waits=waits)
+    return PromotionCondition(held=None if waits else True, reasons=[came], waits=waits)
 
 
-def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
+def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> PromotionCondition:
     """Decide by the judge that the recipe names."""
     people = people_say(evaluation.checkpoint, evaluation.parent)
     match recipe.promotion.judged_by:
@@ -206,7 +208,7 @@ def _by_win_rate(evaluation: Evaluation, recipe: Recipe) -> Condition:
 
 def _by_people_and_model(
     evaluation: Evaluation, people: PeopleSay, promotion: PromotionSettings
-) -> Condition:
+) -> PromotionCondition:
     """Decide by people's answers, which the evaluator's scores of all prompts make go further.
 
     People alone decide where it scored none.
@@ -228,14 +230,16 @@ def _by_people_and_model(
     alone = reason("win_rate_alone", by="people", parent=parent, value=_interval(people.held_out))
     if outlook.below_worth and outlook.verdict != Shown.REJECT:
         below = reason("not_worth_having", bound=promotion.worth_having, **details)
-        return Condition(held=False, reasons=[below, alone])
+        return PromotionCondition(held=False, reasons=[below, alone])
     held = _HELD[outlook.verdict]
     if held and (least := promotion.least_win_rate) is not None:
         held = True if outlook.rate.low >= least else False if outlook.rate.high < least else None
-        return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **details), alone])
+        return PromotionCondition(
+            held=held, reasons=[reason("win_rate_least", bound=least, **details), alone]
+        )
     code = {True: "win_rate_better", False: "win_rate_worse", None: "win_rate_open"}[held]
     reasons = [reason(code, **details), alone, *(_still_needed(outlook) if held is None else ())]
-    return Condition(held=held, reasons=reasons, is_hopeless=outlook.is_hopeless)
+    return PromotionCondition(held=held, reasons=reasons, is_hopeless=outlook.is_hopeless)
 
 
 def _still_needed(outlook: Outlook) -> Iterator[Reason]:
@@ -248,7 +252,7 @@ def _still_needed(outlook: Outlook) -> Iterator[Reason]:
         yield reason("larger_pool", prompts=larger.prompts, answers=larger.answers)
 
 
-def _by_reward_model(evaluation: Evaluation, people: PeopleSay, recipe: Recipe) -> Condition:
+def _by_reward_model(evaluation: Evaluation, people: PeopleSay, recipe: Recipe) -> PromotionCondition:
     """Decide by the reward model where it is validated; by people where it shows nothing, and where people
     show the opposite."""
     rows = evaluation.rows.select_related("old", "new")
@@ -263,34 +267,34 @@ def _by_reward_model(evaluation: Evaluation, people: PeopleSay, recipe: Recipe) 
         doubts.append(reason("people_contradict"))
     if by_model.held is not None and not doubts:
         notes = list(_not_independent(evaluation, recipe))
-        return Condition(held=by_model.held, reasons=[*by_model.reasons, *notes])
+        return PromotionCondition(held=by_model.held, reasons=[*by_model.reasons, *notes])
     reasons = [*by_model.reasons, *doubts]
     if not people.outcomes:
-        return Condition(held=None, reasons=reasons)
-    return Condition(held=by_people.held, reasons=[*reasons, *by_people.reasons])
+        return PromotionCondition(held=None, reasons=reasons)
+    return PromotionCondition(held=by_people.held, reasons=[*reasons, *by_people.reasons])
 
 
 def _shown(
     by: str, outcomes: list[float] | tuple[float, ...], evaluation: Evaluation, promotion: PromotionSettings
-) -> Condition:
+) -> PromotionCondition:
     """Return what one judge's outcomes show, one for each held-out prompt."""
     details: dict[str, Any] = {"by": by, "parent": str(evaluation.parent)}
     rate = win_rate(outcomes)
     if rate is None:
-        return Condition(held=None, reasons=[reason("win_rate_not_measured", **details)])
+        return PromotionCondition(held=None, reasons=[reason("win_rate_not_measured", **details)])
     details["value"] = _interval(rate)
     minimum = promotion.least_differing_prompts
     differing = sum(outcome != 0.5 for outcome in outcomes)
     if differing < minimum:
-        return Condition(
+        return PromotionCondition(
             held=None, reasons=[reason("few_differ", differing=differing, minimum=minimum, **details)]
         )
     shown = decide(outcomes, minimum=minimum)
     if shown == Shown.PROMOTE and (least := promotion.least_win_rate) is not None:
         held = True if (rate.low or 0) >= least else False if (rate.high or 1) < least else None
-        return Condition(held=held, reasons=[reason("win_rate_least", bound=least, **details)])
+        return PromotionCondition(held=held, reasons=[reason("win_rate_least", bound=least, **details)])
     code = {True: "win_rate_better", False: "win_rate_worse", None: "win_rate_open"}[_HELD[shown]]
-    return Condition(held=_HELD[shown], reasons=[reason(code, **details)])
+    return PromotionCondition(held=_HELD[shown], reasons=[reason(code, **details)])
 
 
 def _interval(rate: EvaluationFigure | WinRateEstimate) -> dict[str, float | None]:
@@ -324,12 +328,12 @@ def _not_independent(evaluation: Evaluation, recipe: Recipe) -> Iterator[Reason]
 
 def _bounded(
     what: dict[str, str], bound: float, figure: EvaluationFigure | None, *, at_least: bool
-) -> Condition:
+) -> PromotionCondition:
     code = "at_least" if at_least else "at_most"
     if figure is None:
-        return Condition(held=None, reasons=[reason(f"{code}_not_known", bound=bound, **what)])
+        return PromotionCondition(held=None, reasons=[reason(f"{code}_not_known", bound=bound, **what)])
     held = figure.value >= bound if at_least else figure.value <= bound
-    return Condition(held=held, reasons=[reason(code, bound=bound, value=figure.value, **what)])
+    return PromotionCondition(held=held, reasons=[reason(code, bound=bound, value=figure.value, **what)])
 
 
 def _figure(values: dict[str, Any] | None) -> EvaluationFigure | None:
@@ -363,9 +367,9 @@ def settle_decision(round_: Round) -> None:
         return
     try:
         match decision.verdict:
-            case Verdict.PROMOTE:
+            case RoundVerdict.PROMOTE:
                 promote_round(round_=round_, actor=None)
-            case Verdict.REJECT:
+            case RoundVerdict.REJECT:
                 reject_round(round_=round_, actor=None)
             case _ if round_.state == RoundState.DECIDING:
                 _end_without_evidence(round_)
@@ -376,7 +380,7 @@ def settle_decision(round_: Round) -> None:
         round_.refresh_from_db()
 
 
-def note_decision(round_: Round) -> Decision:
+def note_decision(round_: Round) -> RoundDecision:
     """Evaluate the recipe's conditions and store the result on the round."""
     decision = decision_of(round_=round_)
     Round.objects.filter(pk=round_.pk, state__in=CAN_DECIDE).update(
@@ -394,7 +398,7 @@ def promote_round(*, round_: Round, actor: User | None, note: str = "") -> None:
     """
     candidate = candidate_of(round_)
     with transaction.atomic():
-        _refuse_without_note(round_, actor, note, Verdict.PROMOTE)
+        _refuse_without_note(round_, actor, note, RoundVerdict.PROMOTE)
         if candidate is None or not _close(round_, RoundState.PROMOTED, note):
             raise _not_deciding(round_)
         _decided("round.promote", round_, actor, candidate, note)
@@ -409,7 +413,7 @@ def reject_round(*, round_: Round, actor: User | None, note: str = "") -> None:
     The checkpoint stays in the registry. Wants a note and refuses as `promote_round` does.
     """
     with transaction.atomic():
-        _refuse_without_note(round_, actor, note, Verdict.REJECT)
+        _refuse_without_note(round_, actor, note, RoundVerdict.REJECT)
         if not _close(round_, RoundState.REJECTED, note):
             raise _not_deciding(round_)
         _decided("round.reject", round_, actor, candidate_of(round_), note)
@@ -429,7 +433,7 @@ _AHEAD, _BATCH = 10, 25
 """With fewer open comparisons than this, so many more are asked."""
 
 
-def _ask_on(round_: Round, decision: Decision) -> None:
+def _ask_on(round_: Round, decision: RoundDecision) -> None:
     """Ask people for the next held-out pairs while these may decide a round that ended without evidence."""
     following = Round.objects.filter(project=round_.project_id, number=round_.number + 1).first()
     evaluation = evaluation_of(round_)
@@ -465,7 +469,7 @@ def _end_without_evidence(round_: Round) -> None:
     round_.refresh_from_db()
 
 
-def _refuse_without_note(round_: Round, actor: User | None, note: str, requested: Verdict) -> None:
+def _refuse_without_note(round_: Round, actor: User | None, note: str, requested: RoundVerdict) -> None:
     """Refuse a person's decision that the evidence does not support and that gives no reason."""
     verdict = Round.objects.values_list("verdict", flat=True).get(pk=round_.pk)
     if actor is None or note.strip() or verdict == requested or not can_decide(round_):
@@ -598,7 +602,7 @@ def _open_next(round_: Round, *, policy: Checkpoint, opened_by: User | None) -> 
     RoundStep.objects.get_or_create(round=following, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS})
     if created:
         tell_of_round(following, RoundState.SAMPLING)
-    send_after_commit(TaskName.ADVANCE_ROUND, following.pk)
+    send_after_commit(TrainingTask.ADVANCE_ROUND, following.pk)
     return following
 
 
@@ -625,4 +629,4 @@ def _answer_anew(round_: Round) -> None:
     RoundStep.objects.update_or_create(
         round=round_, position=0, defaults={"kind": StepKind.ANSWER_PROMPTS, **FROM_THE_BEGINNING}
     )
-    send_after_commit(TaskName.ADVANCE_ROUND, round_.pk)
+    send_after_commit(TrainingTask.ADVANCE_ROUND, round_.pk)

@@ -26,17 +26,13 @@ from annotation.selectors.access import judgments_current
 from annotation.statistics.cached import last_report_of
 from annotation.statistics.page import expected_cost_of
 from training.choices import CheckpointKind, StepKind
-from training.contract import (
-    PolicyGradientSettings,
-    PreferenceSettings,
-    Settings,
-)
+from training.contract.methods import Settings
+from training.contract.methods.policy import PolicyGradientSettings, PreferenceSettings
 from training.contract.methods.reward import STEPS
 from training.figures.win_rates import prompts_needed, win_rate_shown
 from training.launchers import LauncherError, Resources
 from training.models import Round, RoundStep, Worker
-from training.recipe import ROUND_REWARD_MODEL
-from training.recipe.recipe import ComputeSettings, PromotionSettings
+from training.recipe.recipe import ROUND_REWARD_MODEL, ComputeSettings, PromotionSettings
 from training.selectors.dashboard import chosen_for, pace_of, steps_of
 from training.selectors.projects import checkpoints_of
 from training.selectors.rounds import decided_judgments, recipe_to_train
@@ -53,7 +49,7 @@ from training.services.runs.clusters import (
     launcher_of,
     resources_of,
 )
-from training.services.runs.memory import Memory, Shape, Spread, memory_of, parameters_in
+from training.services.runs.memory import Memory, ProcessSpread, Shape, memory_of, parameters_in
 from training.services.runs.runs import trl_is_gone
 from training.services.sampling import questions_of, rival_of
 
@@ -481,7 +477,7 @@ def _judgments_expected(round_: Round, comparisons: int) -> int:
 def _planned(round_: Round, learned: int, prompts: int, machine: WorkerMachine) -> Iterator[PlannedRun]:
     recipe = round_.parsed_recipe
     compute = recipe.compute
-    spread = Spread.of(compute.sharding, nodes=compute.nodes, per_node=compute.processes)
+    spread = ProcessSpread.of(compute.sharding, nodes=compute.nodes, per_node=compute.processes)
     continues = round_.policy.kind == CheckpointKind.POLICY
     reward = chosen_for(recipe.reward, learned)
     planned: list[tuple[str, StepKind, Settings]] = [

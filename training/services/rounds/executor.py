@@ -29,12 +29,13 @@ from training.choices import (
     TRAINS,
     CheckpointKind,
     RoundState,
+    RoundVerdict,
     StepKind,
     StepState,
-    TaskName,
-    Verdict,
+    TrainingTask,
 )
-from training.contract import ContractError, Settings, log_lines
+from training.contract import ContractError, log_lines
+from training.contract.methods import Settings
 from training.engine import Engine
 from training.models import Checkpoint, Round, RoundStep, Run, Snapshot
 from training.selectors.live import answered_at_first
@@ -202,9 +203,9 @@ def _decide(step: RoundStep, heartbeat: StepHeartbeat) -> str:
     decision = note_decision(step.round)
     if decision.waits:
         return "judgments by people are still missing"
-    if decision.verdict == Verdict.NOT_ENOUGH_EVIDENCE and step.round.parsed_recipe.promotion.by_hand:
+    if decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE and step.round.parsed_recipe.promotion.by_hand:
         ask_people_to_decide(step.round, round_number=step.round.number)
-    return str(Verdict(decision.verdict).label)
+    return str(RoundVerdict(decision.verdict).label)
 
 
 def _create_run(step: RoundStep, role: str, settings: Settings, *, parent: Checkpoint | None) -> Run:
@@ -354,7 +355,7 @@ def sweep() -> None:
     start_due_rounds()
     settle_decisions()
     for round_id in rounds_with_work():
-        send(TaskName.ADVANCE_ROUND, round_id)
+        send(TrainingTask.ADVANCE_ROUND, round_id)
 
 
 def _carry_out(step: RoundStep) -> bool:

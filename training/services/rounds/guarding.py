@@ -18,20 +18,22 @@ from annotation.services.bulk import CLOSED, MOST_PRIORITY
 from annotation.services.jobs import still_held
 from annotation.services.texts import NewCompletion, create_comparison, open_free_places, record_completions
 from training.choices import QuestionOutcome
-from training.contract import (
+from training.contract.guard import (
+    MOST_PAIRS,
+    PAIRS_AT_ONCE,
     GuardedPair,
     GuardQuestion,
     GuardVerdict,
     SampledText,
+    VerdictOutcome,
     read_question,
     read_questions,
     read_verdict,
     write_verdict,
 )
-from training.contract.guard import MOST_PAIRS, PAIRS_AT_ONCE, VerdictOutcome
 from training.figures.guard import GuardFinding, finding
 from training.models import QuestionPair, Round, RoundStep, Run, RunQuestion
-from training.selectors.questions import outcomes_of, questions_of_round, unanswered_pairs
+from training.selectors.rounds import outcomes_of, questions_of_round, unanswered_pairs
 
 _OUTCOMES = {GuardFinding.FINE: QuestionOutcome.FINE, GuardFinding.WORSE: QuestionOutcome.WORSE}
 _TO_TRAINER: Mapping[str, VerdictOutcome] = {

@@ -15,20 +15,18 @@ from annotation.models import Project, RubricVersion, User
 from annotation.selectors.rubrics import published_versions
 from annotation.services import audit
 from training.choices import CAN_START, CheckpointKind, RoundState, RunState, StepKind
-from training.contract import (
-    BASE,
-    PARENT,
+from training.contract.checkpoint import manifest_digest
+from training.contract.methods.common import BASE, PARENT
+from training.contract.methods.policy import (
     KtoSettings,
     PolicyGradientSettings,
     PreferenceSettings,
     RewardPart,
     SftSettings,
-    manifest_digest,
 )
 from training.engine import base_of
 from training.models import Checkpoint, Judge, Round, Run
-from training.recipe import ROUND_REWARD_MODEL, PolicySettings, Recipe
-from training.recipe.recipe import ComputeSettings
+from training.recipe.recipe import ROUND_REWARD_MODEL, ComputeSettings, PolicySettings, Recipe
 from training.selectors.projects import checkpoints_of
 from training.selectors.rubrics import rubric_of
 from training.services.checkpoint_files import require_registered

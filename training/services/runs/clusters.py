@@ -23,13 +23,13 @@ from annotation.errors import Refusal, Unavailable
 from annotation.services.job_runs import call_with_heartbeat
 from annotation.services.jobs import Heartbeat, still_held
 from training.choices import LIVE_LAUNCH, LaunchState, RoundState, StepState
-from training.contract import (
+from training.contract import ContractError
+from training.contract.run import (
     CANCEL_FILE,
     CHECKPOINT_FOLDER,
     EXIT_FAILED,
     EXIT_STOPPED,
     STATE_FOLDER,
-    ContractError,
     RunSpec,
     RunStatus,
     read_status,

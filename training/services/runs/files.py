@@ -22,7 +22,7 @@ from django.utils.translation import gettext as _
 
 from annotation.services.job_runs import call_with_heartbeat, result_with_heartbeat
 from annotation.services.jobs import Heartbeat
-from training.contract import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
+from training.contract.run import CANCEL_FILE, CHECKPOINT_FOLDER, STATE_FOLDER, RunSpec
 from training.figures.curves import standing_rows
 from training.files import shared as shared_files
 from training.files.shared import OWN_FILES, bring_run, folder_of

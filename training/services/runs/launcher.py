@@ -21,20 +21,21 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from annotation.errors import Refusal, Unavailable
-from training.contract import (
+from training.contract import ContractError
+from training.contract.log_lines import tail
+from training.contract.methods.policy import PolicyGradientSettings
+from training.contract.run import (
     CANCEL_FILE,
     EXIT_FINISHED,
     EXIT_STOPPED,
     OUTPUT_FILE,
-    ContractError,
-    PolicyGradientSettings,
+    REWARD_KEY_VARIABLE,
+    REWARD_URL_VARIABLE,
     RunSpec,
     RunStatus,
     read_spec,
     read_status,
 )
-from training.contract.log_lines import tail
-from training.contract.run import REWARD_KEY_VARIABLE, REWARD_URL_VARIABLE
 from training.models import GpuLease, Run, Worker
 from training.services.jobs import gpus
 
@@ -78,7 +79,9 @@ _OF_SERVED_REWARDS = (REWARD_URL_VARIABLE, REWARD_KEY_VARIABLE)
 """Variables that a reward of kind `served` asks of them, one key among them."""
 _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER")
 """Variables that `training.rlhf.policy_gradient.rollout_servers` asks of them, one key among them."""
-_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS})
+_OF_ENVIRONMENTS = ("RONDO_ENVIRONMENT_URL",)
+"""Variable that `training.rlhf.environments` asks of them."""
+_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, *_OF_ENVIRONMENTS})
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",

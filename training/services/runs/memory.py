@@ -41,16 +41,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from training.contract import (
-    ALL_LINEAR,
-    LoraSettings,
-    PolicyGradientSettings,
-    Quantization,
-    RewardSettings,
-    Settings,
-    SftSettings,
-    Sharding,
-)
+from training.contract.methods import Settings
+from training.contract.methods.common import ALL_LINEAR, LoraSettings
+from training.contract.methods.policy import PolicyGradientSettings, SftSettings
+from training.contract.methods.reward import RewardSettings
+from training.contract.run import Quantization, Sharding
 
 PROCESS_BYTES = 700 * 1024**2
 _FLOAT = 4
@@ -217,7 +212,7 @@ def dtype_in(folder: Path) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spread:
+class ProcessSpread:
     """The processes of a run, and those of them that share a copy of the base."""
 
     processes: int = 1
@@ -235,7 +230,7 @@ class Spread:
         return round(size * (whole + (1 - whole) / self.shards))
 
 
-ALONE = Spread()
+ALONE = ProcessSpread()
 
 
 def memory_of(
@@ -246,7 +241,7 @@ def memory_of(
     base_bytes: int = _FLOAT,
     continues: bool = False,
     quantization: Quantization = "none",
-    spread: Spread = ALONE,
+    spread: ProcessSpread = ALONE,
 ) -> Memory:
     """Return the memory of one process of a run of `settings` on a base of this shape.
 
@@ -276,7 +271,7 @@ def memory_of(
     )
 
 
-def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread: Spread) -> int:
+def _trained(trained: int, shape: Shape, *, whole: bool, base_bytes: int, spread: ProcessSpread) -> int:
     """Return the bytes of trained parameters. whole: whether they are all of the base's."""
     if not whole:
         return trained * _TRAINED
@@ -291,7 +286,7 @@ def _gathered(shape: Shape, *, whole: bool, base_bytes: int) -> int:
     return shape.block * (4 * base_bytes + (2 * _FLOAT if whole else 0))
 
 
-def _summed(trained: int, shape: Shape, *, whole: bool, spread: Spread) -> int:
+def _summed(trained: int, shape: Shape, *, whole: bool, spread: ProcessSpread) -> int:
     if spread.processes == 1:
         return 0
     return _FLOAT * (shape.whole if whole and spread.shards > 1 else trained)

@@ -19,7 +19,9 @@ from annotation.choices import WebhookEvent
 from annotation.errors import Refusal, Unavailable
 from annotation.services.jobs import Heartbeat, held, still_held, write
 from training.choices import RunState
-from training.contract import ContractError, RunSpec, RunStatus, Settings, read_evaluation, write_spec
+from training.contract import ContractError
+from training.contract.methods import Settings
+from training.contract.run import RunSpec, RunStatus, read_evaluation, write_spec
 from training.files.shared import folder_of
 from training.models import Checkpoint, Round, Run, Snapshot
 from training.recipe.recipe import ComputeSettings

@@ -23,14 +23,13 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from training.contract import write_atomically
-from training.contract.log_lines import log_to_stderr
+from training.contract.files import write_atomically
 from training.serving.catalogue import Catalogue, SharedModels
 from training.serving.http import Keys
 from training.serving.router.app import Router, build_application
 from training.serving.router.supervisor import Bases, SleepPolicy, Supervisor, needed_bytes, rooms
-from training.serving.startup import KEY_VARIABLE, build_parser, keys_of_environment, listen, socket_url
-from training.store import Store, StoreError
+from training.serving.startup import build_parser, run_server, socket_url
+from training.store import Store
 
 _PASSED = (
     *("models", "checkpoints", "store", "device", "dtype", "max_adapters", "max_rows", "cache_tokens"),
@@ -44,27 +43,8 @@ logger = logging.getLogger("training.serving")
 def main(arguments: list[str] | None = None) -> int:
     """Serve until a signal; 0 after a graceful stop, 2 when it cannot start."""
     options = _parser().parse_args(arguments)
-    log_to_stderr(logging.INFO)
-    keys = keys_of_environment()
-    if not keys:
-        print(f"{KEY_VARIABLE} is not set. Set it to the key that clients must send.", file=sys.stderr)
-        return 2
-    try:
-        listening = listen(options.host, options.port)
-    except OSError as error:
-        print(
-            f"Cannot listen on {options.host} port {options.port}: {error.strerror or error}. "
-            "Stop the program that holds the port, or choose another with --port.",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        with tempfile.TemporaryDirectory(prefix="rondo-bases-") as folder:
-            _serve(options, keys, listening, Path(folder))
-    except StoreError as error:
-        print(error, file=sys.stderr)
-        return 2
-    return 0
+    with tempfile.TemporaryDirectory(prefix="rondo-bases-") as folder:
+        return run_server(options, partial(_serve, folder=Path(folder)))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -20,7 +20,8 @@ from typing import Any
 
 import psutil
 
-from training.contract import CHECKPOINT_NAME, ContractError, read_manifest
+from training.contract import ContractError, read_manifest
+from training.contract.checkpoint import CHECKPOINT_NAME
 from training.rlhf import starter
 from training.serving.catalogue import Catalogue, model_entry, unknown_model
 from training.serving.http import RequestError

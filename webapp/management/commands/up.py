@@ -17,7 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from training.contract.log_lines import errors_alone
 from webapp.database.history import REMEDY, unfinished_apps
-from webapp.environment.places import manage, required_packages
+from webapp.environment import manage, required_packages
 from webapp.first_project import ensure_first_project
 from webapp.supervision import programs
 from webapp.supervision.family import Family, UpError, only_one, say_where
@@ -37,11 +37,11 @@ from webapp.supervision.process_manager import (
     ProcessManager,
     ProcessManagerGoneError,
     ProgramWatch,
+    StepScreen,
     wait_for_web,
     watch,
 )
 from webapp.supervision.programs import collect_if_changed
-from webapp.supervision.screen import StepScreen
 
 _SECONDS_BEFORE_ANOTHER_START = 5.0
 

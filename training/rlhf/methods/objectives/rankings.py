@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from annotation.agreement.intervals import wilson_interval
-from training.contract import CompletenessHead, ContractError, RewardSettings, RunSpec
+from training.contract import ContractError
+from training.contract.methods.reward import CompletenessHead, RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.losses import (
     MOST_COMPLETIONS,

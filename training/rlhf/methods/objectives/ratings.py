@@ -20,7 +20,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from annotation.record.judgment import Scale
-from training.contract import ContractError, RatingHead, RewardSettings, RunSpec
+from training.contract import ContractError
+from training.contract.methods.reward import RatingHead, RewardSettings
+from training.contract.run import RunSpec
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.measures.calibration import figures_of_chances, figures_of_levels, figures_of_values
 from training.rlhf.model.backbone import SCORE, Backbone

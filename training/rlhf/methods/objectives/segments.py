@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from training.contract import ContractError, RunSpec, SegmentHead
+from training.contract import ContractError
+from training.contract.methods.reward import SegmentHead
+from training.contract.run import RunSpec
 from training.contract.segmentation import Granularity, Segment, segment, steps
 from training.rlhf.loop.method import Outcome, Part
 from training.rlhf.measures.calibration import (
@@ -23,7 +25,7 @@ from training.rlhf.measures.calibration import (
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.spans import segment_end_tokens, segment_labels, trim_spans
-from training.rlhf.tokens.encoding import Answered
+from training.rlhf.tokens.encoding import EncodedAnswer
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
 
@@ -49,7 +51,7 @@ class SegmentReward(NamedTuple):
     """Log-odds that the segment is faultless."""
 
 
-def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Segment]:
+def cut(text: str, granularity: HeadGranularity, answered: EncodedAnswer) -> list[Segment]:
     """The segments that heads of a granularity score, in training and after it: none of what is masked or
     stripped of the answer. In training a head on steps has those that were labelled (`segments`)."""
     if granularity == "steps":
@@ -57,7 +59,7 @@ def cut(text: str, granularity: HeadGranularity, answered: Answered) -> list[Seg
     return read_segments(segment(text, granularity, min_words=MIN_WORDS), answered)
 
 
-def read_segments(segments: Sequence[Segment], answered: Answered) -> list[Segment]:
+def read_segments(segments: Sequence[Segment], answered: EncodedAnswer) -> list[Segment]:
     """Those of an answer's segments of which anything is read."""
     begin = answered.offsets[0][0] if answered.offsets else 0
     return [part for part in segments if part[1] > begin]
@@ -75,7 +77,11 @@ def rewards_at(backbone: Backbone, adapter: str, head: str, states: Tensor) -> T
 
 
 def read_places(
-    batch: Batch, answer: int, answered: Answered, segments: Sequence[Segment], granularity: HeadGranularity
+    batch: Batch,
+    answer: int,
+    answered: EncodedAnswer,
+    segments: Sequence[Segment],
+    granularity: HeadGranularity,
 ) -> Tensor:
     """Places in a packed row where an answer's segments are read: (segments,) long.
 
@@ -97,7 +103,7 @@ def segment_rewards(
     states: Tensor,
     batch: Batch,
     *,
-    answers: Sequence[Answered],
+    answers: Sequence[EncodedAnswer],
     texts: Sequence[str],
 ) -> list[Mapping[str, list[SegmentReward]]]:
     """For every answer of a batch, by head, the rewards of its segments in order.

@@ -1,0 +1,1 @@
+"""A service bot and its user, who marks the issue resolved. The user is scripted."""

@@ -1,0 +1,1 @@
+"""A small shop as text: search, open, buy."""
