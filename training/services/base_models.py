@@ -167,9 +167,10 @@ def remove_base_model(*, base: BaseModel, removed_by: User) -> None:
 def register_base_model(*, name: str, origin: BaseOrigin, **fields: Any) -> BaseModel:
     """Write down a base model with the checkpoint that answers with it; once for each name.
 
-    fields: of `BaseModel`; `provider` and those named `server_…` are its checkpoint's.
+    fields: of `BaseModel`; `provider`, `project` and those named `server_…` are its checkpoint's.
     """
-    server = {key: fields.pop(key) for key in list(fields) if key.startswith(("server_", "provider"))}
+    of_checkpoint = ("server_", "provider", "project")
+    server = {key: fields.pop(key) for key in list(fields) if key.startswith(of_checkpoint)}
     base, _created = BaseModel.objects.get_or_create(name=name, defaults={"origin": origin, **fields})
     source, _created = CompletionSource.objects.get_or_create(
         name=name, defaults={"kind": SourceKind.CHECKPOINT}

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from django.conf import settings
-from django.core.exceptions import ValidationError
-from django.db import IntegrityError, transaction
+from django.db import transaction
 from django.utils.translation import gettext as _
 
 from annotation.choices import SourceKind, WebhookEvent
@@ -23,8 +22,8 @@ from training.contract import ContractError, read_manifest
 from training.contract.checkpoint import manifest_digest
 from training.engine import EngineError, check_url, key_of
 from training.files import shared
-from training.models import BaseModel, Checkpoint, Run, validate_checkpoint_name
-from training.services.base_models import STARTER_PACKAGE, register_base_model
+from training.models import BaseModel, Checkpoint, Run
+from training.services.base_models import STARTER_PACKAGE, register_base_model, require_free_name
 from training.services.jobs import tell_of_checkpoint
 from training.services.runs.files import of_finished
 
@@ -217,10 +216,7 @@ def register_served_model(
         raise NotAllowed(
             "administrator_changes_served_models", _("Only an administrator adds models of other servers.")
         )
-    try:
-        validate_checkpoint_name(name)
-    except ValidationError as error:
-        raise Refusal("invalid_model_name", error.messages[0], field="name") from error
+    require_free_name(name)
     try:
         check_url(url)
     except EngineError as error:
@@ -229,31 +225,17 @@ def register_served_model(
         key_of(key)
     except EngineError as error:
         raise Refusal("server_key_refused", str(error), field="key") from error
-    try:
-        with transaction.atomic():
-            base = BaseModel.objects.create(name=name, origin=BaseOrigin.SERVER, created_by=by)
-            checkpoint = Checkpoint.objects.create(
-                name=name,
-                kind=CheckpointKind.STARTER,
-                project=project,
-                base_model=model or name,
-                base=base,
-                source=CompletionSource.objects.create(name=name, kind=SourceKind.CHECKPOINT),
-                server_url=url,
-                server_model=model,
-                server_key=key,
-            )
-            record(
-                action="checkpoint.serve",
-                subject=checkpoint,
-                actor=by,
-                project=project,
-                details={"url": url, "model": model, "key": key},
-            )
-    except IntegrityError:
-        raise Refusal(
-            "model_name_in_use",
-            _("A checkpoint or an imported set has this name. Choose another."),
-            field="name",
-        ) from None
+    with transaction.atomic():
+        base = register_base_model(
+            name=name,
+            origin=BaseOrigin.SERVER,
+            created_by=by,
+            project=project,
+            server_url=url,
+            server_model=model,
+            server_key=key,
+        )
+        checkpoint = base.starter
+        details = {"url": url, "model": model, "key": key}
+        record(action="checkpoint.serve", subject=checkpoint, actor=by, project=project, details=details)
     return checkpoint
