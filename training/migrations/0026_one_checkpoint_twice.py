@@ -6,7 +6,7 @@ from django.db import migrations
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('training', '0001_tables_until_0025'),
+        ('training', '0025_yardstick_results'),
     ]
 
     operations = [

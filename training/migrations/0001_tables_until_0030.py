@@ -1,7 +1,7 @@
-"""The tables of `training` up to 0025, made at once in a new installation.
+"""The tables of `training` up to 0030, made at once in a new installation.
 
-Its name comes after that of 0001_initial: Django takes the first of an app by name for the one that others
-of its apps depend on, also where those before are applied one by one.
+Its name comes after that of 0001_initial: Django takes the first of an app by name for the one that
+others of its apps depend on, also where those before are applied one by one.
 """
 
 import django.core.validators
@@ -10,7 +10,9 @@ import django.utils.timezone
 import training.models.checkpoints
 import training.models.comparing
 import training.models.feedback
+import training.models.live
 import training.models.rounds
+import training.recipe.live
 import training.recipe.recipe
 import uuid
 from django.conf import settings
@@ -21,33 +23,17 @@ from annotation.migrations._tables import CreateTables
 
 class Migration(migrations.Migration):
 
-    replaces = [
-        ('training', '0001_initial'),
-        ('training', '0012_not_enough_evidence'),
-        ('training', '0013_unblinded_votes'),
-        ('training', '0014_train_evaluator'),
-        ('training', '0015_claimable_jobs'),
-        ('training', '0016_run_summaries_prompt_sets'),
-        ('training', '0017_conversations'),
-        ('training', '0018_prepared_openings'),
-        ('training', '0019_feedback'),
-        ('training', '0020_rubrics'),
-        ('training', '0021_suggestions'),
-        ('training', '0022_launchers'),
-        ('training', '0023_base_models'),
-        ('training', '0024_bases_of_checkpoints'),
-        ('training', '0025_yardstick_results'),
-    ]
+    replaces = [('training', '0001_initial'), ('training', '0012_not_enough_evidence'), ('training', '0013_unblinded_votes'), ('training', '0014_train_evaluator'), ('training', '0015_claimable_jobs'), ('training', '0016_run_summaries_prompt_sets'), ('training', '0017_conversations'), ('training', '0018_prepared_openings'), ('training', '0019_feedback'), ('training', '0020_rubrics'), ('training', '0021_suggestions'), ('training', '0022_launchers'), ('training', '0023_base_models'), ('training', '0024_bases_of_checkpoints'), ('training', '0025_yardstick_results'), ('training', '0026_one_checkpoint_twice'), ('training', '0027_launchers_by_commands'), ('training', '0028_run_questions'), ('training', '0029_live_learning'), ('training', '0030_providers')]
 
     initial = True
 
     dependencies = [
-        ('annotation', '0037_acquisition_features'),
+        ('annotation', '__first__'),
     ]
 
     operations = [
-        CreateTables([
-            migrations.CreateModel(
+        CreateTables(
+            models=[migrations.CreateModel(
                 name='VoteLedger',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -55,8 +41,11 @@ class Migration(migrations.Migration):
                     ('holes', models.JSONField(default=list, help_text='Lists of first id, last id, and when it was seen first.')),
                     ('updated_at', models.DateTimeField(auto_now=True)),
                 ],
-            ),
-            migrations.CreateModel(
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ), migrations.CreateModel(
                 name='Worker',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -71,9 +60,10 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['name'],
+                    'indexes': [],
+                    'constraints': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ArenaLink',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -99,9 +89,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.CheckConstraint(condition=models.Q(('most_votes__isnull', True), ('votes__lte', models.F('most_votes')), _connector='OR'), name='arena_votes_within_limit')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ArenaPair',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -115,9 +105,9 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('arena', 'comparison'), name='arena_pair_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ArenaBallot',
                 fields=[
                     ('id', models.UUIDField(default=uuid.uuid4, editable=False, primary_key=True, serialize=False)),
@@ -131,16 +121,18 @@ class Migration(migrations.Migration):
                     'indexes': [models.Index(fields=['voter', 'given_at'], name='ballot_by_voter')],
                     'constraints': [models.UniqueConstraint(fields=('pair', 'voter'), name='arena_pair_once_per_voter')],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ArenaTalk',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('arena', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='talks', to='training.arenalink')),
                     ('conversation', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='arena_talk', to='annotation.conversation')),
                 ],
-            ),
-            migrations.CreateModel(
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ), migrations.CreateModel(
                 name='BaseModel',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -159,9 +151,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['name'],
                     'constraints': [models.CheckConstraint(condition=models.Q(('origin__in', ['starter', 'folder', 'hub', 'server'])), name='base_model_origin_known'), models.CheckConstraint(condition=models.Q(models.Q(('origin', 'hub'), _negated=True), models.Q(models.Q(('repository', ''), _negated=True), models.Q(('revision', ''), _negated=True)), _connector='OR'), name='base_model_of_hub_has_revision')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='BaseModelAddition',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -192,9 +184,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('name',), name='base_model_added_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='base_addition_state_known'), models.CheckConstraint(condition=models.Q(('origin__in', ['starter', 'folder', 'hub', 'server'])), name='base_addition_origin_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Checkpoint',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -216,13 +208,14 @@ class Migration(migrations.Migration):
                     ('server_key', models.CharField(blank=True, help_text="Name of the environment variable that holds that server's key.", max_length=100)),
                     ('files_deleted_at', models.DateTimeField(blank=True, help_text='When its files were deleted; its record stays.', null=True)),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('provider', models.ForeignKey(blank=True, help_text="Whose server it is and whose key is sent; `server_url` is then the provider's address.", null=True, on_delete=django.db.models.deletion.PROTECT, related_name='checkpoints', to='training.modelprovider')),
                 ],
                 options={
                     'ordering': ['-id'],
-                    'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['starter', 'policy', 'reward'])), name='checkpoint_kind_known'), models.CheckConstraint(condition=models.Q(models.Q(('kind__in', ('starter', 'policy')), ('source__isnull', False)), models.Q(('kind', 'reward'), ('source__isnull', True)), _connector='OR'), name='checkpoint_source_where_it_writes'), models.CheckConstraint(condition=models.Q(models.Q(('kind', 'starter'), ('run__isnull', True)), models.Q(models.Q(('kind', 'starter'), _negated=True), ('run__isnull', False), models.Q(('digest', ''), _negated=True)), _connector='OR'), name='checkpoint_trained_has_run'), models.CheckConstraint(condition=models.Q(models.Q(('server_url', ''), _negated=True), models.Q(('server_key', ''), ('server_model', '')), _connector='OR'), name='checkpoint_server_has_address'), models.UniqueConstraint(condition=models.Q(('kind', 'starter')), fields=('base',), name='checkpoint_starter_of_base_once')],
+                    'constraints': [models.CheckConstraint(condition=models.Q(('kind__in', ['starter', 'policy', 'reward'])), name='checkpoint_kind_known'), models.CheckConstraint(condition=models.Q(models.Q(('kind__in', ('starter', 'policy')), ('source__isnull', False)), models.Q(('kind', 'reward'), ('source__isnull', True)), _connector='OR'), name='checkpoint_source_where_it_writes'), models.CheckConstraint(condition=models.Q(models.Q(('kind', 'starter'), ('run__isnull', True)), models.Q(models.Q(('kind', 'starter'), _negated=True), ('run__isnull', False), models.Q(('digest', ''), _negated=True)), _connector='OR'), name='checkpoint_trained_has_run'), models.CheckConstraint(condition=models.Q(models.Q(('server_url', ''), _negated=True), models.Q(('server_key', ''), ('server_model', '')), _connector='OR'), name='checkpoint_server_has_address'), models.UniqueConstraint(condition=models.Q(('kind', 'starter')), fields=('base',), name='checkpoint_starter_of_base_once'), models.CheckConstraint(condition=models.Q(('provider__isnull', True), models.Q(models.Q(('server_url', ''), _negated=True), ('server_key', '')), _connector='OR'), name='checkpoint_of_provider_has_its_address')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ApplicationRequest',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -247,8 +240,7 @@ class Migration(migrations.Migration):
                     'indexes': [models.Index(fields=['project', 'id'], name='application_request_order'), models.Index(fields=['project', 'pseudonym'], name='application_request_by_user'), models.Index(fields=['project', 'created_at'], name='application_request_by_age'), models.Index(condition=models.Q(('examined_at__isnull', True)), fields=['project', 'id'], name='application_request_unexamined')],
                     'constraints': [models.UniqueConstraint(fields=('project', 'key'), name='application_request_key_once')],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='CheckpointExport',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -274,9 +266,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('checkpoint', 'merged', 'repository'), name='export_going_on_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='export_state_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ConversationSettings',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -293,9 +285,9 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name_plural': 'conversation settings',
                     'constraints': [models.CheckConstraint(condition=models.Q(('responses__range', (2, 4))), name='conversation_settings_responses_in_range'), models.CheckConstraint(condition=models.Q(('most_turns__range', (1, 40))), name='conversation_settings_turns_in_range'), models.CheckConstraint(condition=models.Q(('continues_with__in', ['chosen', 'random', 'edited'])), name='conversation_settings_continuation_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='DriftFigure',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -314,9 +306,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['checkpoint', 'round_number'],
                     'constraints': [models.UniqueConstraint(fields=('checkpoint', 'round_number'), name='drift_figure_once'), models.CheckConstraint(condition=models.Q(('agreeing__gte', 0), ('agreeing__lte', models.F('pairs'))), name='drift_agreeing_of_pairs')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='DriftMeasurement',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -337,9 +329,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('project',), name='drift_going_on_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='drift_state_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='EloPoints',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -350,9 +342,9 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name_plural': 'Elo points',
                     'constraints': [models.UniqueConstraint(fields=('project', 'source'), name='elo_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Evaluation',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -370,9 +362,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.UniqueConstraint(fields=('checkpoint', 'parent', 'digest'), name='evaluation_once'), models.CheckConstraint(condition=models.Q(('checkpoint', models.F('parent')), _negated=True), name='evaluation_against_another')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='EvaluatedPrompt',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -385,9 +377,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['evaluation', 'id'],
                     'constraints': [models.UniqueConstraint(fields=('evaluation', 'prompt'), name='evaluated_prompt_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Feedback',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -415,8 +407,7 @@ class Migration(migrations.Migration):
                     'indexes': [models.Index(fields=['project', 'id'], name='feedback_order'), models.Index(fields=['project', 'author', 'created_at'], name='feedback_by_author'), models.Index(fields=['project', 'address', 'created_at'], name='feedback_by_address'), models.Index(fields=['project', 'created_at'], name='feedback_by_age')],
                     'constraints': [models.UniqueConstraint(fields=('request', 'choice', 'kind', 'author'), name='feedback_once_per_author'), models.CheckConstraint(condition=models.Q(models.Q(('kind', 'thumb'), ('scale', 'thumbs'), ('value__in', (0, 1))), models.Q(('kind', 'rating'), ('scale', 'five'), ('value__gte', 1), ('value__lte', 5)), models.Q(('kind', 'rating'), ('scale', 'seven'), ('value__gte', 1), ('value__lte', 7)), models.Q(('kind', 'rewrite'), ('value__isnull', True), models.Q(('text', ''), _negated=True)), models.Q(('alternative__isnull', False), ('kind', 'alternative'), ('value__isnull', True)), _connector='OR'), name='feedback_fits_its_kind'), models.CheckConstraint(condition=models.Q(('alternative', models.F('request')), ('alternative_choice', models.F('choice')), _negated=True), name='feedback_alternative_is_another')],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='FeedbackComparison',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -431,9 +422,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.CheckConstraint(condition=models.Q(('reason__in', ['random', 'negative', 'low_reward', 'disagreement'])), name='feedback_comparison_reason_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='FeedbackIncident',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -451,9 +442,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-started_at', '-id'],
                     'constraints': [models.UniqueConstraint(fields=('project', 'kind', 'subject', 'started_at'), name='feedback_incident_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['burst', 'contradiction', 'dominance'])), name='feedback_incident_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='FeedbackKey',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -467,9 +458,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.UniqueConstraint(condition=models.Q(('revoked_at__isnull', True)), fields=('project', 'name'), name='feedback_key_name_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='FeedbackRule',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -481,9 +472,9 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('project', 'reason'), name='feedback_rule_once'), models.CheckConstraint(condition=models.Q(('share__gte', 0), ('share__lte', 1)), name='feedback_rule_share_is_one'), models.CheckConstraint(condition=models.Q(('reason__in', ['random', 'negative', 'low_reward', 'disagreement'])), name='feedback_rule_reason_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='FeedbackSettings',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -510,9 +501,9 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name_plural': 'feedback settings',
                     'constraints': [models.CheckConstraint(condition=models.Q(('retention_days__gte', 1), ('retention_days__lte', 3650)), name='feedback_retention_bounded'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='feedback_state_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Judge',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -547,9 +538,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='judge_name_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='judge_state_known'), models.CheckConstraint(condition=models.Q(('max_tokens__gte', 1)), name='judge_may_write')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='JudgeVerdict',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -567,9 +558,10 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='ModelDraw',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -580,9 +572,9 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('project', 'scope', 'models_key'), name='model_draw_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='PreparedOpening',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -591,8 +583,11 @@ class Migration(migrations.Migration):
                     ('responses', models.JSONField(help_text='In the order of positions: checkpoint, seed, text, finish_reason, token_count.')),
                     ('created_at', models.DateTimeField(auto_now_add=True)),
                 ],
-            ),
-            migrations.CreateModel(
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ), migrations.CreateModel(
                 name='ProjectBase',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -601,8 +596,11 @@ class Migration(migrations.Migration):
                     ('chosen_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
                     ('chosen_at', models.DateTimeField(auto_now=True)),
                 ],
-            ),
-            migrations.CreateModel(
+                options={
+                    'indexes': [],
+                    'constraints': [],
+                },
+            ), migrations.CreateModel(
                 name='PromptSet',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -615,9 +613,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['name'],
                     'constraints': [models.UniqueConstraint(fields=('project', 'name'), name='prompt_set_name_once'), models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='prompt_set_has_name')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='RequestOptIn',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -628,9 +626,10 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Round',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -655,9 +654,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['project', '-number'],
                     'constraints': [models.UniqueConstraint(fields=('project', 'number'), name='round_number_once'), models.UniqueConstraint(condition=models.Q(('state__in', ('training_reward_models', 'training_policy', 'evaluating', 'deciding'))), fields=('project',), name='round_trains_one_at_a_time'), models.CheckConstraint(condition=models.Q(('number__gte', 1)), name='round_number_from_one'), models.CheckConstraint(condition=models.Q(('state__in', ['draft', 'sampling', 'labelling', 'training_reward_models', 'training_policy', 'evaluating', 'deciding', 'promoted', 'rejected', 'not_enough_evidence', 'paused', 'failed', 'cancelled'])), name='round_state_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='RubricDraft',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -686,9 +685,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('project',), name='rubric_draft_going_on_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='rubric_draft_state_known'), models.CheckConstraint(condition=models.Q(('pairs__gte', 2)), name='rubric_draft_has_pairs')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Run',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -719,8 +718,7 @@ class Migration(migrations.Migration):
                     'indexes': [models.Index(fields=['state', 'heartbeat_at'], name='run_by_heartbeat')],
                     'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'starting', 'running', 'finished', 'stopped', 'failed'])), name='run_state_known'), models.CheckConstraint(condition=models.Q(('method__in', ['reward', 'preference', 'kto', 'sft', 'policy_gradient'])), name='run_method_known')],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='RoundStep',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -744,8 +742,7 @@ class Migration(migrations.Migration):
                     'indexes': [models.Index(fields=['state', 'heartbeat_at'], name='step_by_heartbeat')],
                     'constraints': [models.UniqueConstraint(fields=('round', 'position'), name='step_position_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed', 'cancelled'])), name='step_state_known'), models.CheckConstraint(condition=models.Q(('kind__in', ['answer_prompts', 'freeze_snapshot', 'train_reward_model', 'train_evaluator', 'train_policy', 'register_checkpoints', 'evaluate', 'decide'])), name='step_kind_known'), models.CheckConstraint(condition=models.Q(models.Q(('state', 'running'), _negated=True), models.Q(models.Q(('worker', ''), _negated=True), ('heartbeat_at__isnull', False)), _connector='OR'), name='step_running_is_claimed')],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Launch',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -766,9 +763,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('submitting', 'waiting', 'running'))), fields=('run',), name='launch_of_a_run_once'), models.CheckConstraint(condition=models.Q(('state__in', ['submitting', 'waiting', 'running', 'ended', 'cancelled', 'lost', 'refused'])), name='launch_state_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='GpuLease',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -783,9 +780,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['host', 'gpu', 'slot'],
                     'constraints': [models.UniqueConstraint(fields=('host', 'gpu', 'slot'), name='gpu_leased_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='SideBySide',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -808,9 +805,10 @@ class Migration(migrations.Migration):
                 options={
                     'verbose_name_plural': 'side by sides',
                     'ordering': ['-id'],
+                    'indexes': [],
+                    'constraints': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='SideBySideAnswer',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -832,9 +830,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['side_by_side', 'position'],
                     'constraints': [models.UniqueConstraint(fields=('side_by_side', 'position'), name='side_by_side_place_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='Snapshot',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -850,9 +848,9 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['-id'],
                     'constraints': [models.UniqueConstraint(fields=('project', 'digest'), name='snapshot_content_once')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='SuggestionSource',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -880,9 +878,9 @@ class Migration(migrations.Migration):
                     'ordering': ['-id'],
                     'abstract': False,
                     'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='suggestions_state_known'), models.CheckConstraint(condition=models.Q(('least_confidence__range', (0, 1))), name='suggestions_confidence_in_range')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='TurnResponse',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -899,10 +897,10 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'ordering': ['turn', 'position'],
-                    'constraints': [models.UniqueConstraint(fields=('turn', 'position'), name='turn_response_position_once'), models.UniqueConstraint(fields=('turn', 'checkpoint'), name='turn_response_checkpoint_once'), models.CheckConstraint(condition=models.Q(('position__range', (1, 4))), name='turn_response_position_in_range')],
+                    'constraints': [models.UniqueConstraint(fields=('turn', 'position'), name='turn_response_position_once'), models.CheckConstraint(condition=models.Q(('position__range', (1, 4))), name='turn_response_position_in_range')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='VoteCount',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -921,9 +919,9 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('project', 'slice', 'value', 'voters', 'left', 'right', 'length_difference', 'left_first'), name='vote_count_once'), models.CheckConstraint(condition=models.Q(('left__lt', models.F('right'))), name='vote_count_lower_is_left'), models.CheckConstraint(condition=models.Q(('slice__in', ['all', 'round', 'tag', 'arena'])), name='vote_count_slice_known'), models.CheckConstraint(condition=models.Q(('voters__in', ['people', 'guests', 'models'])), name='vote_count_voters_known')],
+                    'indexes': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='VoteTotals',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -933,9 +931,10 @@ class Migration(migrations.Migration):
                 ],
                 options={
                     'verbose_name_plural': 'vote totals',
+                    'indexes': [],
+                    'constraints': [],
                 },
-            ),
-            migrations.CreateModel(
+            ), migrations.CreateModel(
                 name='YardstickResult',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -949,7 +948,110 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['name', '-created_at'],
                     'constraints': [models.UniqueConstraint(fields=('checkpoint', 'name', 'file_sha256', 'items'), name='yardstick_once')],
+                    'indexes': [],
                 },
-            ),
-        ]),
+            ), migrations.CreateModel(
+                name='RunQuestion',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('number', models.PositiveSmallIntegerField(help_text='Counted from 1, in the run.')),
+                    ('step', models.PositiveIntegerField(help_text='Optimiser steps that the policy of now had taken.')),
+                    ('then_step', models.PositiveIntegerField(help_text='Those of the state that it is compared with.')),
+                    ('signals', models.JSONField(help_text='What raised it: name, value and bound of each signal.')),
+                    ('outcome', models.CharField(choices=[('open', 'open'), ('fine', 'not worse: the run went on'), ('worse', 'worse: the run went back and ended'), ('undecided', 'undecided: the run went on'), ('unanswered', 'not answered in time: the run went back and ended'), ('spent', 'not asked, all pairs are spent: the run went back and ended'), ('withdrawn', 'withdrawn: the round was stopped')], default='open', help_text='What became of it.', max_length=10)),
+                    ('asked_at', models.DateTimeField(auto_now_add=True)),
+                    ('ended_at', models.DateTimeField(blank=True, null=True)),
+                    ('run', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='questions', to='training.run')),
+                ],
+                options={
+                    'ordering': ['run', 'number'],
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('run', 'number'), name='run_question_once'), models.CheckConstraint(condition=models.Q(('outcome__in', ['open', 'fine', 'worse', 'undecided', 'unanswered', 'spent', 'withdrawn'])), name='run_question_outcome_known')],
+                },
+            ), migrations.CreateModel(
+                name='QuestionPair',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('position', models.PositiveSmallIntegerField(help_text='Among the pairs that the trainer sampled.')),
+                    ('comparison', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='question_pairs', to='annotation.comparison')),
+                    ('now', models.ForeignKey(help_text="The response of now; the comparison's other one is the earlier policy's.", on_delete=django.db.models.deletion.CASCADE, related_name='+', to='annotation.completion')),
+                    ('question', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='pairs', to='training.runquestion')),
+                ],
+                options={
+                    'ordering': ['question', 'position'],
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('question', 'position'), name='question_pair_once')],
+                },
+            ), migrations.CreateModel(
+                name='LiveLearning',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('worker', models.CharField(blank=True, help_text='Who holds the claim.', max_length=120)),
+                    ('heartbeat_at', models.DateTimeField(blank=True, null=True)),
+                    ('state', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed')], default='waiting', max_length=10)),
+                    ('current', models.PositiveBigIntegerField(default=0)),
+                    ('total', models.PositiveBigIntegerField(default=0)),
+                    ('message', models.TextField(blank=True, help_text='What is being done, for people.')),
+                    ('error', models.TextField(blank=True, help_text='Why it failed, and what to do.')),
+                    ('started_at', models.DateTimeField(blank=True, null=True)),
+                    ('finished_at', models.DateTimeField(blank=True, null=True)),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('is_active', models.BooleanField(default=True, help_text='Whether the policy is updated and sampled.')),
+                    ('every', models.PositiveSmallIntegerField(default=10, help_text='Judgments that prefer a response after which the policy is updated.', validators=[django.core.validators.MinValueValidator(2), django.core.validators.MaxValueValidator(200)])),
+                    ('ahead', models.PositiveSmallIntegerField(default=10, help_text='Comparisons of fresh responses that wait at most.', validators=[django.core.validators.MinValueValidator(2), django.core.validators.MaxValueValidator(100)])),
+                    ('policy', models.JSONField(default=training.recipe.live.default_live_policy, help_text="Settings of an update: direct preference optimisation on people's pairs.", validators=[training.models.live.validate_live_policy])),
+                    ('stopped_because', models.TextField(blank=True, help_text='Why it switched itself off; empty where a person did or it is on.')),
+                    ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('project', models.OneToOneField(on_delete=django.db.models.deletion.PROTECT, related_name='live_learning', to='annotation.project')),
+                ],
+                options={
+                    'ordering': ['-id'],
+                    'abstract': False,
+                    'constraints': [models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='live_state_known'), models.CheckConstraint(condition=models.Q(('every__range', (2, 200))), name='live_every_in_range'), models.CheckConstraint(condition=models.Q(('ahead__range', (2, 100))), name='live_ahead_in_range')],
+                    'indexes': [],
+                },
+            ), migrations.CreateModel(
+                name='LiveUpdate',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('number', models.PositiveIntegerField(help_text='Counted from 1, in the project.')),
+                    ('state', models.CharField(choices=[('training', 'training'), ('served', 'served'), ('withdrawn', 'withdrawn: people found it worse'), ('failed', 'failed'), ('cancelled', 'cancelled: its round went on without it')], default='training', max_length=10)),
+                    ('judgments', models.PositiveIntegerField(help_text='New judgments that it learns from.')),
+                    ('last_judgment', models.PositiveBigIntegerField(help_text='Id of the last judgment that was there when it began; later ones count to the next.')),
+                    ('judged_at', models.DateTimeField(help_text='When the judgment was given that made it due.')),
+                    ('behind', models.PositiveIntegerField(blank=True, help_text='Newer judgments when its policy began to answer; null before.', null=True)),
+                    ('error', models.TextField(blank=True, help_text='Why it failed, and what to do.')),
+                    ('begun_at', models.DateTimeField(auto_now_add=True)),
+                    ('served_at', models.DateTimeField(blank=True, help_text='When its policy was there to answer prompts.', null=True)),
+                    ('answered_at', models.DateTimeField(blank=True, help_text='When the first comparison of its responses was there to be judged.', null=True)),
+                    ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.PROTECT, related_name='live_updates', to='annotation.project')),
+                    ('round', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='live_updates', to='training.round')),
+                    ('run', models.OneToOneField(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='live_update', to='training.run')),
+                    ('snapshot', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='live_updates', to='training.snapshot')),
+                ],
+                options={
+                    'ordering': ['-number'],
+                    'constraints': [models.UniqueConstraint(fields=('project', 'number'), name='live_update_number_once'), models.UniqueConstraint(condition=models.Q(('state', 'training')), fields=('project',), name='live_update_one_at_a_time'), models.CheckConstraint(condition=models.Q(('state__in', ['training', 'served', 'withdrawn', 'failed', 'cancelled'])), name='live_update_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('state__in', ('served', 'withdrawn')), _negated=True), models.Q(('run__isnull', False), ('served_at__isnull', False), ('snapshot__isnull', False)), _connector='OR'), name='live_update_served_has_run')],
+                    'indexes': [],
+                },
+            ), migrations.CreateModel(
+                name='ModelProvider',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('name', models.CharField(max_length=60, unique=True)),
+                    ('url', models.CharField(max_length=200)),
+                    ('sealed_key', models.TextField(blank=True, help_text='Encrypted; empty where the server needs none.')),
+                    ('served_models', models.JSONField(blank=True, default=list, help_text='Names that it gave when last tested.')),
+                    ('tested_at', models.DateTimeField(blank=True, null=True)),
+                    ('error', models.TextField(blank=True, help_text='Why the last test failed; empty if it did not.')),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                ],
+                options={
+                    'ordering': ['name'],
+                    'indexes': [],
+                    'constraints': [models.CheckConstraint(condition=models.Q(models.Q(('name', ''), _negated=True), models.Q(('url', ''), _negated=True)), name='provider_has_name_and_address')],
+                },
+            )],
+        ),
     ]
