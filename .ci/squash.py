@@ -46,7 +46,8 @@ def _write(app: str, loader: "MigrationLoader") -> None:  # noqa: F821 - importe
     from annotation.migrations._tables import CreateTables
 
     folder = ROOT / app / "migrations"
-    single = sorted(name for own, name in loader.disk_migrations if own == app and "_tables_until_" not in name)
+    ours = {name for own, name in loader.disk_migrations if own == app}
+    single = sorted(name for name in ours if "_tables_until_" not in name)
     state = loader.project_state((app, single[-1]))
     tables = [
         migrations.CreateModel(
@@ -56,7 +57,7 @@ def _write(app: str, loader: "MigrationLoader") -> None:  # noqa: F821 - importe
             bases=model.bases,
             managers=model.managers,
         )
-        for (own, _), model in state.models.items()
+        for (own, _name), model in sorted(state.models.items())
         if own == app
     ]
     elsewhere = sorted(
@@ -68,12 +69,16 @@ def _write(app: str, loader: "MigrationLoader") -> None:  # noqa: F821 - importe
         }
     )
     last = {own: max(name for other, name in elsewhere if other == own) for own, _ in elsewhere}
-    migration = type("Migration", (migrations.Migration,), {"operations": [CreateTables(tables)]})
-    migration.replaces = [(app, name) for name in single]
-    migration.initial = True
-    migration.dependencies = sorted(last.items())
     number = single[-1][:4]
-    text = MigrationWriter(migration(f"0001_tables_until_{number}", app), include_header=False).as_string()
+    name = f"0001_tables_until_{number}"
+    attributes = {
+        "operations": [CreateTables(tables)],
+        "replaces": [(app, replaced) for replaced in single],
+        "initial": True,
+        "dependencies": sorted(last.items()),
+    }
+    migration = type("Migration", (migrations.Migration,), attributes)(name, app)
+    text = MigrationWriter(migration, include_header=False).as_string()
     imports, operations = KEPT.get(app, ("", ""))
     text = re.sub(r"annotation\.migrations\._tables\.CreateTables\(", "CreateTables(", text)
     text = text.replace("import annotation.migrations._tables\n", "")
@@ -86,12 +91,12 @@ def _write(app: str, loader: "MigrationLoader") -> None:  # noqa: F821 - importe
     text = f"{head}{operations}    ]\n{tail}"
     docstring = (
         f'"""The tables of `{app}` up to {number}, made at once in a new installation.\n\n'
-        "Its name comes after that of 0001_initial: Django takes the first of an app by name for the one that\n"
-        'others of its apps depend on, also where those before are applied one by one.\n"""\n\n'
+        "Its name comes after that of 0001_initial: Django takes the first of an app by name for the one\n"
+        'that others of its apps depend on, also where those before are applied one by one.\n"""\n\n'
     )
     for earlier in folder.glob("0001_tables_until_*.py"):
         earlier.unlink()
-    (folder / f"0001_tables_until_{number}.py").write_text(docstring + text, encoding="utf-8")
+    (folder / f"{name}.py").write_text(docstring + text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,10 @@ class Migration(migrations.Migration):
             name='is_sealed',
             field=models.BooleanField(db_default=False, default=False, editable=False, help_text='Whether its annotations are hidden from everyone but their annotators: it is in a calibration session that is not revealed.'),
         ),
+        migrations.AddIndex(
+            model_name='comparison',
+            index=models.Index(condition=models.Q(('is_sealed', True)), fields=['id'], name='comparison_sealed'),
+        ),
         migrations.AddField(
             model_name='project',
             name='calibration_seals',

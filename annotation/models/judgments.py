@@ -18,6 +18,7 @@ from annotation.choices import (
     SuggestionKind,
     Verdict,
 )
+from annotation.models.work import Comparison
 from annotation.models.written_once import WrittenOnce, WrittenOnceQuerySet
 
 
@@ -41,7 +42,8 @@ class RevealedJudgments(JudgmentManager):  # type: ignore[type-arg]
     """
 
     def get_queryset(self) -> Any:
-        return super().get_queryset().filter(comparison__is_sealed=False)
+        # Not by a join: few comparisons are sealed, and an index holds them alone.
+        return super().get_queryset().exclude(comparison__in=Comparison.objects.filter(is_sealed=True))
 
 
 class Judgment(WrittenOnce):

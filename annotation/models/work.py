@@ -131,6 +131,8 @@ class Comparison(models.Model):
             models.Index(fields=["project", "round_number", "id"], name="comparison_of_round"),
             # Where annotators disagree, for the table of comparisons; newest first.
             models.Index(fields=["project", "id"], condition=Q(agreement__lt=1), name="comparison_disagreed"),
+            # What `Judgment.objects` leaves out: nearly always nothing.
+            models.Index(fields=["id"], condition=Q(is_sealed=True), name="comparison_sealed"),
             # Gold and qualification items are few among many: this index holds them alone.
             models.Index(
                 fields=["project", "purpose", "id"],
