@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -39,7 +40,7 @@ def main() -> None:
         _write(app, loader)
 
 
-def _write(app: str, loader: "MigrationLoader") -> None:  # noqa: F821 - imported once Django is set up
+def _write(app: str, loader: Any) -> None:
     from django.db import migrations
     from django.db.migrations.writer import MigrationWriter
 
