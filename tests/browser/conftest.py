@@ -260,7 +260,11 @@ def axe() -> Callable[..., list[str]]:
         page.evaluate(ANIMATIONS_END)
         if not page.evaluate("typeof axe === 'object'"):
             page.evaluate(engine.axe_script)
-        options: dict[str, object] = {"resultTypes": ["violations"]}
+        # Off by default in axe-core, as it came with WCAG 2.2.
+        options: dict[str, object] = {
+            "resultTypes": ["violations"],
+            "rules": {"target-size": {"enabled": True}},
+        }
         if rules:
             options["runOnly"] = {"type": "rule", "values": list(rules)}
         broken = page.evaluate("options => axe.run(options).then(({ violations }) => violations)", options)
