@@ -1,0 +1,302 @@
+"""The lessons, as the pages, the command and the trainer know them: words, equation, source, one thing to break, a claim.
+
+A lesson teaches one idea by code that the product trains with. Its page shows that code as it stands in the
+source; its claim is a figure of a run, held to a bound. `stated` is that figure over five seeds, measured by
+`manage.py course --check --seeds 5`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def gettext_noop(text: str) -> str:
+    """Mark an English text for the translations; it is translated where it is shown."""
+    return text
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stated:
+    """A figure over five seeds: its mean, and the interval of the mean that seeds of this number give."""
+
+    mean: float
+    low: float
+    high: float
+    measured: str
+    """Day of the measurement."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A figure of a run and its bound. A run that breaks the lesson's setting does not keep it."""
+
+    figure: str
+    sentence: str
+    stated: Stated
+    least: float | None = None
+    most: float | None = None
+
+    def holds(self, figures: Mapping[str, float]) -> bool:
+        """Return whether a run's figure is within the bound; a figure that is not a number is not."""
+        value = figures[self.figure]
+        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shown:
+    """A function or class whose source a page shows."""
+
+    file: str
+    name: str
+
+    def source(self) -> tuple[int, str]:
+        """Return its first line's number and its text, as they stand in the file now."""
+        text = (ROOT / self.file).read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == self.name:
+                return node.lineno, "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
+        raise LookupError(f"{self.file} has no {self.name}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lesson:
+    """One lesson."""
+
+    slug: str
+    title: str
+    idea: str
+    """What is learned, in two or three sentences."""
+    equation: str
+    """LaTeX."""
+    shown: Sequence[Shown]
+    lines: Mapping[str, str]
+    """The curve's lines: name in the run → label."""
+    steps: str
+    """Label of the curve's horizontal axis."""
+    broken: str
+    """The setting that the broken run changes, and what that does."""
+    claim: Claim
+    votes: bool = False
+    """True where it learns from the votes of the person who runs it."""
+
+
+_STEP = gettext_noop("step")
+
+LESSONS: Sequence[Lesson] = (
+    Lesson(
+        slug="reinforce-cart-pole",
+        title=gettext_noop("REINFORCE on CartPole"),
+        idea=gettext_noop(
+            "A policy pushes a cart left or right so that the pole on it stays up. Each push is made likelier "
+            "by what was earned after it. A language model learns the same way: a push is a token."
+        ),
+        equation=r"\nabla_\theta J = \mathbb{E}\Big[\sum_t \nabla_\theta \log \pi_\theta(a_t \mid s_t)\, "
+        r"(G_t - b)\Big], \quad G_t = \sum_{k \ge t} \gamma^{k-t} r_k",
+        shown=(
+            Shown(file="training/rlhf/advantages.py", name="discounted_returns"),
+            Shown(file="training/rlhf/losses.py", name="policy_gradient"),
+            Shown(file="training/rlhf/examples/games.py", name="learn"),
+        ),
+        lines={"return": gettext_noop("Return of a game")},
+        steps=_STEP,
+        broken=gettext_noop(
+            "Discount γ = 0: a push answers for its own reward alone. Every push earns 1, so none is better."
+        ),
+        claim=Claim(
+            figure="return",
+            sentence=gettext_noop("The trained policy earns at least 475 of 500 over 100 games."),
+            least=475.0,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="grid-world",
+        title=gettext_noop("Grid world: credit for what comes later"),
+        idea=gettext_noop(
+            "A walker must go around a pit to its goal. Every move costs 1, the pit costs 30, the goal pays 10. "
+            "The first move up earns nothing by itself: only the return from it on shows that it was right."
+        ),
+        equation=r"G_t = r_t + \gamma\, G_{t+1}",
+        shown=(
+            Shown(file="training/rlhf/examples/grid_world.py", name="GridWorld"),
+            Shown(file="training/rlhf/advantages.py", name="discounted_returns"),
+        ),
+        lines={"return": gettext_noop("Return of a game")},
+        steps=_STEP,
+        broken=gettext_noop("Discount γ = 0: the walker avoids the pit and never looks for the goal."),
+        claim=Claim(
+            figure="return",
+            sentence=gettext_noop("The walker takes the best way, whose return is 4."),
+            least=4.0,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="plackett-luce",
+        title=gettext_noop("Plackett-Luce against Bradley-Terry"),
+        idea=gettext_noop(
+            "Four completions are ranked. Plackett-Luce reads the ranking as one choice after another; "
+            "Bradley-Terry reads all pairs in it. Both find the utilities that the rankings were drawn from, "
+            "and Plackett-Luce is nearer to them, because pairs of one ranking are not independent."
+        ),
+        equation=r"p(y_{(1)} \succ \dots \succ y_{(K)}) = \prod_{k=1}^{K} "
+        r"\frac{e^{s_{(k)}}}{\sum_{j \ge k} e^{s_{(j)}}}, \qquad p(y_i \succ y_j) = \sigma(s_i - s_j)",
+        shown=(
+            Shown(file="training/rlhf/losses.py", name="plackett_luce"),
+            Shown(file="training/rlhf/losses.py", name="bradley_terry"),
+            Shown(file="training/rlhf/course/preferences.py", name="plackett_luce_and_bradley_terry"),
+        ),
+        lines={
+            "plackett_luce": gettext_noop("Error by Plackett-Luce"),
+            "bradley_terry": gettext_noop("Error by Bradley-Terry"),
+        },
+        steps=gettext_noop("rankings, as a power of 2"),
+        broken=gettext_noop(
+            "Bradley-Terry takes neighbours in the ranking alone. Its error no longer goes to 0."
+        ),
+        claim=Claim(
+            figure="ratio",
+            sentence=gettext_noop(
+                "With 8192 rankings the error by Bradley-Terry is at most 2.5 times that by Plackett-Luce."
+            ),
+            most=2.5,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="dpo",
+        title=gettext_noop("DPO: a policy from pairs, without a reward model"),
+        idea=gettext_noop(
+            "Reward less β times the KL divergence has a known best policy. DPO reaches it from pairs alone. "
+            "The policy here is a table of six completions for each of eight prompts, so its distance from "
+            "the best one can be computed."
+        ),
+        equation=r"\mathcal{L} = -\log \sigma\Big(\beta \log \frac{\pi_\theta(y^+ \mid x)}{\pi_{ref}(y^+ \mid x)} - "
+        r"\beta \log \frac{\pi_\theta(y^- \mid x)}{\pi_{ref}(y^- \mid x)}\Big), \qquad "
+        r"\pi^*(y \mid x) \propto \pi_{ref}(y \mid x)\, e^{r(x, y) / \beta}",
+        shown=(
+            Shown(file="training/rlhf/losses.py", name="dpo"),
+            Shown(file="training/rlhf/course/preferences.py", name="direct_preference_optimisation"),
+        ),
+        lines={
+            "distance": gettext_noop("KL divergence from the best policy"),
+            "reward": gettext_noop("Reward"),
+        },
+        steps=_STEP,
+        broken=gettext_noop(
+            "The loss is not told the log-probabilities of the reference. The policy forgets where it began."
+        ),
+        claim=Claim(
+            figure="distance",
+            sentence=gettext_noop("The policy ends at most 0.05 nats from the best one."),
+            most=0.05,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="reward-hacking",
+        title=gettext_noop("Reward hacking and the KL penalty"),
+        idea=gettext_noop(
+            "A reward model learns from pairs which words are good. It counts words and cannot see that a reply "
+            "repeats itself. A policy that only follows it writes its favourite word eight times. The KL "
+            "penalty holds the policy near the replies that the reward model was trained on."
+        ),
+        equation=r"\max_\theta\; \mathbb{E}_{y \sim \pi_\theta}\big[r_\phi(x, y)\big] - "
+        r"\beta\, \mathrm{KL}\big(\pi_\theta \,\Vert\, \pi_{ref}\big)",
+        shown=(
+            Shown(file="training/rlhf/kl.py", name="estimate"),
+            Shown(file="training/rlhf/policy_gradient/credit.py", name="_net_rewards"),
+            Shown(file="training/rlhf/course/games.py", name="reward_hacking"),
+        ),
+        lines={
+            "reward": gettext_noop("Learned reward"),
+            "quality": gettext_noop("Quality as people see it"),
+            "kl": gettext_noop("KL divergence, nats per reply"),
+        },
+        steps=_STEP,
+        broken=gettext_noop("KL penalty coefficient β = 0: the reward goes on rising, the quality falls."),
+        claim=Claim(
+            figure="quality",
+            sentence=gettext_noop("The replies end at a quality of at least 1.8; they begin near 0.9."),
+            least=1.8,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="ppo-and-grpo",
+        title=gettext_noop("PPO with GAE, and GRPO"),
+        idea=gettext_noop(
+            "Both take sixteen passes over the same games. PPO asks a value table what was to be expected; GRPO "
+            "compares each game with the others of its group. Cutting the ratio of new to old probability "
+            "keeps those passes from going too far."
+        ),
+        equation=r"\min\big(\rho_t A_t,\; \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\, A_t\big), \qquad "
+        r"A_t^{GAE} = \sum_l (\gamma \lambda)^l \delta_{t+l}, \qquad A_i^{GRPO} = \frac{r_i - \bar r}{\mathrm{std}(r)}",
+        shown=(
+            Shown(file="training/rlhf/advantages.py", name="gae"),
+            Shown(file="training/rlhf/advantages.py", name="group_relative"),
+            Shown(file="training/rlhf/losses.py", name="policy_gradient"),
+        ),
+        lines={"ppo": gettext_noop("Return by PPO"), "grpo": gettext_noop("Return by GRPO")},
+        steps=_STEP,
+        broken=gettext_noop("The ratio is not cut: the first steps go too far, and the policy gets stuck."),
+        claim=Claim(
+            figure="worse",
+            sentence=gettext_noop("Both find the best way through the grid world, whose return is 4."),
+            least=4.0,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="fine-grained-rewards",
+        title=gettext_noop("Fine-grained rewards from spans"),
+        idea=gettext_noop(
+            "Spans mark the words that do harm. Each segment of a reply is told of its own spans, so a word "
+            "answers for what is near it, not for the whole reply."
+        ),
+        equation=r"r_t = \sum_j \mathbb{1}(t = T_j)\, R_j",
+        shown=(
+            Shown(file="training/rlhf/spans.py", name="place_segment_rewards"),
+            Shown(file="training/rlhf/spans.py", name="segment_labels"),
+            Shown(file="training/rlhf/course/games.py", name="MarkedReply"),
+        ),
+        lines={"spans": gettext_noop("Marked spans in a reply")},
+        steps=_STEP,
+        broken=gettext_noop("One reward at the end of the reply, the sum of the same spans."),
+        claim=Claim(
+            figure="spans",
+            sentence=gettext_noop("A reply ends with at most 2.5 marked spans; it begins with 6.7."),
+            most=2.5,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
+        slug="service-bot",
+        title=gettext_noop("A service bot over several turns"),
+        idea=gettext_noop(
+            "A user has a problem and tells the missing detail only when asked. The bot must ask first and help "
+            "then. It chooses among eight lines; the user is the one of the service_bot environment."
+        ),
+        equation=r"J = \mathbb{E}\Big[\sum_{n=1}^{N} r_n\Big], \qquad a_n \sim \pi_\theta(\cdot \mid x_1, a_1, x_2, \dots, x_n)",
+        shown=(
+            Shown(file="training/rlhf/environments/service_bot/environment.py", name="Environment"),
+            Shown(file="training/rlhf/course/games.py", name="Desk"),
+        ),
+        lines={"return": gettext_noop("Return of a conversation")},
+        steps=_STEP,
+        broken=gettext_noop("The bot sees the opening message alone, not what the user answered."),
+        claim=Claim(
+            figure="resolved",
+            sentence=gettext_noop("At least 95 % of the conversations are resolved."),
+            least=0.95,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+)
+
+BY_SLUG: Mapping[str, Lesson] = {lesson.slug: lesson for lesson in LESSONS}
