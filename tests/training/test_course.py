@@ -1,4 +1,4 @@
-"""Lessons: each runs in its smallest form, is checked against its claim, and keeps progress for each learner."""
+"""Lessons: each runs in its smallest form, is checked against its claim, and keeps a learner's progress."""
 
 import ast
 import json
@@ -152,7 +152,7 @@ def test_the_class_counts_members_of_the_project_alone(project, alice, bob, osca
 def test_the_pages_show_runs_of_the_reader_alone(alice, bob, client_of):
     finished(alice, points=[[1, {"distance": 0.5, "reward": 0.1}], [2, {"distance": 0.01, "reward": 0.2}]])
     page = reverse("lesson", args=["dpo"])
-    curve = "curve__line--0\" points"
+    curve = 'curve__line--0" points'
     assert curve in client_of(alice).get(page).content.decode()
     assert curve not in client_of(bob).get(page).content.decode()
     assert "<math" in client_of(bob).get(page).content.decode()

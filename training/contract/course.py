@@ -1,4 +1,4 @@
-"""The lessons, as the pages, the command and the trainer know them: words, equation, source, one thing to break, a claim.
+"""The lessons, as pages, command and trainer know them: words, equation, source, one thing to break, a claim.
 
 A lesson teaches one idea by code that the product trains with. Its page shows that code as it stands in the
 source; its claim is a figure of a run, held to a bound. `stated` is that figure over five seeds, measured by
@@ -105,8 +105,8 @@ LESSONS: Sequence[Lesson] = (
         slug="reinforce-cart-pole",
         title=gettext_noop("REINFORCE on CartPole"),
         idea=gettext_noop(
-            "A policy pushes a cart left or right so that the pole on it stays up. Each push is made likelier "
-            "by what was earned after it. A language model learns the same way: a push is a token."
+            "A policy pushes a cart left or right so that the pole on it stays up. Each push is made "
+            "likelier by what was earned after it. A language model learns the same way: a push is a token."
         ),
         equation=r"\nabla_\theta J = \mathbb{E}\Big[\sum_t \nabla_\theta \log \pi_\theta(a_t \mid s_t)\, "
         r"(G_t - b)\Big], \quad G_t = \sum_{k \ge t} \gamma^{k-t} r_k",
@@ -131,8 +131,9 @@ LESSONS: Sequence[Lesson] = (
         slug="grid-world",
         title=gettext_noop("Grid world: credit for what comes later"),
         idea=gettext_noop(
-            "A walker must go around a pit to its goal. Every move costs 1, the pit costs 30, the goal pays 10. "
-            "The first move up earns nothing by itself: only the return from it on shows that it was right."
+            "A walker must go around a pit to its goal. Every move costs 1, the pit costs 30, the goal pays "
+            "10. The first move up earns nothing by itself: only the return from it on shows that it was "
+            "right."
         ),
         equation=r"G_t = r_t + \gamma\, G_{t+1}",
         shown=(
@@ -189,8 +190,8 @@ LESSONS: Sequence[Lesson] = (
             "The policy here is a table of six completions for each of eight prompts, so its distance from "
             "the best one can be computed."
         ),
-        equation=r"\mathcal{L} = -\log \sigma\Big(\beta \log \frac{\pi_\theta(y^+ \mid x)}{\pi_{ref}(y^+ \mid x)} - "
-        r"\beta \log \frac{\pi_\theta(y^- \mid x)}{\pi_{ref}(y^- \mid x)}\Big), \qquad "
+        equation=r"\mathcal{L} = -\log \sigma\Big(\beta \log \frac{\pi_\theta(y^+ \mid x)}{\pi_{ref}(y^+ "
+        r"\mid x)} - \beta \log \frac{\pi_\theta(y^- \mid x)}{\pi_{ref}(y^- \mid x)}\Big), \qquad "
         r"\pi^*(y \mid x) \propto \pi_{ref}(y \mid x)\, e^{r(x, y) / \beta}",
         shown=(
             Shown(file="training/rlhf/losses.py", name="dpo"),
@@ -212,12 +213,71 @@ LESSONS: Sequence[Lesson] = (
         ),
     ),
     Lesson(
+        slug="thirty-votes",
+        title=gettext_noop("A reward model from thirty votes"),
+        idea=gettext_noop(
+            "A linear reward model learns from thirty votes what the voter likes, and orders votes that it "
+            "has not seen. With thirty votes of yours in a project it learns from yours. Else it takes "
+            "packaged ones: ninety votes of simulated voters who like facts and dislike repetitions and "
+            "unfinished texts."
+        ),
+        equation=r"\mathcal{L}(\theta) = -\frac{1}{N} \sum_{i=1}^{N} \log \sigma\big(\theta^\top \phi(x_i, "
+        r"y_i^+) - \theta^\top \phi(x_i, y_i^-)\big) + \frac{\lambda}{2} \Vert \theta \Vert^2",
+        shown=(
+            Shown(file="training/rlhf/measures/linear_choice.py", name="fit_ridge"),
+            Shown(file="training/rlhf/measures/features.py", name="text_features"),
+            Shown(file="training/rlhf/course/preferences.py", name="reward_model_from_votes"),
+        ),
+        lines={"share": gettext_noop("Share of held-out votes ordered as the voter did")},
+        steps=gettext_noop("votes trained on"),
+        broken=gettext_noop(
+            "Chosen and rejected are swapped in training, as by a column with the wrong name."
+        ),
+        claim=Claim(
+            figure="share",
+            sentence=gettext_noop("It orders at least 60 % of the held-out votes as the voter did."),
+            least=0.6,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+        votes=True,
+    ),
+    Lesson(
+        slug="rule-rewards",
+        title=gettext_noop("Rewards by rules"),
+        idea=gettext_noop(
+            "Three tasks have a right completion that a rule can tell: a sum, a program with unit tests, "
+            "five lines of text. The policy chooses among six completions of each and is paid by the rule. "
+            "The programs run in the sandbox of your rounds."
+        ),
+        equation=r"r(x, y) = \mathbb{1}[y = 42], \qquad r(x, y) = \frac{\text{tests passed}}{\text{tests}}, "
+        r"\qquad r(x, y) = \max\Big(0, 1 - \frac{|n(y) - 5|}{5}\Big)",
+        shown=(
+            Shown(file="training/rlhf/rewards/text_rewards.py", name="Mathematics"),
+            Shown(file="training/rlhf/rewards/text_rewards.py", name="UnitTests"),
+            Shown(file="training/rlhf/rewards/text_rewards.py", name="LineCount"),
+        ),
+        lines={
+            "reward": gettext_noop("Reward"),
+            "right": gettext_noop("Probability of the right completion"),
+        },
+        steps=_STEP,
+        broken=gettext_noop(
+            "The rule looks at the think and answer tags alone: every completion in that format is paid."
+        ),
+        claim=Claim(
+            figure="right",
+            sentence=gettext_noop("At least 90 % of the chosen completions are right."),
+            least=0.9,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
         slug="reward-hacking",
         title=gettext_noop("Reward hacking and the KL penalty"),
         idea=gettext_noop(
-            "A reward model learns from pairs which words are good. It counts words and cannot see that a reply "
-            "repeats itself. A policy that only follows it writes its favourite word eight times. The KL "
-            "penalty holds the policy near the replies that the reward model was trained on."
+            "A reward model learns from pairs which words are good. It counts words and cannot see that a "
+            "reply repeats itself. A policy that only follows it writes its favourite word eight times. The "
+            "KL penalty holds the policy near the replies that the reward model was trained on."
         ),
         equation=r"\max_\theta\; \mathbb{E}_{y \sim \pi_\theta}\big[r_\phi(x, y)\big] - "
         r"\beta\, \mathrm{KL}\big(\pi_\theta \,\Vert\, \pi_{ref}\big)",
@@ -241,15 +301,41 @@ LESSONS: Sequence[Lesson] = (
         ),
     ),
     Lesson(
+        slug="string-reversal",
+        title=gettext_noop("String reversal: imitation, then reward"),
+        idea=gettext_noop(
+            "A character model of 660,000 random weights spells strings of four letters backwards. It first "
+            "imitates reversals, then learns from its own samples by reward alone, in two runs like those "
+            "of a round. The curve is the second run."
+        ),
+        equation=r"\mathcal{L}_{SFT} = -\sum_t \log \pi_\theta(y_t \mid x, y_{<t}), \qquad "
+        r"A_i = r_i - \frac{1}{K} \sum_{k=1}^{K} r_k",
+        shown=(
+            Shown(file="training/rlhf/methods/sft.py", name="SupervisedFineTuning"),
+            Shown(file="training/rlhf/advantages.py", name="group_relative"),
+            Shown(file="training/rlhf/course/text.py", name="string_reversal"),
+        ),
+        lines={"right": gettext_noop("Share of samples that are right")},
+        steps=_STEP,
+        broken=gettext_noop("No imitation: no sample is right by chance, so there is nothing to reward."),
+        claim=Claim(
+            figure="right",
+            sentence=gettext_noop("At least 85 % of the samples of the last steps are right."),
+            least=0.85,
+            stated=Stated(mean=0, low=0, high=0, measured=""),
+        ),
+    ),
+    Lesson(
         slug="ppo-and-grpo",
         title=gettext_noop("PPO with GAE, and GRPO"),
         idea=gettext_noop(
-            "Both take sixteen passes over the same games. PPO asks a value table what was to be expected; GRPO "
-            "compares each game with the others of its group. Cutting the ratio of new to old probability "
-            "keeps those passes from going too far."
+            "Both take sixteen passes over the same games. PPO asks a value table what was to be expected; "
+            "GRPO compares each game with the others of its group. Cutting the ratio of new to old "
+            "probability keeps those passes from going too far."
         ),
-        equation=r"\min\big(\rho_t A_t,\; \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\, A_t\big), \qquad "
-        r"A_t^{GAE} = \sum_l (\gamma \lambda)^l \delta_{t+l}, \qquad A_i^{GRPO} = \frac{r_i - \bar r}{\mathrm{std}(r)}",
+        equation=r"\min\big(\rho_t A_t,\; \mathrm{clip}(\rho_t, 1 - \epsilon, 1 + \epsilon)\, A_t\big), "
+        r"\qquad A_t^{GAE} = \sum_l (\gamma \lambda)^l \delta_{t+l}, \qquad A_i^{GRPO} = \frac{r_i "
+        r"- \bar r}{\mathrm{std}(r)}",
         shown=(
             Shown(file="training/rlhf/advantages.py", name="gae"),
             Shown(file="training/rlhf/advantages.py", name="group_relative"),
@@ -292,10 +378,11 @@ LESSONS: Sequence[Lesson] = (
         slug="service-bot",
         title=gettext_noop("A service bot over several turns"),
         idea=gettext_noop(
-            "A user has a problem and tells the missing detail only when asked. The bot must ask first and help "
-            "then. It chooses among eight lines; the user is the one of the service_bot environment."
+            "A user has a problem and tells the missing detail only when asked. The bot must ask first and "
+            "help then. It chooses among eight lines; the user is the one of the service_bot environment."
         ),
-        equation=r"J = \mathbb{E}\Big[\sum_{n=1}^{N} r_n\Big], \qquad a_n \sim \pi_\theta(\cdot \mid x_1, a_1, x_2, \dots, x_n)",
+        equation=r"J = \mathbb{E}\Big[\sum_{n=1}^{N} r_n\Big], \qquad a_n \sim \pi_\theta(\cdot \mid x_1, "
+        r"a_1, x_2, \dots, x_n)",
         shown=(
             Shown(file="training/rlhf/environments/service_bot/environment.py", name="Environment"),
             Shown(file="training/rlhf/course/games.py", name="Desk"),

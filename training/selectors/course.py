@@ -53,7 +53,11 @@ def passing_runs() -> QuerySet[LessonRun]:
 def lessons_of(learner: User) -> Sequence[tuple[Lesson, datetime | None]]:
     """Return every lesson and when a learner first passed it."""
     passed = dict(
-        passing_runs().filter(created_by=learner).values_list("lesson").annotate(Min("finished_at")).order_by()
+        passing_runs()
+        .filter(created_by=learner)
+        .values_list("lesson")
+        .annotate(Min("finished_at"))
+        .order_by()
     )
     return [(lesson, passed.get(lesson.slug)) for lesson in LESSONS]
 
@@ -102,9 +106,7 @@ def _run_view(
     return RunView(
         run=run,
         plot=scatter(drawn, x_range=ranges[0], y_range=ranges[1]) if drawn and ranges else None,
-        rows=[
-            (steps[place], [by_step[steps[place]].get(name) for name in lesson.lines]) for place in places
-        ]
+        rows=[(steps[place], [by_step[steps[place]].get(name) for name in lesson.lines]) for place in places]
         if steps
         else [],
         figure=run.figures.get(lesson.claim.figure),

@@ -1,10 +1,10 @@
-"""Runs of lessons: requested, trained in a process of their own, checked against the lesson's claim, stopped."""
+"""Runs of lessons: requested, trained in a process of their own, checked against the claim, stopped."""
 
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from annotation.choices import JobState
+from annotation.choices import JobState, Purpose
 from annotation.errors import Refusal
-from annotation.models import User
+from annotation.models import Judgment, User
 from annotation.services.job_runs import run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
 from training.choices import JobKind, TrainingTask
@@ -25,6 +25,8 @@ from training.services.runs.launcher import refuse_failed, run_process, trainer_
 
 MOST_SECONDS = 600.0
 """After so long a run of a lesson is ended."""
+VOTES_NEEDED, MOST_VOTES = 30, 300
+"""Own votes from which a lesson takes them, and how many it looks at."""
 
 
 def request_run(*, lesson: Lesson, learner: User, broken: bool) -> LessonRun:
@@ -89,13 +91,50 @@ def _run(run: LessonRun, heartbeat: Heartbeat) -> str:
     lesson = BY_SLUG.get(run.lesson)
     if lesson is None:
         raise Refusal("lesson_unknown", _("There is no lesson %(name)s any more."), name=run.lesson)
+    message = ""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "lesson.jsonl"
+        out, votes = Path(folder) / "lesson.jsonl", None
+        if lesson.votes and run.created_by is not None:
+            own = votes_of(run.created_by)
+            if len(own) >= VOTES_NEEDED:
+                votes = Path(folder) / "votes.json"
+                votes.write_text(json.dumps(own), encoding="utf-8")
+                message = _("From votes of yours.")
+            else:
+                message = _(
+                    "From the packaged votes: of yours there are %(own)s, and %(needed)s are needed."
+                ) % {
+                    "own": len(own),
+                    "needed": VOTES_NEEDED,
+                }
         beat = _RunHeartbeat(run, out)
-        beat(message="training")
-        result = train(lesson, seed=run.seed, broken=run.broken, out=out, beat=beat)
+        beat(message=message)
+        result = train(lesson, seed=run.seed, broken=run.broken, out=out, beat=beat, votes=votes)
     write(run, points=result.points, figures=result.figures, is_kept=lesson.claim.holds(result.figures))
-    return "finished"
+    return message
+
+
+def votes_of(learner: User) -> list[dict[str, str]]:
+    """Return the newest votes of a learner, one pair for each: the best response against the worst."""
+    judgments = (
+        Judgment.objects.current()
+        .filter(annotator=learner, blind=True, comparison__purpose=Purpose.WORK)
+        .select_related("comparison__prompt")
+        .prefetch_related("ranks__completion")
+        .order_by("-pk")[:MOST_VOTES]
+    )
+    votes = []
+    for judgment in judgments:
+        ranked = sorted(judgment.ranks.all(), key=lambda place: place.rank)
+        if len(ranked) >= 2 and ranked[0].rank < ranked[-1].rank:
+            votes.append(
+                {
+                    "prompt": judgment.comparison.prompt.messages[-1]["content"],
+                    "chosen": ranked[0].completion.text,
+                    "rejected": ranked[-1].completion.text,
+                }
+            )
+    return votes
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +146,21 @@ class LessonResult:
 
 
 def train(
-    lesson: Lesson, *, seed: int, broken: bool, out: Path, beat: Any = lambda: None, short: bool = False
+    lesson: Lesson,
+    *,
+    seed: int,
+    broken: bool,
+    out: Path,
+    beat: Callable[[], object] = lambda: None,
+    short: bool = False,
+    votes: Path | None = None,
 ) -> LessonResult:
     """Run a lesson in a process of its own. Refuses with the process's last line where it fails."""
-    options: Sequence[str] = [*(["--broken"] if broken else []), *(["--short"] if short else [])]
+    options: Sequence[str] = [
+        *(["--broken"] if broken else []),
+        *(["--short"] if short else []),
+        *([] if votes is None else ["--votes", str(votes)]),
+    ]
     ended = run_process(
         [
             *(sys.executable, "-m", "training.rlhf.course", lesson.slug),
@@ -125,7 +175,7 @@ def train(
 
 
 def read_lines(out: Path) -> LessonResult:
-    """Return the points and figures that a lesson's process wrote; a line that is not whole yet is left out."""
+    """Return the points and figures that a lesson's process wrote, without a line that is not whole yet."""
     points: list[list[Any]] = []
     figures: dict[str, float] = {}
     if out.is_file():

@@ -22,7 +22,9 @@ def course(request: Request) -> HttpResponse:
     """List the lessons and what the reader has passed. For everyone with an account."""
     lessons = lessons_of(request.user)
     passed = sum(at is not None for _lesson, at in lessons)
-    return render(request, "training/course/list.html", {**_place(request), "lessons": lessons, "passed": passed})
+    return render(
+        request, "training/course/list.html", {**_place(request), "lessons": lessons, "passed": passed}
+    )
 
 
 @require_safe
@@ -49,7 +51,9 @@ def live(request: Request, slug: str) -> HttpResponse:
 def start(request: Request, slug: str) -> HttpResponse:
     """Run a lesson, as it is or broken."""
     with refusals_shown(request):
-        request_run(lesson=_lesson(slug), learner=_learner(request), broken=request.POST.get("form") == "broken")
+        request_run(
+            lesson=_lesson(slug), learner=_learner(request), broken=request.POST.get("form") == "broken"
+        )
     return _back(request, slug)
 
 

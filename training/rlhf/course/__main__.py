@@ -1,4 +1,4 @@
-"""Run a lesson: `python -m training.rlhf.course SLUG --out FILE [--seed N] [--broken] [--short] [--votes FILE]`.
+"""Run a lesson: `python -m training.rlhf.course SLUG --out FILE [--seed N] [--broken] [--short] [--votes …]`.
 
 Writes one JSON object a line: `{"step": …, "values": {…}}` for each point of the curve as it comes, and
 `{"figures": {…}}` at the end.
@@ -16,7 +16,7 @@ import torch
 
 from training.contract import ContractError
 from training.contract.course import BY_SLUG
-from training.rlhf.course import games, preferences
+from training.rlhf.course import games, preferences, text
 from training.rlhf.course.setting import Figures, Setting
 
 RUNS: Mapping[str, Callable[[Setting], Figures]] = {
@@ -24,7 +24,10 @@ RUNS: Mapping[str, Callable[[Setting], Figures]] = {
     "grid-world": games.grid_world_walk,
     "plackett-luce": preferences.plackett_luce_and_bradley_terry,
     "dpo": preferences.direct_preference_optimisation,
+    "thirty-votes": preferences.reward_model_from_votes,
+    "rule-rewards": text.rule_rewards,
     "reward-hacking": games.reward_hacking,
+    "string-reversal": text.string_reversal,
     "ppo-and-grpo": games.ppo_and_grpo,
     "fine-grained-rewards": games.fine_grained,
     "service-bot": games.service_bot,
@@ -38,7 +41,9 @@ def main() -> int:
     parser.add_argument("lesson", choices=sorted(BY_SLUG))
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--broken", action="store_true", help="with the setting changed that the lesson names")
+    parser.add_argument(
+        "--broken", action="store_true", help="with the setting changed that the lesson names"
+    )
     parser.add_argument("--short", action="store_true", help="in its smallest form")
     parser.add_argument("--votes", type=Path, metavar="FILE", help="votes of the person who runs it")
     options = parser.parse_args()

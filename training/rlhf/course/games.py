@@ -13,7 +13,7 @@ from training.contract.methods.policy import AdvantageSettings, KlSettings, Upda
 from training.rlhf.course.setting import Figures, Setting
 from training.rlhf.environments.service_bot.environment import Environment as ServiceBot
 from training.rlhf.examples import cart_pole, grid_world
-from training.rlhf.examples.games import Game, GameSettings, Played, Player, learn, play
+from training.rlhf.examples.games import GameSettings, Played, Player, learn, play
 from training.rlhf.losses import bradley_terry
 from training.rlhf.spans import place_segment_rewards, segment_labels
 
@@ -149,7 +149,9 @@ def reward_hacking(setting: Setting) -> Figures:
     policy = nn.Linear(LENGTH, len(WORDS), bias=False)
     nn.init.zeros_(policy.weight)
     player = Player(policy, None)
-    for record in learn(player, lambda: Reply(lambda words: [score[w] for w in words]), method, seed=setting.seed):
+    for record in learn(
+        player, lambda: Reply(lambda words: [score[w] for w in words]), method, seed=setting.seed
+    ):
         good = _mean_quality(player.played)
         setting.report(record["step"], {"reward": record["return"], "quality": good, "kl": record["kl"]})
     final = play(

@@ -2,8 +2,8 @@
 
 The cart is pushed left or right; each push that leaves the pole up earns 1, and the game ends when the pole
 falls, when the cart leaves the track, or after 500 pushes. So 500 is the best there is; the task counts as
-solved at a mean of 475 over 100 games (Barto, Sutton & Anderson 1983, in the form of CartPole-v1 of `gymnasium`,
-which a test compares it with).
+solved at a mean of 475 over 100 games (Barto, Sutton & Anderson 1983, in the form of `gymnasium`'s
+CartPole-v1, which a test compares it with).
 
     python -m training.rlhf.examples.cart_pole
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -52,7 +52,7 @@ class GameSettings:
     """Played in each step."""
     enough: float = math.inf
     """Learning ends when a step's games earn this on average: a further update could only unlearn it."""
-    kl: KlSettings = KlSettings(place="none")
+    kl: KlSettings = field(default_factory=lambda: KlSettings(place="none"))
     """Divergence from the policy that learning began with."""
 
 
