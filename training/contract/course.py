@@ -203,7 +203,7 @@ LESSONS: Sequence[Lesson] = (
         },
         steps=_STEP,
         broken=gettext_noop(
-            "The loss is not told the log-probabilities of the reference. The policy forgets where it began."
+            "The loss leaves out the log-probabilities of the reference. The policy forgets where it began."
         ),
         claim=Claim(
             figure="distance",
@@ -276,8 +276,8 @@ LESSONS: Sequence[Lesson] = (
         title=gettext_noop("Reward hacking and the KL penalty"),
         idea=gettext_noop(
             "A reward model learns from pairs which words are good. It counts words and cannot see that a "
-            "reply repeats itself. A policy that only follows it writes its favourite word eight times. The "
-            "KL penalty holds the policy near the replies that the reward model was trained on."
+            "response repeats itself. A policy that only follows it writes its favourite word eight times. "
+            "The KL penalty holds the policy near the responses that the reward model was trained on."
         ),
         equation=r"\max_\theta\; \mathbb{E}_{y \sim \pi_\theta}\big[r_\phi(x, y)\big] - "
         r"\beta\, \mathrm{KL}\big(\pi_\theta \,\Vert\, \pi_{ref}\big)",
@@ -289,13 +289,13 @@ LESSONS: Sequence[Lesson] = (
         lines={
             "reward": gettext_noop("Learned reward"),
             "quality": gettext_noop("Quality as people see it"),
-            "kl": gettext_noop("KL divergence, nats per reply"),
+            "kl": gettext_noop("KL divergence, nats per response"),
         },
         steps=_STEP,
         broken=gettext_noop("KL penalty coefficient β = 0: the reward goes on rising, the quality falls."),
         claim=Claim(
             figure="quality",
-            sentence=gettext_noop("The replies end at a quality of at least 1.8; they begin near 0.9."),
+            sentence=gettext_noop("The responses end at a quality of at least 1.8; they begin near 0.9."),
             least=1.8,
             stated=Stated(mean=0, low=0, high=0, measured=""),
         ),
@@ -355,8 +355,8 @@ LESSONS: Sequence[Lesson] = (
         slug="fine-grained-rewards",
         title=gettext_noop("Fine-grained rewards from spans"),
         idea=gettext_noop(
-            "Spans mark the words that do harm. Each segment of a reply is told of its own spans, so a word "
-            "answers for what is near it, not for the whole reply."
+            "Spans mark the words that do harm. Each segment of a response gets the reward of its own "
+            "spans, so a word answers for what is near it, not for the whole response."
         ),
         equation=r"r_t = \sum_j \mathbb{1}(t = T_j)\, R_j",
         shown=(
@@ -364,12 +364,12 @@ LESSONS: Sequence[Lesson] = (
             Shown(file="training/rlhf/spans.py", name="segment_labels"),
             Shown(file="training/rlhf/course/games.py", name="MarkedReply"),
         ),
-        lines={"spans": gettext_noop("Marked spans in a reply")},
+        lines={"spans": gettext_noop("Spans in a response")},
         steps=_STEP,
-        broken=gettext_noop("One reward at the end of the reply, the sum of the same spans."),
+        broken=gettext_noop("One reward at the end of the response, the sum over the same spans."),
         claim=Claim(
             figure="spans",
-            sentence=gettext_noop("A reply ends with at most 2.5 marked spans; it begins with 6.7."),
+            sentence=gettext_noop("A response ends with at most 2.5 spans; it begins with 6.7."),
             most=2.5,
             stated=Stated(mean=0, low=0, high=0, measured=""),
         ),
