@@ -99,10 +99,10 @@ def _run(run: LessonRun, heartbeat: Heartbeat) -> str:
             if len(own) >= VOTES_NEEDED:
                 votes = Path(folder) / "votes.json"
                 votes.write_text(json.dumps(own), encoding="utf-8")
-                message = _("From votes of yours.")
+                message = _("Trained on your votes.")
             else:
                 message = _(
-                    "From the packaged votes: of yours there are %(own)s, and %(needed)s are needed."
+                    "Trained on the packaged votes. You have %(own)s of the %(needed)s votes needed."
                 ) % {
                     "own": len(own),
                     "needed": VOTES_NEEDED,
