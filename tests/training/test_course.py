@@ -13,6 +13,7 @@ from django.urls import reverse
 
 from annotation.choices import JobState
 from annotation.errors import Refusal
+from annotation.models import Judgment
 from training.contract.course import BY_SLUG, LESSONS, ROOT, Claim, Stated, mean_interval
 from training.models import LessonRun
 from training.selectors.course import class_of, lesson_view
@@ -137,6 +138,40 @@ def test_a_line_that_is_not_whole_yet_is_left_out(tmp_path: Path):
     assert course.read_lines(out).points == []
     out.write_text(json.dumps({"step": 1, "values": {"x": 2.0}}) + '\n{"step": 2, "val')
     assert course.read_lines(out).points == [[1, {"x": 2.0}]]
+
+
+def test_own_votes_are_the_best_response_against_the_worst(labelled, alice, bob):
+    assert course.votes_of(bob) == []
+    judgments = list(Judgment.objects.current().filter(annotator=alice))
+    votes = course.votes_of(alice)
+    pairs = set()
+    for judgment in judgments:
+        places = sorted(judgment.ranks.all(), key=lambda place: place.rank)
+        if places and places[0].rank < places[-1].rank:
+            pairs.add((places[0].completion.text, places[-1].completion.text))
+    assert pairs
+    assert {(vote["chosen"], vote["rejected"]) for vote in votes} == pairs
+
+
+def test_the_lesson_on_votes_says_which_votes_it_took(alice, monkeypatch):
+    given = []
+
+    def trained(lesson, *, votes, **_):
+        given.append(None if votes is None else json.loads(votes.read_text()))
+        return course.LessonResult([], {"share": 0.7})
+
+    monkeypatch.setattr(course, "train", trained)
+    messages = []
+    for own in (29, 30):
+        votes = [{"prompt": "p", "chosen": "a", "rejected": "b"}] * own
+        monkeypatch.setattr(course, "votes_of", lambda _, votes=votes: votes)
+        run = course.request_run(lesson=BY_SLUG["thirty-votes"], learner=alice, broken=False)
+        course.do_run(run.pk)
+        run.refresh_from_db()
+        messages.append(run.message)
+    assert given == [None, votes]
+    assert "29" in messages[0]
+    assert messages[0] != messages[1]
 
 
 def test_the_class_counts_members_of_the_project_alone(project, alice, bob, oscar):

@@ -124,7 +124,7 @@ LESSONS: Sequence[Lesson] = (
             figure="return",
             sentence=gettext_noop("The trained policy earns at least 475 of 500 over 100 games."),
             least=475.0,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=498.5, low=494.3, high=502.7, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -147,7 +147,7 @@ LESSONS: Sequence[Lesson] = (
             figure="return",
             sentence=gettext_noop("The walker takes the best way, whose return is 4."),
             least=4.0,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=4, low=4, high=4, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -179,7 +179,7 @@ LESSONS: Sequence[Lesson] = (
                 "With 8192 rankings the error by Bradley-Terry is at most 2.5 times that by Plackett-Luce."
             ),
             most=2.5,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=1.129, low=0.8812, high=1.376, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -209,7 +209,7 @@ LESSONS: Sequence[Lesson] = (
             figure="distance",
             sentence=gettext_noop("The policy ends at most 0.05 nats from the best one."),
             most=0.05,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=0.005165, low=0.002005, high=0.008326, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -297,7 +297,7 @@ LESSONS: Sequence[Lesson] = (
             figure="quality",
             sentence=gettext_noop("The responses end at a quality of at least 1.8; they begin near 0.9."),
             least=1.8,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=2.294, low=2.223, high=2.364, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -348,7 +348,7 @@ LESSONS: Sequence[Lesson] = (
             figure="worse",
             sentence=gettext_noop("Both find the best way through the grid world, whose return is 4."),
             least=4.0,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=4, low=4, high=4, measured="2026-11-29"),
         ),
     ),
     Lesson(

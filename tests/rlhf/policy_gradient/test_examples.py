@@ -104,7 +104,7 @@ def test_the_cart_pole_moves_as_that_of_gymnasium():
         while not over:
             push = pushes.randrange(2)
             state, reward, over = ours.act(push)
-            seen, earned, fallen, *_ = peer.step(push)
+            _seen, earned, fallen, *_ = peer.step(push)
             assert state == pytest.approx(list(peer.state), abs=1e-9)
             assert (reward, over) == (earned, fallen)
 
