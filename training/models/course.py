@@ -1,5 +1,6 @@
 """Runs of lessons."""
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
@@ -16,6 +17,10 @@ class LessonRun(BackgroundJob):
     # Lessons belong to no project.
     CAP = ""
 
+    # A learner's progress goes with their account.
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="lesson_runs", db_index=False
+    )
     lesson = models.CharField(max_length=40, help_text="Slug, as training.contract.course declares it.")
     broken = models.BooleanField(default=False, help_text="With the one setting changed that it names.")
     seed = models.PositiveIntegerField(default=0)

@@ -132,7 +132,7 @@ def class_of(project: Project) -> Sequence[LearnerRow]:
         "created_by", "lesson", "is_kept", "finished_at"
     ):
         counts[learner, lesson] = counts.get((learner, lesson), 0) + 1
-        if kept:
+        if kept and finished:
             passed[learner, lesson] = finished
     rows = [
         LearnerRow(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
+from training.rlhf.course.preferences import minimise
 from training.rlhf.course.setting import Figures, Setting
 from training.rlhf.environments.service_bot.environment import Environment as ServiceBot
 from training.rlhf.examples import cart_pole, grid_world
@@ -118,17 +119,11 @@ def fitted_reward(replies: Sequence[Sequence[str]]) -> Tensor:
     left, right = table[0::2], table[1::2]
     sign = (better[0::2] - better[1::2]).sign().unsqueeze(-1)
     lead = (sign * (left - right))[sign.squeeze(-1) != 0]
-    weights = torch.zeros(len(WORDS), requires_grad=True)
-    optimiser = torch.optim.LBFGS([weights], max_iter=200, line_search_fn="strong_wolfe")
 
-    def loss() -> Tensor:
-        optimiser.zero_grad()
-        value = bradley_terry(lead @ weights, torch.zeros(len(lead))) + 0.01 * weights.square().sum()
-        torch.autograd.backward(value)
-        return value
+    def cost(weights: Tensor) -> Tensor:
+        return bradley_terry(lead @ weights, torch.zeros(len(lead))) + 0.01 * weights.square().sum()
 
-    optimiser.step(loss)
-    return weights.detach()
+    return minimise(cost, torch.zeros(len(WORDS)))
 
 
 def reward_hacking(setting: Setting) -> Figures:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,6 @@ def plackett_luce_and_bradley_terry(setting: Setting) -> Figures:
     noise = -torch.empty(most, RANKED).exponential_(generator=draws).log()
     order = (truth[shown] + noise).argsort(-1, descending=True)
     ranked = shown.gather(-1, order)
-    ranks = torch.arange(1, RANKED + 1).expand(most, RANKED)
     places = [(i, j) for i in range(RANKED) for j in range(i + 1, RANKED) if j == i + 1 or not setting.broken]
     left, right = ([place[side] for place in places] for side in (0, 1))
     figures = {}
@@ -44,20 +44,27 @@ def plackett_luce_and_bradley_terry(setting: Setting) -> Figures:
     while count <= most:
         some = ranked[:count]
         figures = {
-            "plackett_luce": _error(lambda u, some=some: plackett_luce(u[some], ranks[: len(some)]), truth),
-            "bradley_terry": _error(
-                lambda u, some=some: bradley_terry(u[some[:, left]], u[some[:, right]]), truth
-            ),
+            "plackett_luce": _error(partial(_whole, some), truth),
+            "bradley_terry": _error(partial(_pairs, some[:, left], some[:, right]), truth),
         }
         setting.report(math.log2(count), figures)
         count *= 2
     return {**figures, "ratio": figures["bradley_terry"] / figures["plackett_luce"]}
 
 
-def minimise(cost: Callable[[Tensor], Tensor], start: Tensor, *, steps: int = 100) -> Tensor:
+def _whole(ranked: Tensor, utilities: Tensor) -> Tensor:
+    ranks = torch.arange(1, RANKED + 1).expand(len(ranked), RANKED)
+    return plackett_luce(utilities[ranked], ranks)
+
+
+def _pairs(better: Tensor, worse: Tensor, utilities: Tensor) -> Tensor:
+    return bradley_terry(utilities[better], utilities[worse])
+
+
+def minimise(cost: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Return the argument at which a convex cost is least, by L-BFGS."""
     found = start.clone().requires_grad_()
-    optimiser = torch.optim.LBFGS([found], max_iter=steps, line_search_fn="strong_wolfe")
+    optimiser = torch.optim.LBFGS([found], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimiser.zero_grad()
@@ -65,7 +72,8 @@ def minimise(cost: Callable[[Tensor], Tensor], start: Tensor, *, steps: int = 10
         torch.autograd.backward(value)
         return value
 
-    optimiser.step(closure)
+    # Its step has no types.
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
     return found.detach()
 
 
