@@ -237,7 +237,7 @@ LESSONS: Sequence[Lesson] = (
             figure="share",
             sentence=gettext_noop("It orders at least 60 % of the held-out votes as the voter did."),
             least=0.6,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=0.8083, low=0.7378, high=0.8789, measured="2026-11-29"),
         ),
         votes=True,
     ),
@@ -268,7 +268,7 @@ LESSONS: Sequence[Lesson] = (
             figure="right",
             sentence=gettext_noop("At least 90 % of the chosen completions are right."),
             least=0.9,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=0.9967, low=0.9916, high=1.002, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -371,7 +371,7 @@ LESSONS: Sequence[Lesson] = (
             figure="spans",
             sentence=gettext_noop("A response ends with at most 2.5 spans; it begins with 6.7."),
             most=2.5,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=1.439, low=1.338, high=1.54, measured="2026-11-29"),
         ),
     ),
     Lesson(
@@ -394,7 +394,7 @@ LESSONS: Sequence[Lesson] = (
             figure="resolved",
             sentence=gettext_noop("At least 95 % of the conversations are resolved."),
             least=0.95,
-            stated=Stated(mean=0, low=0, high=0, measured=""),
+            stated=Stated(mean=0.9947, low=0.9861, high=1.003, measured="2026-11-29"),
         ),
     ),
 )

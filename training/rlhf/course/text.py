@@ -21,6 +21,7 @@ from training.contract.run import CHECKPOINT_FOLDER, EXIT_FINISHED, RunSpec, wri
 from training.rlhf.course.setting import Figures, Setting
 from training.rlhf.examples.games import GameSettings, Player, learn, play
 from training.rlhf.examples.reverse import CHARACTERS, Names, character_model, freeze_names
+from training.rlhf.rewards.protocol import Reward
 from training.rlhf.rewards.sandbox import SandboxError
 from training.rlhf.rewards.text_rewards import LineCount, Mathematics, ThinkAnswerFormat, UnitTests
 
@@ -60,9 +61,8 @@ def rule_scores() -> list[list[float]]:
     """Return what its rule says of each completion, by task. The programs run in a sandbox."""
     scores = []
     with Mathematics() as mathematics:
-        for rule, reference, completions in zip(
-            (mathematics, UnitTests(workers=1), LineCount()), REFERENCES, COMPLETIONS, strict=True
-        ):
+        rules: tuple[Reward, ...] = (mathematics, UnitTests(workers=1), LineCount())
+        for rule, reference, completions in zip(rules, REFERENCES, COMPLETIONS, strict=True):
             count = len(completions)
             try:
                 verdicts = rule([[]] * count, completions, [reference] * count)
