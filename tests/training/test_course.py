@@ -191,7 +191,7 @@ def test_a_form_starts_and_stops_a_run(alice, client_of):
     client.post(reverse("lesson-run", args=["dpo"]), {"form": "broken"})
     run = LessonRun.objects.get()
     assert (run.created_by, run.broken, run.state) == (alice, True, JobState.WAITING)
-    assert "every 2s" in client.get(reverse("lesson-live", args=["dpo"])).content.decode()
+    assert "every 2s" in client.get(reverse("lesson-live", args=["dpo"]), {"form": "broken"}).content.decode()
     client.post(reverse("lesson-stop", args=["dpo"]))
     run.refresh_from_db()
     assert run.state == JobState.FAILED

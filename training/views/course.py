@@ -39,12 +39,15 @@ def lesson(request: Request, slug: str) -> HttpResponse:
 
 @require_safe
 def live(request: Request, slug: str) -> HttpResponse:
-    """The runs of a lesson: a fragment that reloads itself until they end."""
-    return render(
-        request,
-        "training/course/runs.html",
-        {**_place(request), "view": lesson_view(_lesson(slug), request.user)},
-    )
+    """The last run of a form of a lesson: a fragment that reloads itself until it ends, then the page."""
+    view = lesson_view(_lesson(slug), request.user)
+    form = "broken" if request.GET.get("form") == "broken" else "plain"
+    shown = view.broken if form == "broken" else view.plain
+    context = {**_place(request), "view": view, "form": form, "shown": shown}
+    response = render(request, "training/course/run.html", context)
+    if request.htmx and (shown is None or not shown.run.goes_on):
+        response["HX-Refresh"] = "true"
+    return response
 
 
 @require_POST
