@@ -29,7 +29,9 @@ def course(request: Request) -> HttpResponse:
 
 @require_safe
 def lesson(request: Request, slug: str) -> HttpResponse:
-    """Show a lesson: its idea, equation and source, the reader's runs, the check."""
+    """Show a lesson: its idea, equation and source, the reader's runs, the check.
+
+    For everyone with an account."""
     return render(
         request,
         "training/course/lesson.html",
@@ -39,7 +41,9 @@ def lesson(request: Request, slug: str) -> HttpResponse:
 
 @require_safe
 def live(request: Request, slug: str) -> HttpResponse:
-    """The last run of a form of a lesson: a fragment that reloads itself until it ends, then the page."""
+    """The last run of a form of a lesson: a fragment that reloads itself until it ends, then the page.
+
+    For everyone with an account."""
     view = lesson_view(_lesson(slug), request.user)
     form = "broken" if request.GET.get("form") == "broken" else "plain"
     shown = view.broken if form == "broken" else view.plain
@@ -52,7 +56,7 @@ def live(request: Request, slug: str) -> HttpResponse:
 
 @require_POST
 def start(request: Request, slug: str) -> HttpResponse:
-    """Run a lesson, as it is or broken."""
+    """Run a lesson, as it is or broken. For everyone with an account."""
     with refusals_shown(request):
         request_run(
             lesson=_lesson(slug), learner=_learner(request), broken=request.POST.get("form") == "broken"
@@ -62,7 +66,7 @@ def start(request: Request, slug: str) -> HttpResponse:
 
 @require_POST
 def stop(request: Request, slug: str) -> HttpResponse:
-    """Stop the reader's runs of a lesson."""
+    """Stop the reader's runs of a lesson. For everyone with an account."""
     stop_runs(lesson=_lesson(slug), learner=_learner(request))
     return _back(request, slug)
 
