@@ -39,3 +39,15 @@ def test_a_lesson_is_run_and_passed_by_keyboard(
     expect(page.get_by_role("cell", name="0.9")).to_be_visible()
     assert both_themes(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_the_class_has_no_barrier(
+    project: Project, alice: User, carol: User, open_as: Open, both_themes: Axe
+):
+    LessonRun.objects.create(
+        created_by=alice, lesson="dpo", state=JobState.FINISHED, is_kept=True, finished_at="2026-11-01T10:00Z"
+    )
+    page = open_as(carol, "/projects/tea/class/", viewport=NARROW)
+    expect(page.get_by_role("row", name="alice")).to_contain_text("1 / 11")
+    assert both_themes(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360

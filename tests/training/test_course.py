@@ -215,3 +215,12 @@ def test_the_command_lists_lessons_and_fails_where_a_claim_does_not_hold(monkeyp
     figures[True] = {"distance": 0.01}
     with pytest.raises(CommandError):
         call_command("course", "--check", "dpo", stdout=out)
+
+
+def test_the_check_runs_lessons_in_processes_of_their_own():
+    out = StringIO()
+    call_command("course", "--check", "dpo", "--seeds", "2", "--short", stdout=out)
+    (line,) = out.getvalue().splitlines()
+    assert line.split()[0] == "dpo"
+    assert "ran" in line
+    assert "distance" in line
