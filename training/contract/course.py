@@ -320,8 +320,8 @@ LESSONS: Sequence[Lesson] = (
         broken=gettext_noop("No imitation: no sample is right by chance, so there is nothing to reward."),
         claim=Claim(
             figure="right",
-            sentence=gettext_noop("At least 85 % of the samples of the last steps are right."),
-            least=0.85,
+            sentence=gettext_noop("At least 70 % of the samples of the last steps are right."),
+            least=0.7,
             stated=Stated(mean=0, low=0, high=0, measured=""),
         ),
     ),

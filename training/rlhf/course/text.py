@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import subprocess
 import sys
@@ -175,6 +176,8 @@ def _train(folder: Path, base: Path, digest: str, settings: Settings, setting: S
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
+            # The same sums in the same order, however many cores there are.
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         reported = 0
         try:
