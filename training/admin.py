@@ -40,6 +40,7 @@ from training.models import (
     Judge,
     JudgeVerdict,
     Launch,
+    LessonRun,
     LiveLearning,
     LiveUpdate,
     ModelDraw,
@@ -105,6 +106,12 @@ read_only(
     "checkpoint merged repository state created_by created_at",
     "state merged checkpoint__project created_at",
     "checkpoint__name repository error",
+)
+read_only(
+    LessonRun,
+    "lesson created_by broken seed is_kept state created_at",
+    "lesson broken is_kept state created_at",
+    "lesson created_by__username error",
 )
 read_only(
     DriftMeasurement,

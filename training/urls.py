@@ -8,6 +8,7 @@ from training.views import (
     base_models,
     checkpoints,
     conversations,
+    course,
     dashboard,
     feedback,
     judges,
@@ -142,6 +143,19 @@ _REGISTRY: list[URLPattern] = [
     path(f"{_DRIFT}<str:name>/<int:number>/", checkpoints.items, name="drift-items"),
 ]
 
+# ── Lessons ──
+
+_LESSON = "learn/<slug:slug>/"
+
+_COURSE: list[URLPattern] = [
+    path("learn/", course.course, name="course"),
+    path(_LESSON, course.lesson, name="lesson"),
+    path(f"{_LESSON}run/", course.start, name="lesson-run"),
+    path(f"{_LESSON}stop/", course.stop, name="lesson-stop"),
+    path(f"{_LESSON}live/", course.live, name="lesson-live"),
+    path("projects/<slug:slug>/class/", course.class_view, name="course-class"),
+]
+
 # ── Rounds, runs, AI annotators, and all of them ──
 
 _ROUND = "projects/<slug:slug>/rounds/<int:number>/"
@@ -186,4 +200,5 @@ urlpatterns: list[URLPattern] = [
     *_CONVERSATIONS,
     *_FEEDBACK_PAGES,
     *_REGISTRY,
+    *_COURSE,
 ]

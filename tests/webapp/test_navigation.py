@@ -25,7 +25,7 @@ def results(user: User, text: str, project: Project | None = None) -> dict[str, 
 
 
 def test_a_labeller_sees_the_work_and_a_manager_all_sections(project: Project, alice: User, carol: User):
-    assert labels(project, alice) == ["Overview", "Label"]
+    assert labels(project, alice) == ["Overview", "Label", "Learn"]
     assert labels(project, carol) == [str(section.label) for section in SECTIONS]
 
 

@@ -383,6 +383,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/receive-webhooks": ("webhooks", "webhook", "webhook-delivery"),
     "how-to/use-the-api": ("tokens", "api-docs"),
     "how-to/manage-accounts": ("account", "mfa_index", "mfa_list_webauthn", "audit"),
+    "how-to/take-the-course": ("course", "lesson", "course-class"),
     "how-to/monitor": ("status",),
     "how-to/install": ("start",),
     "how-to/serve-models": ("served-model", "providers", "provider"),

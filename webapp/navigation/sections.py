@@ -228,6 +228,15 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        name="learn",
+        label=_("Learn"),
+        icon="book-open",
+        pages=(
+            Page(url="course", label=_("Lessons"), role=Role.ANNOTATOR, by_query=True, inner=("lesson",)),
+            Page(url="course-class", label=_("Class")),
+        ),
+    ),
+    Section(
         name="settings",
         label=_("Settings"),
         icon="settings",

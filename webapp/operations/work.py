@@ -25,6 +25,7 @@ from training.models import (
     CheckpointExport,
     DriftMeasurement,
     Judge,
+    LessonRun,
     LiveLearning,
     Round,
     RoundStep,
@@ -112,6 +113,7 @@ def jobs() -> list[Jobs]:
         _jobs(BaseModelAddition, "base-model", _("additions of base models"), JobState),
         _jobs(CheckpointExport, "export", _("exports of checkpoints"), JobState),
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
+        _jobs(LessonRun, "lesson", _("runs of lessons"), JobState),
         _jobs(RubricDraft, "draft", _("drafts of rubrics"), JobState),
         # A judge waits for new comparisons, which have no time of arrival.
         _jobs(Judge, "judge", _("AI judges"), JobState, None),

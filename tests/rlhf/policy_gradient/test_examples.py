@@ -1,15 +1,17 @@
 """The teaching examples reach the returns that they promise, by the code that trains language models."""
 
+import dataclasses
 import math
-import subprocess
-import sys
+import random
 from itertools import product
 
+import gymnasium
 import pytest
 import torch
 
+from training.contract.methods.policy import AdvantageSettings, KlSettings
 from training.rlhf.examples import cart_pole, grid_world
-from training.rlhf.examples.games import Player, drawn_curve, play
+from training.rlhf.examples.games import Player, drawn_curve, learn, play
 from training.rlhf.examples.grid_world import COLUMNS, GOAL, MOVES, PIT, ROWS, START, GridWorld
 
 
@@ -90,8 +92,47 @@ def test_a_curve_is_drawn_in_lines_of_text():
     assert lines[-1].split() == ["40", "390.0", "█" * 40]
 
 
-def test_cart_pole_says_what_is_missing():
-    code = "import sys; sys.modules['gymnasium'] = None; import training.rlhf.examples.cart_pole"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1
-    assert "pip install gymnasium" in done.stderr
+def test_the_cart_pole_moves_as_that_of_gymnasium():
+    peer = gymnasium.make("CartPole-v1").unwrapped
+    peer.reset(seed=0)
+    ours = cart_pole.CartPole()
+    for seed in range(20):
+        peer.state = ours.start(seed)
+        peer.steps_beyond_terminated = None
+        pushes = random.Random(seed)
+        over = False
+        while not over:
+            push = pushes.randrange(2)
+            state, reward, over = ours.act(push)
+            _seen, earned, fallen, *_ = peer.step(push)
+            assert state == pytest.approx(list(peer.state), abs=1e-9)
+            assert (reward, over) == (earned, fallen)
+
+
+def test_a_cart_pole_game_ends_after_500_pushes():
+    game = cart_pole.CartPole()
+    game.start(0)
+    ends = []
+    for push in range(500):
+        game.state = [0.0, 0.0, 0.0, 0.0]
+        ends.append(game.act(push % 2)[2])
+    assert ends == [False] * 499 + [True]
+
+
+def test_games_that_are_compared_with_each_other_are_one_group():
+    method = dataclasses.replace(
+        grid_world.REINFORCE, advantage=AdvantageSettings(kind="group_relative"), steps=1, games=4
+    )
+    (record,) = learn(Player(grid_world.table(4), None), GridWorld, method, seed=0)
+    # Four games of one group have advantages; each alone would have none, and the policy no gradient.
+    assert record["gradient_norm"] > 0
+
+
+def test_a_penalty_on_the_divergence_keeps_a_policy_nearer_to_where_it_began():
+    def divergence(beta: float) -> float:
+        method = dataclasses.replace(
+            grid_world.REINFORCE, steps=20, kl=KlSettings(place="reward", kind="k1", beta=beta)
+        )
+        return list(learn(Player(grid_world.table(4), None), GridWorld, method, seed=0))[-1]["kl"]
+
+    assert 0 < divergence(5.0) < divergence(0.0)

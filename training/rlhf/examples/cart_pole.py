@@ -2,13 +2,16 @@
 
 The cart is pushed left or right; each push that leaves the pole up earns 1, and the game ends when the pole
 falls, when the cart leaves the track, or after 500 pushes. So 500 is the best there is; the task counts as
-solved at a mean of 475 over 100 games (CartPole-v1 of `gymnasium`; Barto, Sutton & Anderson 1983).
+solved at a mean of 475 over 100 games (Barto, Sutton & Anderson 1983, in the form of `gymnasium`'s
+CartPole-v1, which a test compares it with).
 
     python -m training.rlhf.examples.cart_pole
 """
 
 from __future__ import annotations
 
+import math
+import random
 import time
 
 import torch
@@ -17,14 +20,11 @@ from torch import nn
 from training.contract.methods.policy import AdvantageSettings, UpdateSettings
 from training.rlhf.examples.games import GameSettings, Played, Player, drawn_curve, learn, play
 
-try:
-    import gymnasium
-except ModuleNotFoundError as error:
-    raise SystemExit(
-        "This example needs gymnasium, which Rondo itself does not: .venv/bin/pip install gymnasium"
-    ) from error
-
 BEST, SOLVED = 500.0, 475.0
+GRAVITY, CART_MASS, POLE_MASS, HALF_POLE, FORCE, SECONDS = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
+"""m/s², kg, kg, m, N, and the time from one push to the next."""
+TRACK, MOST_ANGLE = 2.4, math.radians(12)
+"""A game ends beyond them: metres from the middle, and the pole's angle to the vertical."""
 HIDDEN = 64
 
 REINFORCE = GameSettings(
@@ -48,19 +48,31 @@ PPO = GameSettings(
 
 
 class CartPole:
-    """`gymnasium`'s CartPole-v1. What is seen: position, speed, angle and angular speed."""
-
-    def __init__(self) -> None:
-        self._environment = gymnasium.make("CartPole-v1", disable_env_checker=True)
+    """A pole on a cart. What is seen: position, speed, angle and angular speed."""
 
     def start(self, seed: int) -> list[float]:
         """Return a pole that stands nearly upright; how nearly, the seed says."""
-        return [float(number) for number in self._environment.reset(seed=seed)[0]]
+        source = random.Random(seed)  # noqa: S311 - a scene
+        self.state = [source.uniform(-0.05, 0.05) for _ in range(4)]
+        self._pushes = 0
+        return list(self.state)
 
     def act(self, action: int) -> tuple[list[float], float, bool]:
-        """Push: 0 left, 1 right."""
-        seen, reward, fallen, out_of_time, _ = self._environment.step(action)
-        return [float(number) for number in seen], float(reward), fallen or out_of_time
+        """Push: 0 left, 1 right. The equations of motion of Florian 2007 without friction, one Euler step."""
+        position, speed, angle, spin = self.state
+        sine, cosine, mass = math.sin(angle), math.cos(angle), CART_MASS + POLE_MASS
+        thrust = ((FORCE if action else -FORCE) + POLE_MASS * HALF_POLE * spin**2 * sine) / mass
+        turn = (GRAVITY * sine - cosine * thrust) / (HALF_POLE * (4 / 3 - POLE_MASS * cosine**2 / mass))
+        push = thrust - POLE_MASS * HALF_POLE * turn * cosine / mass
+        self.state = [
+            position + SECONDS * speed,
+            speed + SECONDS * push,
+            angle + SECONDS * spin,
+            spin + SECONDS * turn,
+        ]
+        self._pushes += 1
+        fallen = abs(self.state[0]) > TRACK or abs(self.state[2]) > MOST_ANGLE
+        return list(self.state), 1.0, fallen or self._pushes == BEST
 
 
 def network(outputs: int, *, gain: float) -> nn.Module:
@@ -77,8 +89,8 @@ def run(method: GameSettings, *, seed: int = 0, games: int = 100) -> tuple[list[
     critic = network(1, gain=1.0) if method.advantage.kind == "gae" else None
     player = Player(network(2, gain=0.01), critic)
     records = list(learn(player, CartPole, method, seed=seed))
-    random = torch.Generator().manual_seed(seed + 1)
-    return records, play(player.policy, [CartPole() for _ in range(games)], random, greedy=True)
+    draws = torch.Generator().manual_seed(seed + 1)
+    return records, play(player.policy, [CartPole() for _ in range(games)], draws, greedy=True)
 
 
 def main() -> None:

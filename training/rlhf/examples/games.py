@@ -10,9 +10,10 @@ by `training.rlhf.policy_gradient`, as it is for language models.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -51,6 +52,8 @@ class GameSettings:
     """Played in each step."""
     enough: float = math.inf
     """Learning ends when a step's games earn this on average: a further update could only unlearn it."""
+    kl: KlSettings = field(default_factory=lambda: KlSettings(place="none"))
+    """Divergence from the policy that learning began with."""
 
 
 class Played(NamedTuple):
@@ -131,8 +134,11 @@ def learn(
     """Learn step by step, and tell of each: the mean return of its games, and the figures of its update."""
     random = torch.Generator().manual_seed(seed)
     games = [game() for _ in range(method.games)]
-    kl = KlSettings(place="none")
-    assignment = CreditAssignment(method.advantage, kl)
+    assignment = CreditAssignment(method.advantage, method.kl)
+    reference = None if method.kl.place == "none" else copy.deepcopy(player.policy)
+    # Where games are compared with each other all are games of one prompt. Otherwise each is a prompt of its
+    # own, so that minibatches are shares of the games.
+    compared = method.advantage.kind in ("group_relative", "leave_one_out")
     optimiser = torch.optim.Adam(player.parameters(), lr=method.learning_rate)
     for step in range(method.steps):
         player.played = play(player.policy, games, random)
@@ -144,25 +150,34 @@ def learn(
             mask=player.played.mask,
             rewards=player.played.rewards,
             scored=torch.ones(method.games, dtype=torch.bool),
-            # Each game is a prompt of its own, so that minibatches are shares of the games.
-            group=torch.arange(method.games),
+            group=torch.zeros(method.games, dtype=torch.long) if compared else torch.arange(method.games),
+            ref_logp=None if reference is None else log_probabilities(reference, player.played),
         )
-        episodes = evaluated_once(player, episodes)
+        with torch.no_grad():
+            episodes = evaluated_once(player, episodes)
         credit = assignment.assign(episodes)
         updated = update_policy(
             player,
             episodes,
             credit,
             settings=method.update,
-            kl=kl,
-            beta=0.0,
+            kl=method.kl,
+            beta=assignment.beta,
             constant=None,
             step=_Descent(player, optimiser),
             backward=lambda loss: torch.autograd.backward(loss),
             seed=seed + step,
             check=lambda: None,
         )
+        assignment.observe(episodes)
         yield {**record, **figures(episodes, credit), **updated.figures}
+
+
+@torch.no_grad()
+def log_probabilities(policy: nn.Module, played: Played) -> Tensor:
+    """log π of the actions of games: (B, T)."""
+    logits: Tensor = policy(played.seen)
+    return logits.log_softmax(-1).gather(-1, played.actions.unsqueeze(-1)).squeeze(-1)
 
 
 class _Descent:

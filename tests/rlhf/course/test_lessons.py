@@ -1,0 +1,81 @@
+"""Each lesson trains in its smallest form, as it is and broken, with the lines and the figure it declares."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from training.contract import ContractError
+from training.contract.course import LESSONS
+from training.rlhf.course import preferences
+from training.rlhf.course.__main__ import RUNS
+from training.rlhf.course.games import Desk, MarkedReply, quality
+from training.rlhf.course.setting import Setting
+from training.rlhf.course.text import rule_scores
+
+LONGER = {
+    "string-reversal": [pytest.mark.slow],
+    "rule-rewards": [pytest.mark.slow],
+}
+
+
+@pytest.mark.parametrize(
+    "lesson", [pytest.param(each, id=each.slug, marks=LONGER.get(each.slug, ())) for each in LESSONS]
+)
+@pytest.mark.parametrize("broken", [False, True], ids=["plain", "broken"])
+def test_a_lesson_runs_in_its_smallest_form(lesson, broken):
+    points = []
+    setting = Setting(
+        seed=0, broken=broken, short=True, report=lambda step, values: points.append((step, dict(values)))
+    )
+    figures = RUNS[lesson.slug](setting)
+    assert {name for _step, values in points for name in values} == set(lesson.lines)
+    assert math.isfinite(figures[lesson.claim.figure])
+
+
+def test_every_declared_lesson_has_a_run():
+    assert set(RUNS) == {lesson.slug for lesson in LESSONS}
+
+
+@pytest.mark.slow
+def test_rules_find_one_completion_of_each_task_right():
+    assert [[score == 1 for score in scores] for scores in rule_scores()] == [[True, *[False] * 5]] * 3
+
+
+def test_the_quality_of_a_response_by_hand():
+    # Three needed words, one of eight said twice.
+    assert quality(["sorry", "order", "number", "the", "a", "we", "you", "you"]) == 3 - 0.5
+
+
+def test_spans_cost_their_segment_and_together_as_much_as_in_one_reward():
+    def rewards(*, whole: bool) -> list[float]:
+        game = MarkedReply(whole=whole)
+        game.start(0)
+        # "never" on places 0 and 5, "sorry" elsewhere.
+        return [game.act(19 if place in (0, 5) else 0)[1] for place in range(32)]
+
+    dense, whole = rewards(whole=False), rewards(whole=True)
+    assert [place for place, reward in enumerate(dense) if reward] == [3, 7]
+    assert [place for place, reward in enumerate(whole) if reward] == [31]
+    assert sum(dense) == sum(whole) == -2
+
+
+def test_a_desk_that_forgets_sees_the_opening_alone():
+    for forgets in (False, True):
+        desk = Desk(forgets=forgets)
+        opening = desk.start(0)
+        (place,) = (index for index, seen in enumerate(opening[:3]) if seen)
+        answered, reward, over = desk.act(1 + place)
+        assert (reward, over) == (0.3, False)
+        assert (answered == opening) == forgets
+        assert desk.act(4 + place)[1:] == (1.0, True)
+
+
+def test_too_few_votes_are_refused(tmp_path: Path):
+    votes = tmp_path / "votes.json"
+    rows = json.loads(preferences.PACKAGED_VOTES.read_text())
+    votes.write_text(json.dumps(rows[:29]))
+    setting = Setting(seed=0, broken=False, short=True, report=lambda *_: None, votes=votes)
+    with pytest.raises(ContractError):
+        preferences.reward_model_from_votes(setting)
