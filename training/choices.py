@@ -30,6 +30,7 @@ class JobKind(StrEnum):
     RUBRIC_DRAFT = "rubric-draft"
     SUGGESTIONS = "suggestions"
     LIVE = "live"
+    EMBEDDINGS = "embeddings"
 
 
 class BaseOrigin(models.TextChoices):

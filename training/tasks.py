@@ -18,6 +18,7 @@ from training.services import (
     checkpoint_files,
     conversations,
     drift,
+    embeddings,
     judges,
     leaderboard,
     live,
@@ -53,6 +54,7 @@ WORK: Final[Mapping[TrainingTask | JobKind, Work]] = {
     JobKind.EXPORT: Work(do=checkpoint_exports.do_export, sweep=checkpoint_exports.sweep_exports),
     JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
     JobKind.RUBRIC_DRAFT: Work(do=rubric_drafts.do_draft, sweep=rubric_drafts.sweep_drafts),
+    JobKind.EMBEDDINGS: Work(do=embeddings.do_embeddings, sweep=embeddings.sweep_embeddings),
     JobKind.LIVE: Work(do=live.do_live, sweep=live.sweep_live),
     JobKind.SUGGESTIONS: Work(do=suggestions.do_suggestions, sweep=suggestions.sweep_suggestions),
 }

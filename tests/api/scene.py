@@ -54,10 +54,12 @@ from training.models import (
     BaseModelAddition,
     Checkpoint,
     ConversationSettings,
+    EmbeddingJob,
     FeedbackIncident,
     FeedbackKey,
     Judge,
     ModelProvider,
+    PromptEmbedding,
     PromptSet,
     RequestOptIn,
     Round,
@@ -97,6 +99,7 @@ class Scene:
     rubric: RubricVersion
     """Not published."""
     rubric_draft: RubricDraft
+    embedding_job: EmbeddingJob
     addition: BaseModelAddition
     """Refused."""
     provider: ModelProvider
@@ -151,6 +154,7 @@ class Scene:
             "judges": self.judge.pk,
             "rubrics": self.rubric.rubric_id,
             "rubric-drafts": self.rubric_draft.pk,
+            "embeddings": self.embedding_job.pk,
             "runs": self.run.pk,
             "base-model-additions": self.addition.pk,
             "providers": self.provider.pk,
@@ -243,6 +247,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
         ),
         rubric_draft=RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4),
+        embedding_job=_embedded(project, prompt, round_.policy),
         addition=BaseModelAddition.objects.create(
             name=f"refused-{project.slug}", origin="folder", state="failed", error="It is an encoder."
         ),
@@ -313,6 +318,13 @@ def _conversation(project: Project, checkpoint: Checkpoint, annotator: User) -> 
     settings = ConversationSettings.objects.create(project=project, sampling={"temperature": 0.7})
     settings.checkpoints.add(checkpoint)
     return Conversation.objects.create(project=project, annotator=annotator)
+
+
+def _embedded(project: Project, prompt: Prompt, checkpoint: Checkpoint) -> EmbeddingJob:
+    PromptEmbedding.objects.create(
+        prompt=prompt, model=checkpoint.name, text_hash="0" * 64, vector=bytes([127, 1]), scale=1 / 127
+    )
+    return EmbeddingJob.objects.create(project=project, checkpoint=checkpoint)
 
 
 def _prompt_set(project: Project, prompt: Prompt, manager: User) -> PromptSet:

@@ -24,6 +24,7 @@ from training.models.conversations import (
     PreparedOpening,
     TurnResponse,
 )
+from training.models.embeddings import EmbeddingJob, PromptEmbedding
 from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation, YardstickResult
 from training.models.feedback import (
     KEY_PREFIX,

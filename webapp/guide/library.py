@@ -332,6 +332,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/manage-data": (
         *("data-comparisons", "data-prompts", "data-annotations", "data-responses", "data-act", "prompt"),
         *("prompt-new", "statistics-item", "saved-views", "saved-view", "saved-view-assign"),
+        *("near-duplicates", "prompt-similar"),
         *("view-queue-end", "change-undo", "bin", "bin-restore", "project-delete"),
     ),
     "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
@@ -423,6 +424,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "training.views.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
     "training.views.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
     "training.views.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.embeddings.EmbedForm": (_PROJECT, "search-by-meaning"),
     "training.views.judges.RubricDraftForm": (_PROJECT, "rubrics"),
     "training.forms.suggestions.SuggestionsForm": (_PROJECT, "suggestions"),
     "training.forms.live.LiveForm": (_PROJECT, "live-learning"),

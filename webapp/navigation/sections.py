@@ -135,7 +135,8 @@ SECTIONS: tuple[Section, ...] = (
         icon="database",
         pages=(
             Page(url="data-comparisons", label=_("Comparisons"), inner=("data-act",)),
-            Page(url="data-prompts", label=_("Prompts"), inner=("prompt", "prompt-new")),
+            Page(url="data-prompts", label=_("Prompts"), inner=("prompt", "prompt-new", "prompt-similar")),
+            Page(url="near-duplicates", label=_("Near-duplicates")),
             Page(url="data-annotations", label=_("Annotations")),
             Page(url="data-responses", label=_("Responses")),
             Page(url="saved-views", label=_("Views"), inner=("saved-view-assign",)),

@@ -24,6 +24,7 @@ from training.models import (
     BaseModelAddition,
     CheckpointExport,
     DriftMeasurement,
+    EmbeddingJob,
     Judge,
     LiveLearning,
     Round,
@@ -113,6 +114,7 @@ def jobs() -> list[Jobs]:
         _jobs(CheckpointExport, "export", _("exports of checkpoints"), JobState),
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
         _jobs(RubricDraft, "draft", _("drafts of rubrics"), JobState),
+        _jobs(EmbeddingJob, "embeddings", _("embeddings of prompts"), JobState),
         # A judge waits for new comparisons, which have no time of arrival.
         _jobs(Judge, "judge", _("AI judges"), JobState, None),
         # So do suggestions.

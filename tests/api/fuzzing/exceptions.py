@@ -42,6 +42,8 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/conversations/": "conversations are closed in the scene's project",
     "POST /api/v1/projects/{slug}/conversations/{id}/end/": "a task asks for turns before its end",
     "POST /api/v1/projects/{slug}/deliveries/{id}/resend/": "the scene's message is on its way",
+    "POST /api/v1/projects/{slug}/embeddings/": "the checkpoint must be one that writes text",
+    "POST /api/v1/projects/{slug}/embeddings/{id}/cancel/": "jobs that have ended cannot be cancelled",
     "POST /api/v1/projects/{slug}/feedback/patterns/": "patterns must be regular expressions",
     "POST /api/v1/projects/{slug}/feedback/stored-tokens/": "the token must be one of the asker's",
     "POST /api/v1/projects/{slug}/file/compare/": "a project file is checked by its own form",
