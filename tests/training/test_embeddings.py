@@ -311,4 +311,4 @@ def test_the_api_embeds_searches_and_lists_near_duplicates(
     assert group["prompts"] == [prompts[0].pk, prompts[1].pk]
     found = ask.get(f"{below}prompts/{prompts[0].pk}/similar/?most=1").json()
     assert [(row["prompt"], row["question"]) for row in found] == [(prompts[1].pk, QUESTIONS[1])]
-    assert ask.get(f"{below}near-duplicates/?likeness=0.2").status_code == 400
+    assert ask.get(f"{below}near-duplicates/?likeness=0.2").status_code == 422
