@@ -96,7 +96,8 @@ def vectors_of(project: Project, model: str) -> tuple[list[int], Vectors]:
 def most_like(prompt: Prompt, *, model: str, most: int) -> list[SimilarPrompt] | None:
     """Return the prompts of its project that are most like a prompt, the most similar first.
 
-    None where the model has not read it.
+    Those of a cosine of 0 or less have nothing in common with it and are left out. None where the model has
+    not read it.
     """
     import numpy as np
 
@@ -106,7 +107,7 @@ def most_like(prompt: Prompt, *, model: str, most: int) -> list[SimilarPrompt] |
     row = keys.index(prompt.pk)
     cosines = vectors.cosines(row)
     cosines[row] = -2
-    best = np.argsort(-cosines, kind="stable")[: min(most, len(keys) - 1)]
+    best = [place for place in np.argsort(-cosines, kind="stable")[:most] if cosines[place] > 0]
     prompts = prompt.project.prompts.in_bulk([keys[place] for place in best])
     return [
         SimilarPrompt(prompt=prompts[keys[place]], likeness=min(1.0, float(cosines[place])))
