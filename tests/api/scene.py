@@ -22,6 +22,7 @@ from annotation.models import (
     Criterion,
     FileImport,
     GoldAnswer,
+    ImportSource,
     Invitation,
     Judgment,
     Membership,
@@ -126,6 +127,7 @@ class Scene:
     comment: Comment
     """Alice's, on what she judged."""
     saved_view: SavedView
+    source: ImportSource
     """Carol's, of all comparisons, shared."""
     queue: ViewQueue
     """Alice's, of no comparison."""
@@ -162,6 +164,7 @@ class Scene:
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
             "views": self.saved_view.pk,
+            "sources": self.source.pk,
             "changes": self.change.pk,
             "bin": self.binned.pk,
             "queues": self.queue.pk,
@@ -274,6 +277,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
+        source=ImportSource.objects.create(
+            project=project, address="/prompts", created_by=carol, next_check_at=timezone.now()
+        ),
         saved_view=SavedView.objects.create(
             project=project, owner=carol, name="All", table="comparisons", is_shared=True
         ),

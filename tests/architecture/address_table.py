@@ -199,6 +199,9 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Nothing is chosen: back to the table, with a message.
     "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
     "saved-views": ("GET", MANAGERS),
+    "sources": ("GET", MANAGERS),
+    # No action is chosen: back to the page.
+    "source-act": ("POST", (302, 404, 403, 403, 302, 302)),
     # The form of its owner does not share it: to the next it is not there.
     "saved-view": ("POST", (302, 404, 403, 403, 302, 404)),
     # No member is named: back to the list, with a message.

@@ -335,7 +335,7 @@ _PAGES: dict[str, tuple[str, ...]] = {
         *("near-duplicates", "prompt-similar"),
         *("view-queue-end", "change-undo", "bin", "bin-restore", "project-delete"),
     ),
-    "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
+    "how-to/import-and-export": ("transfers", "transfer", "sources", "export-choose"),
     "how-to/check-quality": (
         *(
             "statistics-items",
@@ -415,6 +415,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "annotation.views.invitations.InvitationForm": (_PROJECT, "invitations"),
     "annotation.views.panels.PanelForm": (_PROJECT, "panels"),
     "annotation.views.panels.HostsForm": (_PROJECT, "panels"),
+    "annotation.views.sources.SourceForm": (_PROJECT, "sources"),
     "annotation.views.webhooks.WebhookForm": (_PROJECT, "webhooks"),
     "annotation.views.webhooks.WebhookSettingsForm": (_PROJECT, "webhooks"),
     "training.views.conversations.ConversationSettingsForm": (_PROJECT, "conversations"),

@@ -141,6 +141,7 @@ SECTIONS: tuple[Section, ...] = (
             Page(url="data-responses", label=_("Responses")),
             Page(url="saved-views", label=_("Views"), inner=("saved-view-assign",)),
             Page(url="transfers", label=_("Import and export"), inner=("transfer",)),
+            Page(url="sources", label=_("Sources")),
             Page(url="export-choose", label=_("Export")),
         ),
     ),

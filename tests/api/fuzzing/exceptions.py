@@ -63,6 +63,7 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/rounds/{number}/{action}/": "the state decides which actions there are",
     "POST /api/v1/projects/{slug}/rubric-drafts/": "the checkpoint must be one that writes text",
     "POST /api/v1/projects/{slug}/rubrics/": "criteria have names of their own and weights above 0",
+    "POST /api/v1/projects/{slug}/sources/": "the operator allows no folder in tests",
     "POST /api/v1/projects/{slug}/webhooks/": "an address is checked against the network's rules",
     "PUT /api/v1/me/keys/": "actions and keys are those of the labelling page, each key once",
     "PUT /api/v1/projects/{slug}/base-model/": "the base model must be one of the installation",
