@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import fsspec
 from django.conf import settings
 from django.core.files.uploadedfile import TemporaryUploadedFile
 from django.db import IntegrityError, transaction
@@ -130,6 +129,9 @@ def check_address(address: str) -> None:
             field="address",
             address=address,
         )
+    # Imported late: web processes that add no source do without it.
+    import fsspec
+
     try:
         fsspec.get_filesystem_class(protocol or "file")
     except (ImportError, ValueError):
@@ -162,6 +164,8 @@ def _check_or_repeat(source: ImportSource, heartbeat: Heartbeat) -> str:
 
 
 def _check(source: ImportSource, heartbeat: Heartbeat) -> str:
+    import fsspec
+
     check_address(source.address)
     known = dict(source.files.values_list("path", "version"))
     # Credentials are those of the operator's environment.

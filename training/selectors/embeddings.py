@@ -138,7 +138,7 @@ def near_duplicate_groups(
         root[find(one)] = find(other)
     best: dict[int, float] = defaultdict(float)
     for one, _other, cosine in edges:
-        best[find(one)] = max(best[find(one)], cosine)
+        best[find(one)] = max(best[find(one)], cosine or 0.0)
     deleted = set(
         Prompt.with_deleted.filter(project=project, deleted_at__isnull=False).values_list("pk", flat=True)
     )
