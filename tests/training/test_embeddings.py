@@ -15,9 +15,10 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from annotation.choices import JobState
+from annotation.choices import ImportState, JobState
 from annotation.errors import NotAllowed
-from annotation.models import BulkChange, Project, Prompt, User
+from annotation.exchange.uploads import do_import, request_undo
+from annotation.models import BulkChange, FileImport, Project, Prompt, User
 from annotation.services import bulk
 from annotation.services.changes import forget_changes
 from tests import factories
@@ -314,3 +315,18 @@ def test_the_api_embeds_searches_and_lists_near_duplicates(
     found = ask.get(f"{below}prompts/{prompts[0].pk}/similar/?most=1").json()
     assert [(row["prompt"], row["question"]) for row in found] == [(prompts[1].pk, QUESTIONS[1])]
     assert ask.get(f"{below}near-duplicates/?likeness=0.2").status_code == 422
+
+
+def test_an_embedding_keeps_no_import_from_being_undone(
+    project: Project, carol: User, starter: Checkpoint, server: Embedder
+):
+    record = FileImport.objects.create(
+        project=project, created_by=carol, name="a.jsonl", digest="0" * 64, state=ImportState.FINISHED
+    )
+    factories.make_prompt(project, "Tea?", file_import=record)
+    embed(project, starter, carol)
+    request_undo(record=record, user=carol)
+    do_import(record.pk)
+    record.refresh_from_db()
+    assert record.state == ImportState.UNDONE
+    assert not PromptEmbedding.objects.exists()
