@@ -25,7 +25,18 @@ MOST_SOURCES = 20
 """Of one project."""
 MOST_FILES = 10_000
 """Files of one source."""
-_ENDINGS = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz", ".txt", ".parquet", ".arrow")
+_ENDINGS = (
+    ".jsonl",
+    ".json",
+    ".csv",
+    ".tsv",
+    ".jsonl.gz",
+    ".json.gz",
+    ".csv.gz",
+    ".txt",
+    ".parquet",
+    ".arrow",
+)
 _WAITS = ("too_many_uploads", "too_many_waiting_files", "disk_full")
 """Refusals that pass: the rest of the files follows with the next check."""
 
@@ -176,10 +187,10 @@ def _check(source: ImportSource, heartbeat: Heartbeat) -> str:
         if known.get(found.path) == found.version:
             continue
         try:
-            record, error = _take(source, files, found), ""
+            record, error = _take(source, files, found)
         except Refusal as refusal:
             if refusal.code in _WAITS:
-                return _("%(taken)s files imported; the others follow: %(reason)s") % {
+                return _("imported: %(taken)s; the others follow: %(reason)s") % {
                     "taken": taken,
                     "reason": refusal.message,
                 }
@@ -193,7 +204,7 @@ def _check(source: ImportSource, heartbeat: Heartbeat) -> str:
         taken, failed = taken + (not error), failed + bool(error)
     if not taken and not failed:
         return _("nothing new")
-    return _("%(taken)s files imported, %(failed)s refused") % {"taken": taken, "failed": failed}
+    return _("imported: %(taken)s, refused: %(failed)s") % {"taken": taken, "failed": failed}
 
 
 def _found(files: Any, root: str, source: ImportSource) -> Iterator[_Found]:
@@ -215,8 +226,11 @@ def _found(files: Any, root: str, source: ImportSource) -> Iterator[_Found]:
         yield _Found(path=path, size=int(entry["size"]), version=f"{entry['size']}:{changed}"[:200])
 
 
-def _take(source: ImportSource, files: Any, found: _Found) -> FileImport:
-    """Import a file; what the project imported before, of any name, is only noted."""
+def _take(source: ImportSource, files: Any, found: _Found) -> tuple[FileImport, str]:
+    """Import a file; return its import, and what a person must say about it before it starts.
+
+    What the project imported before, under any name, is only noted.
+    """
     most = settings.RONDO_IMPORT_MAX_MB
     if found.size > most * 1024**2:
         raise Refusal(
@@ -232,10 +246,13 @@ def _take(source: ImportSource, files: Any, found: _Found) -> FileImport:
         upload.size = path.stat().st_size
         before = source.project.file_imports.filter(digest=digest_of(path)[0], state=ImportState.FINISHED)
         if (record := before.first()) is not None:
-            return record
+            return record, ""
         record = receive_upload(project=source.project, upload=upload, user=source.created_by)
-    start_import(record=record, skip_bad=source.skip_bad, user=source.created_by)
-    return record
+    try:
+        start_import(record=record, skip_bad=source.skip_bad, user=source.created_by)
+    except Refusal as refusal:
+        return record, refusal.message
+    return record, ""
 
 
 def _note(action: str, source: ImportSource, actor: User) -> None:

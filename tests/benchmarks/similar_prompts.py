@@ -93,7 +93,7 @@ def main() -> None:
         timed("all near-duplicates", lambda: link_near_duplicates(job, "base", Heartbeat(job)))
         search = partial(near_duplicate_groups, job.project, model="base")
         for likeness in (0.85, 0.9, 0.95):
-            timed(f"groups from {likeness}", lambda at=likeness: len(search(likeness=at)))
+            timed(f"groups from {likeness}", lambda: len(search(likeness=likeness)))  # noqa: B023 - called at once
 
 
 if __name__ == "__main__":

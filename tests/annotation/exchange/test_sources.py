@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django import Settings
 
+from annotation.choices import ImportState
 from annotation.errors import NotAllowed
 from annotation.exchange.sources import add_source, check_address, check_source, remove_source, set_source
 from annotation.exchange.uploads import do_import
@@ -40,7 +41,7 @@ def check(source: ImportSource) -> ImportSource:
     """Check a source now, and do the imports that it starts."""
     ImportSource.objects.filter(pk=source.pk).update(next_check_at=timezone.now() - timedelta(hours=1))
     check_source(source.pk)
-    for file in source.files.exclude(file_import=None):
+    for file in source.files.filter(file_import__isnull=False, error=""):
         do_import(file.file_import_id or 0)
     source.refresh_from_db()
     return source
@@ -209,3 +210,21 @@ def test_the_page_and_the_api_add_pause_and_remove(
     assert ask.get(f"{below}{source.pk}/files/").json()[0]["path"].endswith("a.jsonl")
     client.post(act, {"action": "remove"})
     assert not ImportSource.objects.exists()
+
+
+def test_a_file_with_an_unclear_verdict_waits_for_a_person(
+    project: Project, source: ImportSource, folder: Path
+):
+    row = {
+        "prompt": "Tea?",
+        "response_a": "Yes.",
+        "response_b": "No.",
+        "winner": "a",
+        "human_preference": "b",
+    }
+    (folder / "a.jsonl").write_text(json.dumps(row) + "\n")
+    check(source)
+    [file] = source.files.all()
+    assert file.file_import is not None
+    assert (file.file_import.state, bool(file.error)) == (ImportState.UPLOADED, True)
+    assert questions(project) == []
