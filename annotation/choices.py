@@ -387,6 +387,7 @@ class TaskName(StrEnum):
     """Names of the Celery tasks of `annotation`; queued messages contain them."""
 
     DO_IMPORT = "annotation.tasks.do_import"
+    CHECK_SOURCE = "annotation.tasks.check_source"
     DELIVER_WEBHOOKS = "annotation.tasks.deliver_webhooks"
     RECORD_AGREEMENT = "annotation.tasks.record_agreement"
     COMPUTE_REPORT = "annotation.tasks.compute_report"

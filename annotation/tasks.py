@@ -4,7 +4,7 @@ from celery import shared_task
 
 from annotation.agreement.records import Selection
 from annotation.choices import TaskName
-from annotation.exchange import uploads
+from annotation.exchange import sources, uploads
 from annotation.services import changes, inbox, quality, webhooks
 from annotation.services.assignments import online
 from annotation.services.inbox import forget_notifications
@@ -17,6 +17,12 @@ from annotation.statistics.cached import compute_in_worker
 def do_import(import_id: int) -> None:
     """Bring an uploaded file in."""
     uploads.do_import(import_id)
+
+
+@shared_task(name=TaskName.CHECK_SOURCE)
+def check_source(source_id: int) -> None:
+    """Import the new and changed files of a watched folder or bucket."""
+    sources.check_source(source_id)
 
 
 @shared_task(name=TaskName.RECORD_AGREEMENT)
@@ -53,6 +59,7 @@ def sweep() -> None:
     And for what was deleted and can no longer be brought back.
     """
     uploads.sweep_imports()
+    sources.sweep_sources()
     inbox.sweep_mail()
     webhooks.sweep_webhooks()
     online.sweep_acquisition()

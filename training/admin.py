@@ -28,6 +28,7 @@ from training.models import (
     DriftFigure,
     DriftMeasurement,
     EloPoints,
+    EmbeddingJob,
     EvaluatedPrompt,
     Evaluation,
     Feedback,
@@ -47,6 +48,7 @@ from training.models import (
     ModelProvider,
     PreparedOpening,
     ProjectBase,
+    PromptEmbedding,
     PromptSet,
     QuestionPair,
     RequestOptIn,
@@ -405,6 +407,19 @@ read_only(
     "project checkpoint state is_active compared suggested planted",
     "state is_active project",
     "project__name checkpoint__name error",
+)
+
+
+# ── Embeddings ──
+
+
+read_only(PromptEmbedding, "prompt model likeness", "model", "model", related="prompt__project")
+read_only(
+    EmbeddingJob,
+    "project checkpoint state embedded created_at",
+    "state project created_at",
+    "project__name checkpoint__name error",
+    related="checkpoint",
 )
 
 

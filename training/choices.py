@@ -31,6 +31,7 @@ class JobKind(StrEnum):
     SUGGESTIONS = "suggestions"
     LIVE = "live"
     LESSON = "lesson"
+    EMBEDDINGS = "embeddings"
 
 
 class BaseOrigin(models.TextChoices):

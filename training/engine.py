@@ -64,7 +64,10 @@ class EngineUnknownModelError(EngineError):
 # ── Dialects: differences between servers that speak OpenAI's interface ──
 
 
-_CAN_BE_LEFT_OUT = ("top_k", "seed", "stream_options", "max_tokens", "temperature", "top_p")
+_CAN_BE_LEFT_OUT = (
+    *("top_k", "seed", "stream_options", "max_tokens", "temperature", "top_p"),
+    "truncate_prompt_tokens",
+)
 """Fields that a server may not know. OpenAI's newer models rename `max_tokens`, and some of them sample at
 one temperature alone."""
 
@@ -392,6 +395,20 @@ class Engine(Closing):
                 for head, of_completions in result["segments"].items()
             },
         )
+
+    def embed(self, *, model: str, texts: Sequence[str], most_tokens: int) -> list[list[float]]:
+        """Return a vector of each text, in their order. The last `most_tokens` of each are read, by servers
+        that can be asked for that."""
+        body = {"model": self._names.get(model, model), "input": list(texts)}
+        result = self._ask_adapting("/v1/embeddings", {**body, "truncate_prompt_tokens": most_tokens})
+        try:
+            rows = sorted(result["data"], key=lambda row: int(row["index"]))
+            vectors = [[float(value) for value in row["embedding"]] for row in rows]
+        except (KeyError, TypeError, ValueError):
+            raise EngineError(_("The model server's answer holds no embeddings.")) from None
+        if len(vectors) != len(texts) or len(set(map(len, vectors))) > 1:
+            raise EngineError(_("The model server's answer holds no embeddings."))
+        return vectors
 
     def token_kl(
         self, *, model: str, messages: Messages, completion: str, reference: str | None = None

@@ -19,6 +19,7 @@ from training.services import (
     conversations,
     course,
     drift,
+    embeddings,
     judges,
     leaderboard,
     live,
@@ -55,6 +56,7 @@ WORK: Final[Mapping[TrainingTask | JobKind, Work]] = {
     JobKind.DRIFT: Work(do=drift.do_measurement, sweep=drift.sweep_measurements),
     JobKind.LESSON: Work(do=course.do_run, sweep=course.sweep_runs),
     JobKind.RUBRIC_DRAFT: Work(do=rubric_drafts.do_draft, sweep=rubric_drafts.sweep_drafts),
+    JobKind.EMBEDDINGS: Work(do=embeddings.do_embeddings, sweep=embeddings.sweep_embeddings),
     JobKind.LIVE: Work(do=live.do_live, sweep=live.sweep_live),
     JobKind.SUGGESTIONS: Work(do=suggestions.do_suggestions, sweep=suggestions.sweep_suggestions),
 }

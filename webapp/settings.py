@@ -246,6 +246,9 @@ RONDO_KEEP_RUN_STATES = env["RONDO_KEEP_RUN_STATES"]
 RONDO_HUB_TOKEN = env["RONDO_HUB_TOKEN"]
 # Below it uploads, sampling and training wait.
 RONDO_LEAST_FREE_MB = env["RONDO_LEAST_FREE_MB"]
+# Folders and buckets that managers may have watched.
+RONDO_SOURCES = list(env["RONDO_SOURCES"])
+RONDO_SOURCE_SECONDS = env["RONDO_SOURCE_SECONDS"]
 # The largest upload of a manager; a command imports larger files.
 RONDO_IMPORT_MAX_MB = env["RONDO_IMPORT_MAX_MB"]
 RONDO_IMPORT_MAX_ROWS = env["RONDO_IMPORT_MAX_ROWS"]

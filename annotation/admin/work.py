@@ -38,6 +38,7 @@ from annotation.models import (
     GoldAnswer,
     HelpReveal,
     HelpSettings,
+    ImportSource,
     ItemFlag,
     Judgment,
     LabelledStep,
@@ -53,6 +54,7 @@ from annotation.models import (
     ReviewDecision,
     ReviewReturn,
     SavedView,
+    SourceFile,
     SpanFlag,
     Suggestion,
     SuggestionSet,
@@ -576,6 +578,20 @@ read_only(
     "name project table owner is_shared created_at",
     "table is_shared project",
     "name owner__username",
+)
+# Watched folders and buckets, and their files.
+read_only(
+    ImportSource,
+    "address project is_active checked_at created_by",
+    "is_active project checked_at",
+    "address project__name error",
+)
+read_only(
+    SourceFile,
+    "path source file_import taken_at",
+    "source__project taken_at",
+    "path error",
+    related="source",
 )
 # Views that are assigned to members.
 read_only(

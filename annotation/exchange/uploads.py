@@ -557,6 +557,9 @@ def _used_outside(
             continue
         if not issubclass(user, models.Model) or user._meta.app_label == model._meta.app_label:
             continue
+        if getattr(user, "IS_DERIVED", False):
+            # Its rows are computed from others, and go with them.
+            continue
         # The table between two models stands for the one that owns it.
         through = user._meta.auto_created
         owner: type[models.Model] = through if isinstance(through, type) else user

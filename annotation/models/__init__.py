@@ -43,6 +43,7 @@ from annotation.models.projects import (
     RubricVersion,
 )
 from annotation.models.saved_views import QueuedComparison, SavedView, ViewQueue
+from annotation.models.sources import ImportSource, SourceFile
 from annotation.models.texts import (
     AcquisitionFigures,
     Completion,

@@ -349,10 +349,15 @@ def used_elsewhere(model: type[models.Model], ids: Sequence[int]) -> set[int]:
 
 
 def references_from_outside(model: type[models.Model]) -> Iterator[tuple[type[models.Model], str]]:
-    """Yield the models of other applications that point to a model, with the name of their field."""
+    """Yield the models of other applications that point to a model, with the name of their field.
+
+    Rows that are computed from others (`IS_DERIVED`) hold nothing, and go with them.
+    """
     for relation in model._meta.get_fields(include_hidden=True):
         user = getattr(relation, "related_model", None)
         if not (isinstance(relation, ForeignObjectRel) and isinstance(user, type)):
             continue
         if issubclass(user, models.Model) and user._meta.app_label != model._meta.app_label:
+            if getattr(user, "IS_DERIVED", False):
+                continue
             yield user, relation.field.name

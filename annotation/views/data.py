@@ -85,6 +85,8 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         return _to_export(request, project, chosen, address)
     if declared.name == "calibrate":
         return _to_calibration(request, project, chosen, address)
+    if declared.name == "similar":
+        return _to_similar(request, project, chosen, address)
     value = request.POST.get(f"value-{declared.name}") or request.POST.get("value", "")
     arguments: dict[str, Any] = {"project": project, "actor": request.user, "chosen": chosen}
     if declared.value:
@@ -141,6 +143,14 @@ def _to_export(request: Request, project: Project, chosen: list[int], address: s
         return redirect(address)
     named = ",".join(map(str, chosen))
     return redirect(f"{reverse('export-choose', args=[project.slug])}?comparisons={named}")
+
+
+def _to_similar(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
+    """Open the prompts that are most like the chosen one."""
+    if len(chosen) != 1:
+        messages.error(request, _("Select one prompt to find others like it."))
+        return redirect(address)
+    return redirect("prompt-similar", project.slug, chosen[0])
 
 
 def _to_calibration(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:

@@ -41,6 +41,7 @@ from annotation.models import (
     Guideline,
     HelpReveal,
     HelpSettings,
+    ImportSource,
     ItemFlag,
     Judgment,
     KeptAnswer,
@@ -63,6 +64,7 @@ from annotation.models import (
     RubricScore,
     RubricVersion,
     SavedView,
+    SourceFile,
     SpanFlag,
     Suggestion,
     SuggestionSet,
@@ -133,6 +135,10 @@ def queue_view(project: Project, judgment: Judgment) -> None:
     """Save a view, assign it, and change its rows in bulk."""
     member = judgment.assignment.annotator
     view = SavedView.objects.create(project=project, owner=member, name=str(uuid.uuid4()), table="prompts")
+    source = ImportSource.objects.create(
+        project=project, address=f"/{uuid.uuid4()}", created_by=member, next_check_at=timezone.now()
+    )
+    SourceFile.objects.create(source=source, path="a.jsonl", version="1:1")
     queue = ViewQueue.objects.create(project=project, view=view, name=view.name, member=member)
     QueuedComparison.objects.create(queue=queue, comparison=judgment.comparison)
     BulkChange.objects.create(project=project, actor=member, action="close", changed=1)

@@ -22,6 +22,7 @@ from annotation.models import (
     Criterion,
     FileImport,
     GoldAnswer,
+    ImportSource,
     Invitation,
     Judgment,
     Membership,
@@ -54,10 +55,12 @@ from training.models import (
     BaseModelAddition,
     Checkpoint,
     ConversationSettings,
+    EmbeddingJob,
     FeedbackIncident,
     FeedbackKey,
     Judge,
     ModelProvider,
+    PromptEmbedding,
     PromptSet,
     RequestOptIn,
     Round,
@@ -97,6 +100,7 @@ class Scene:
     rubric: RubricVersion
     """Not published."""
     rubric_draft: RubricDraft
+    embedding_job: EmbeddingJob
     addition: BaseModelAddition
     """Refused."""
     provider: ModelProvider
@@ -123,6 +127,7 @@ class Scene:
     comment: Comment
     """Alice's, on what she judged."""
     saved_view: SavedView
+    source: ImportSource
     """Carol's, of all comparisons, shared."""
     queue: ViewQueue
     """Alice's, of no comparison."""
@@ -151,6 +156,7 @@ class Scene:
             "judges": self.judge.pk,
             "rubrics": self.rubric.rubric_id,
             "rubric-drafts": self.rubric_draft.pk,
+            "embeddings": self.embedding_job.pk,
             "runs": self.run.pk,
             "base-model-additions": self.addition.pk,
             "providers": self.provider.pk,
@@ -158,6 +164,7 @@ class Scene:
             "webhooks": self.delivery.endpoint_id,
             "deliveries": self.delivery.pk,
             "views": self.saved_view.pk,
+            "sources": self.source.pk,
             "changes": self.change.pk,
             "bin": self.binned.pk,
             "queues": self.queue.pk,
@@ -243,6 +250,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             project=project, name="Tea", criteria=[RubricCriterionInput(name="Accuracy")], saved_by=carol
         ),
         rubric_draft=RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4),
+        embedding_job=_embedded(project, prompt, round_.policy),
         addition=BaseModelAddition.objects.create(
             name=f"refused-{project.slug}", origin="folder", state="failed", error="It is an encoder."
         ),
@@ -269,6 +277,9 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         delivery=send_test(endpoint=webhook.endpoint, sent_by=carol),
         comment=post_comment(assignment=judgment.assignment, author=alice, text="May I use a dictionary?"),
+        source=ImportSource.objects.create(
+            project=project, address="/prompts", created_by=carol, next_check_at=timezone.now()
+        ),
         saved_view=SavedView.objects.create(
             project=project, owner=carol, name="All", table="comparisons", is_shared=True
         ),
@@ -313,6 +324,13 @@ def _conversation(project: Project, checkpoint: Checkpoint, annotator: User) -> 
     settings = ConversationSettings.objects.create(project=project, sampling={"temperature": 0.7})
     settings.checkpoints.add(checkpoint)
     return Conversation.objects.create(project=project, annotator=annotator)
+
+
+def _embedded(project: Project, prompt: Prompt, checkpoint: Checkpoint) -> EmbeddingJob:
+    PromptEmbedding.objects.create(
+        prompt=prompt, model=checkpoint.name, text_hash="0" * 64, vector=bytes([127, 1]), scale=1 / 127
+    )
+    return EmbeddingJob.objects.create(project=project, checkpoint=checkpoint)
 
 
 def _prompt_set(project: Project, prompt: Prompt, manager: User) -> PromptSet:

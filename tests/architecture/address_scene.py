@@ -16,6 +16,7 @@ from annotation.models import (
     ConversationTask,
     Criterion,
     FileImport,
+    ImportSource,
     Project,
     SavedView,
     User,
@@ -104,6 +105,9 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
     in_project = {"slug": project.slug}
     binned = factories.make_project(slug="binned", managers=[carol])
     Project.objects.filter(pk=binned.pk).update(deleted_at=timezone.now(), is_incomplete=True)
+    source = ImportSource.objects.create(
+        project=project, address="/prompts", created_by=carol, next_check_at=timezone.now()
+    )
     saved_view = SavedView.objects.create(
         project=project, owner=carol, name="All", table="comparisons", is_shared=True
     )
@@ -208,6 +212,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
             "pk": BulkChange.objects.create(project=project, action="tag", changed=0).pk,
         },
         "saved-views": in_project,
+        "sources": in_project,
+        "source-act": {**in_project, "pk": source.pk},
         **{key: {**in_project, "pk": saved_view.pk} for key in ("saved-view", "saved-view-assign")},
         "view-queue-end": {
             **in_project,
@@ -352,6 +358,8 @@ def parts_of(project: Project, alice: User, carol: User) -> dict[str, dict[str, 
             **in_project,
             "pk": RubricDraft.objects.create(project=project, checkpoint=round_.policy, pairs=4).pk,
         },
+        **dict.fromkeys(("near-duplicates", "embed-prompts", "embed-cancel", "embed-progress"), in_project),
+        "prompt-similar": {**in_project, "pk": prompt.pk},
         "v1-model": {"name": round_.policy.name},
         "v1-unknown": {"rest": "embeddings"},
         "api-unknown": {"rest": "nothing"},

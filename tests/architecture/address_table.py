@@ -199,6 +199,9 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # Nothing is chosen: back to the table, with a message.
     "data-act": ("POST", (302, 404, 403, 403, 302, 302)),
     "saved-views": ("GET", MANAGERS),
+    "sources": ("GET", MANAGERS),
+    # No action is chosen: back to the page.
+    "source-act": ("POST", (302, 404, 403, 403, 302, 302)),
     # The form of its owner does not share it: to the next it is not there.
     "saved-view": ("POST", (302, 404, 403, 403, 302, 404)),
     # No member is named: back to the list, with a message.
@@ -350,6 +353,9 @@ TABLE: dict[str, tuple[str, tuple[int, ...]]] = {
     # No action is chosen: back to the rubric's page.
     "rubric-act": ("POST", (302, 404, 403, 403, 302, 302)),
     **dict.fromkeys(("rubric-drafts", "rubric-draft"), ("GET", MANAGERS)),
+    **dict.fromkeys(("near-duplicates", "embed-progress", "prompt-similar"), ("GET", MANAGERS)),
+    # No model is chosen, and there is no job: back to the page.
+    **dict.fromkeys(("embed-prompts", "embed-cancel"), ("POST", (302, 404, 403, 403, 302, 302))),
     # Whoever may choose an address and a key may send that key there.
     "served-model": ("GET", (302, 404, 404, 404, 404, 200)),
     **dict.fromkeys(

@@ -49,6 +49,7 @@ SMALLEST = {
     "reward_baselines": "--set autoj --starter MODEL --cache OUT/cache --seeds 0 --judgments 20",
     "reward_stacks": "features OUT/stacks.npz --set autoj --starter STARTER --judgments 8 --longest 96",
     "serving": "MODEL --tokens 4 --threads 1",
+    "similar_prompts": "--prompts 200 --width 16",
     "single_response": "MODEL --rounds 1 --tokens 4",
     "traces": "--steps 3 --megabytes 0.01 --requests 1",
     "training_quality": f"{FEEDBACK} --steps 1 --seeds 0 --arms bradley-terry --train 8 --test 4",

@@ -165,7 +165,7 @@ def test_a_model_that_is_not_there_is_not_found(client: openai.OpenAI, name: str
 
 
 def test_an_address_that_is_not_there_is_said_in_the_same_shape(server: RunningServer):
-    status, error = post(server, "/v1/embeddings", b"{}")
+    status, error = post(server, "/v1/moderations", b"{}")
     assert status == 404
     assert error["message"] == "Not Found."
 

@@ -25,6 +25,7 @@ from training.models.conversations import (
     TurnResponse,
 )
 from training.models.course import LessonRun
+from training.models.embeddings import EmbeddingJob, PromptEmbedding
 from training.models.evaluations import FIGURES_FORMAT, EvaluatedPrompt, Evaluation, YardstickResult
 from training.models.feedback import (
     KEY_PREFIX,

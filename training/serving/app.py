@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import math
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +31,7 @@ from training.serving.requests import (
     ChatRequest,
     CompletionRequest,
     DivergenceRequest,
+    EmbeddingRequest,
     RequestBody,
     SamplingRequest,
     ScoreRequest,
@@ -135,6 +138,22 @@ class ServerComponents:
                 return JSONResponse(named | asdict(result))
         raise ClientDisconnect
 
+    async def embeddings(self, request: Request) -> Response:
+        """POST /v1/embeddings: texts as vectors of length 1, the means of a model's last hidden states."""
+        body = await self._read(request, EmbeddingRequest)
+        model = self.startup.model
+        job = self._submit(request, body, lambda emit: model.embed(body, emit))
+        async with _called_off_with_client(request, job):
+            async for result in job.events():
+                encode = _base64 if body.encoding_format == "base64" else list
+                data = [
+                    {"object": "embedding", "index": index, "embedding": encode(vector)}
+                    for index, vector in enumerate(result.vectors)
+                ]
+                usage = {"prompt_tokens": result.tokens, "total_tokens": result.tokens}
+                return JSONResponse({"object": "list", "model": body.model, "data": data, "usage": usage})
+        raise ClientDisconnect
+
     async def figures(self, request: Request) -> Response:
         """GET /metrics, as Prometheus reads it; needs the key."""
         self.keys.require(request)
@@ -196,6 +215,10 @@ class ServerComponents:
             media_type="text/event-stream",
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
         )
+
+
+def _base64(vector: Sequence[float]) -> str:
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
 async def _stream(
@@ -271,6 +294,7 @@ def build_application(server: ServerComponents) -> Starlette:
             Route("/v1/completions", server.completions, methods=["POST"]),
             Route("/v1/score", server.score, methods=["POST"]),
             Route("/v1/kl", server.divergence, methods=["POST"]),
+            Route("/v1/embeddings", server.embeddings, methods=["POST"]),
             Route("/metrics", server.figures, methods=["GET"]),
         ],
         exception_handlers=exception_handlers(),

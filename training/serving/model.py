@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +48,7 @@ from training.serving.requests import (
     ChatRequest,
     CompletionRequest,
     DivergenceRequest,
+    EmbeddingRequest,
     SamplingRequest,
     ScoreRequest,
 )
@@ -159,16 +161,19 @@ class Texts:
                 param=place,
             )
 
-    def prompt(self, prompt: str | list[int], index: int) -> list[int]:
-        """Return token ids of a raw prompt; with ids given, those, if the model knows them."""
+    def prompt(self, prompt: str | list[int], index: int, *, field: str = "prompt") -> list[int]:
+        """Return token ids of a raw prompt; with ids given, those, if the model knows them.
+
+        field: of the request, for errors.
+        """
         size = int(self._backbone.config.vocab_size)
         ids: list[int] = prompt if isinstance(prompt, list) else self._backbone.tokenizer(prompt)["input_ids"]
         if not ids:
-            raise RequestError(400, "The prompt is empty.", code="invalid_value", param=f"prompt[{index}]")
+            raise RequestError(400, "The text is empty.", code="invalid_value", param=f"{field}[{index}]")
         unknown = self._backbone.unknown_tokens.ids
         if not all(0 <= id < size and id not in unknown for id in ids):
             message = f"Token ids must be the tokenizer's, which lie between 0 and {size - 1}."
-            raise RequestError(400, message, code="invalid_value", param=f"prompt[{index}]")
+            raise RequestError(400, message, code="invalid_value", param=f"{field}[{index}]")
         return ids
 
     def answers(
@@ -346,6 +351,9 @@ _READ_AT_ONCE = 512
 """Tokens of prompts between two tokens of those that are being answered, which wait for them; of a
 longer prompt so many at a time."""
 
+_EMBEDDED_AT_ONCE = 1024
+"""Tokens of texts that one forward pass embeds; a longer text is a pass of its own."""
+
 _SCORING = 4
 """Requests that score or compare at a time; each keeps its checkpoint in memory."""
 
@@ -405,6 +413,14 @@ class DivergenceResult:
     offsets: list[tuple[int, int]]
     """Position of each token in the answer, [start, end) in code points; the end token has the empty place
     after it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Embedded:
+    """One vector of length 1 per text, and the number of tokens that were read."""
+
+    vectors: list[list[float]]
+    tokens: int
 
 
 class Model:
@@ -627,6 +643,44 @@ class Model:
 
     def _packed(self, rows: Sequence[EncodedAnswer]) -> Batch:
         return pack([Example("", tuple(rows), (0,) * len(rows))], device=self.backbone.device)
+
+    # ── Embedding ─────────────────────────────────────────────────────────────────────
+
+    def embed(self, request: EmbeddingRequest, emit: Emit) -> Iterator[None]:
+        """Read texts, some at a time; emits `Embedded`: the mean of each text's last hidden states, of
+        length 1."""
+        with self._place_to_score(), self.shelf.holding(request.model) as (held,):
+            context, last = context_length(self.backbone), request.truncate_prompt_tokens
+            texts = []
+            for index, text in enumerate(request.input):
+                ids = self._texts.prompt(text, index, field="input")[-(last or 0) :]
+                if len(ids) > context:
+                    message = f"The text has {len(ids)} tokens; the model's context holds {context}."
+                    param = f"input[{index}]"
+                    raise RequestError(400, message, code="context_length_exceeded", param=param)
+                texts.append(ids)
+            vectors: list[list[float]] = []
+            while len(vectors) < len(texts):
+                yield
+                waiting = texts[len(vectors) :]
+                ends = itertools.accumulate(map(len, waiting))
+                fitting = sum(end <= _EMBEDDED_AT_ONCE for end in ends)
+                vectors += self._mean_states(held, waiting[: max(1, fitting)])
+            emit(Embedded(vectors=vectors, tokens=sum(map(len, texts))))
+
+    @torch.inference_mode()
+    def _mean_states(self, held: Held, texts: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Return the vectors of texts that are packed into one row, where none of them sees another."""
+        device, lengths = self.backbone.device, [len(ids) for ids in texts]
+        starts = itertools.accumulate(lengths, initial=0)
+        layout = Layout([Segment(start, size) for start, size in zip(starts, lengths, strict=False)], device)
+        row = torch.tensor([[id for ids in texts for id in ids]], device=device)
+        places = torch.cat([torch.arange(size, device=device) for size in lengths])[None]
+        with self.backbone.using(held.adapter):
+            states = self.backbone.packed_states(row, places, layout).float()
+        means = torch.stack([text.mean(0) for text in torch.split(states, lengths)])
+        vectors: list[list[float]] = torch.nn.functional.normalize(means, dim=-1).tolist()
+        return vectors
 
     # ── Comparing with a reference ────────────────────────────────────────────────────
 

@@ -33,6 +33,8 @@ from training.rlhf.sampling import (
 
 MAX_SAMPLES = 16
 MAX_PROMPTS = 16
+MAX_EMBEDDED = 256
+"""Texts of one request for embeddings."""
 MAX_TOOLS = 128
 DEFAULT_CHAT_TOKENS = 512
 """`max_tokens` of a chat that names none; what fits into the context where that is less."""
@@ -578,6 +580,18 @@ class ScoreRequest(_ChatRead):
         return [
             Passage(title=passage.title, sentences=tuple(passage.sentences)) for passage in self.context or ()
         ]
+
+
+class EmbeddingRequest(RequestBody):
+    """POST /v1/embeddings"""
+
+    neutral_fields = {"user": (_ANYTHING,)}
+
+    input: Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1, max_length=MAX_EMBEDDED)]
+    encoding_format: Literal["float", "base64"] | None = None
+    """base64: little-endian float32, as OpenAI's client asks for by itself."""
+    truncate_prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    """Extension, as vLLM has it: only so many tokens at the end of each text are read."""
 
 
 class DivergenceRequest(_ChatRead):

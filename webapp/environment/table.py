@@ -451,6 +451,22 @@ TABLE = (
         high=1_000_000_000,
     ),
     Setting(
+        "RONDO_SOURCES",
+        Kind.NAMES,
+        "folders and buckets, by commas, that managers may have watched and imported with what is below "
+        "them, by the rights and credentials of the server: `/srv/prompts,s3://bucket/prompts`; none "
+        "unless set",
+        default=(),
+    ),
+    Setting(
+        "RONDO_SOURCE_SECONDS",
+        Kind.WHOLE_NUMBER,
+        "seconds between two checks of a watched folder or bucket",
+        default=300,
+        low=10,
+        high=86_400,
+    ),
+    Setting(
         "RONDO_IMPORT_MAX_MB",
         Kind.WHOLE_NUMBER,
         "size of a file that a manager may upload; a command imports larger ones",

@@ -332,9 +332,10 @@ _PAGES: dict[str, tuple[str, ...]] = {
     "how-to/manage-data": (
         *("data-comparisons", "data-prompts", "data-annotations", "data-responses", "data-act", "prompt"),
         *("prompt-new", "statistics-item", "saved-views", "saved-view", "saved-view-assign"),
+        *("near-duplicates", "prompt-similar"),
         *("view-queue-end", "change-undo", "bin", "bin-restore", "project-delete"),
     ),
-    "how-to/import-and-export": ("transfers", "transfer", "export-choose"),
+    "how-to/import-and-export": ("transfers", "transfer", "sources", "export-choose"),
     "how-to/check-quality": (
         *(
             "statistics-items",
@@ -415,6 +416,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "annotation.views.invitations.InvitationForm": (_PROJECT, "invitations"),
     "annotation.views.panels.PanelForm": (_PROJECT, "panels"),
     "annotation.views.panels.HostsForm": (_PROJECT, "panels"),
+    "annotation.views.sources.SourceForm": (_PROJECT, "sources"),
     "annotation.views.webhooks.WebhookForm": (_PROJECT, "webhooks"),
     "annotation.views.webhooks.WebhookSettingsForm": (_PROJECT, "webhooks"),
     "training.views.conversations.ConversationSettingsForm": (_PROJECT, "conversations"),
@@ -424,6 +426,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "training.views.feedback.OptInForm": (_PROJECT, "feedback-of-applications"),
     "training.views.feedback.KeyForm": (_PROJECT, "feedback-of-applications"),
     "training.views.feedback.EraseForm": (_PROJECT, "feedback-of-applications"),
+    "training.views.embeddings.EmbedForm": (_PROJECT, "search-by-meaning"),
     "training.views.judges.RubricDraftForm": (_PROJECT, "rubrics"),
     "training.forms.suggestions.SuggestionsForm": (_PROJECT, "suggestions"),
     "training.forms.live.LiveForm": (_PROJECT, "live-learning"),

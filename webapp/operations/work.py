@@ -24,6 +24,7 @@ from training.models import (
     BaseModelAddition,
     CheckpointExport,
     DriftMeasurement,
+    EmbeddingJob,
     Judge,
     LessonRun,
     LiveLearning,
@@ -115,6 +116,7 @@ def jobs() -> list[Jobs]:
         _jobs(DriftMeasurement, "drift", _("measurements of drift"), JobState),
         _jobs(LessonRun, "lesson", _("runs of lessons"), JobState),
         _jobs(RubricDraft, "draft", _("drafts of rubrics"), JobState),
+        _jobs(EmbeddingJob, "embeddings", _("embeddings of prompts"), JobState),
         # A judge waits for new comparisons, which have no time of arrival.
         _jobs(Judge, "judge", _("AI judges"), JobState, None),
         # So do suggestions.

@@ -209,6 +209,7 @@ PROMPTS = Table(
     actions=(
         BulkAction(name="tag", label=gettext_lazy("Add tag"), icon="plus", value=gettext_lazy("Tag")),
         BulkAction(name="untag", label=gettext_lazy("Remove tag"), icon="x", value=gettext_lazy("Tag")),
+        BulkAction(name="similar", label=gettext_lazy("More like this"), icon="search"),
         BulkAction(name="delete", label=gettext_lazy("Delete"), icon="trash-2", about=_DELETED),
     ),
 )

@@ -69,7 +69,7 @@ class _Merged(Collector):
 _SENT = ("authorization", "content-type", "x-request-timeout", "x-rondo-client")
 _RETURNED = ("content-type", "cache-control", "retry-after", "x-accel-buffering", "www-authenticate")
 _ASK_SECONDS = 2.0
-_ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/kl")
+_ROUTES = ("/v1/chat/completions", "/v1/completions", "/v1/score", "/v1/kl", "/v1/embeddings")
 
 
 @dataclass(frozen=True, kw_only=True)
