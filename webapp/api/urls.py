@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from annotation.api import (
     account,
+    calibration,
     changes,
     inbox,
     labelling,
@@ -188,6 +189,7 @@ urlpatterns: list[URLPattern] = [
         members,
         panels,
         quality,
+        calibration,
         transfers,
         saved_views,
         changes,
