@@ -160,7 +160,8 @@ def availability_of_annotators(project: Project) -> dict[int, MemberAvailability
     """Return the availability of work by the id of each annotator, for the page of all of them.
 
     Six queries and one for each different set of skills; `qualification_of` asks for those few who have
-    answered the whole qualification set without passing.
+    answered the whole qualification set without passing, and one query for each participant of an open
+    calibration session.
     """
     memberships = project.memberships.filter(
         role=Role.ANNOTATOR, user__is_machine=False, user__is_active=True
@@ -189,6 +190,7 @@ def availability_of_annotators(project: Project) -> dict[int, MemberAvailability
     )
     in_qualification, not_qualified = _unqualified(project, members)
     has_open, has_closed = _open_to_members(project, members)
+    has_open |= who_is_asked(project)
     found = {}
     for membership in members:
         pk = membership.user_id
