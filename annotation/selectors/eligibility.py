@@ -22,6 +22,7 @@ from annotation.choices import (
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, ReviewReturn, User
 from annotation.selectors import access
 from annotation.selectors.allocation import Closed, closed_rules, open_under, reservations
+from annotation.selectors.calibration import who_is_asked
 from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 

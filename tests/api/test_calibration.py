@@ -47,7 +47,10 @@ def test_a_session_from_its_beginning_to_its_close(
     as_carol: Asker,
 ):
     here = f"{ADDRESS}{begun['id']}/"
-    assert (begun["comparisons"], [row["annotator"] for row in begun["participants"]]) == (2, ["alice", "bob"])
+    assert (begun["comparisons"], [row["annotator"] for row in begun["participants"]]) == (
+        2,
+        ["alice", "bob"],
+    )
     (first, _second) = answer(project, alice, FIRST, SECOND, comment=MARKER)
     answer(project, bob, SECOND, SECOND)
     progress = as_alice.get(here).json()["participants"]

@@ -342,8 +342,9 @@ def freeze_snapshot(
     and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
     own; None none.
     `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is
-    told in the counts, and so is how many calibration sessions hide. `only` restricts the judgments to those with these ids.
-    `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
+    told in the counts, and so is how many calibration sessions hide. `only` restricts the judgments to
+    those with these ids. `on_row(done, total)` is called as rows are written. Refuses where there is
+    nothing to learn from.
     """
     refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
