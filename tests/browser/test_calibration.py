@@ -33,10 +33,12 @@ def look(page: Page, name: str) -> None:
 
 def prefer(page: Page, *, good: bool) -> None:
     """Choose the good response, or the other, wherever it stands, and submit."""
-    first = page.locator(".candidate").first
-    expect(first).to_be_visible()
-    is_first = GOOD in first.inner_text()
-    page.keyboard.press("1" if is_first == good else "8")
+    # Keys are heard once the page is loaded.
+    page.wait_for_load_state("load")
+    is_first = GOOD in page.locator(".candidate").first.inner_text()
+    key = "1" if is_first == good else "8"
+    page.keyboard.press(key)
+    expect(page.locator(f'[data-key="{key}"]')).to_be_checked()
     with page.expect_response("**/submit/"):
         page.keyboard.press("Control+Enter")
 
@@ -61,6 +63,7 @@ def test_a_session_from_its_opening_to_the_change_of_a_mind(
     people = {user.username: open_as(user, here) for user in (alice, bob, dora)}
     for name, page in people.items():
         page.get_by_role("link", name="Annotate").click()
+        page.wait_for_url("**/label/")
         expect(page.locator(".question__prompt")).to_contain_text(first)
         prefer(page, good=name != "dora")
         expect(page.locator(".question__prompt")).to_contain_text(second)
@@ -91,6 +94,7 @@ def test_a_session_from_its_opening_to_the_change_of_a_mind(
     assert barriers(page) == []
     look(page, "item")
     page.get_by_role("link", name="Change my annotation").click()
+    expect(page.locator("form#judgment")).to_be_visible()
     prefer(page, good=True)
 
     lead.reload()
@@ -98,7 +102,7 @@ def test_a_session_from_its_opening_to_the_change_of_a_mind(
     # All six are +: one value alone, so there is no α; everybody agrees on both comparisons.
     expect(lead.locator("[data-after] strong")).to_have_count(0)
     rows = lead.get_by_role("region", name="Comparisons, least agreement first").locator("tbody tr")
-    expect(rows.first.locator("td").last).to_have_text("100 %")
+    expect(rows.first.locator("td").nth(1)).to_have_text("100 %")
     lead.get_by_role("button", name="Close the session").click()
     expect(lead.get_by_text("closed", exact=True)).to_be_visible()
     assert barriers(lead) == []
