@@ -14,7 +14,9 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.acquisition.bayesian import DIMENSIONS, arrays_of, clear_cache, read_new, unread
+from annotation.acquisition.gain import gain_of_strategy
 from annotation.choices import (
+    AcquisitionArm,
     AssignmentState,
     Availability,
     CalibrationDraw,
@@ -33,6 +35,7 @@ from annotation.models import (
     CalibrationSession,
     Comment,
     Comparison,
+    HelpReveal,
     Judgment,
     Membership,
     Notification,
@@ -56,13 +59,17 @@ from annotation.services.calibration import (
     start_retest,
 )
 from annotation.services.inbox import edit_comment, post_talk
-from annotation.services.judgments.submission import create_machine, submit_judgment
+from annotation.services.judgments.submission import create_machine, record_vote, submit_judgment
 from annotation.services.projects.projects import publish_guideline
 from annotation.statistics.calibration import alpha_rows, curve_of, item_rows, preference_alpha, versions_of
+from annotation.statistics.help import passes_in
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 from tests.records import judgment_record
 from tests.refusals import refused
+from training.selectors.judges import report_of
+from training.services.judges import create_judge
+from training.services.rounds.controls import open_first_round
 from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
@@ -414,6 +421,35 @@ def test_active_learning_learns_from_a_hidden_annotation_once_it_is_revealed(
     # Bob's from before, and Alice's.
     assert len(learned()) == 3
     clear_cache()
+
+
+def test_reports_of_strategies_help_and_ai_annotators_are_blind_to_hidden_annotations(
+    project: Project, alice: User, bob: User, carol: User
+):
+    checkpoint = open_first_round(project=project).policy
+    judge = create_judge(project=project, name="Judge", checkpoint=checkpoint, created_by=carol)
+    pair = factories.make_comparison(project)
+    judgment = factories.make_judgment(pair, alice, FIRST)
+    record_vote(
+        comparison=pair,
+        voter=judge.user,
+        shown=judgment.assignment.display_order,
+        answer=record_of(pair, FIRST),
+        idempotency_key=uuid.uuid4(),
+    )
+    HelpReveal.objects.create(assignment=judgment.assignment, arm="helped", first_judgment=judgment)
+    Assignment.objects.filter(pk=judgment.assignment_id).update(arm=AcquisitionArm.STRATEGY)
+
+    def figures() -> tuple[int, ...]:
+        report = report_of(judge)
+        strategy = sum(arm.judged for arm in gain_of_strategy(project, 1))
+        return report.judged, report.shared, len(passes_in(project)), strategy
+
+    assert figures() == (1, 1, 1, 1)
+    session = begin(project, carol, [alice, bob], [pair])
+    assert figures() == (0, 0, 0, 0)
+    reveal_session(session=session, revealed_by=carol)
+    assert figures() == (1, 1, 1, 1)
 
 
 def test_a_participant_who_has_items_left_does_not_wait_for_work(
