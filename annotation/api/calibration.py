@@ -110,7 +110,7 @@ class MadeSessionSerializer(serializers.Serializer[Any]):
 class AlphaSerializer(serializers.Serializer[Any]):
     """Krippendorff's α of one thing that was asked."""
 
-    label = fields.text("The preference, a criterion or a question.")
+    label = fields.text("The preference, a criterion or a question.")  # type: ignore[assignment]
     before = EstimateSerializer(help_text="At the reveal.")
     after = EstimateSerializer(help_text="At the close; now while the session is open.")
 
