@@ -41,7 +41,7 @@ from annotation.services.inbox import post_talk
 
 
 @fields.of(CalibrationSession, "id name retest_of created_by created_at revealed_by revealed_at closed_at")
-class SessionSerializer(serializers.ModelSerializer[CalibrationSession]):
+class CalibrationSerializer(serializers.ModelSerializer[CalibrationSession]):
     """A calibration session."""
 
     created_by = fields.text(source="created_by.username")
@@ -58,7 +58,7 @@ class ProgressSerializer(serializers.Serializer[Any]):
 
 
 @fields.more("comparisons participants")
-class WholeSessionSerializer(SessionSerializer):
+class WholeCalibrationSerializer(CalibrationSerializer):
     """A session with its participants."""
 
     comparisons = fields.computed("Those that were deleted since are not counted.")
@@ -86,7 +86,7 @@ class NewCalibrationSerializer(serializers.Serializer[Any]):
     draw_from = fields.choice(CalibrationDraw.choices, required=False, default=CalibrationDraw.OPEN)
 
 
-class RetestSerializer(serializers.Serializer[Any]):
+class NewRetestSerializer(serializers.Serializer[Any]):
     """A retest to begin."""
 
     same = fields.flag("The same comparisons again; else fresh ones.", default=False)
@@ -100,10 +100,10 @@ class RetestSerializer(serializers.Serializer[Any]):
     )
 
 
-class MadeSessionSerializer(serializers.Serializer[Any]):
+class MadeCalibrationSerializer(serializers.Serializer[Any]):
     """A session that was begun."""
 
-    session = WholeSessionSerializer()
+    session = WholeCalibrationSerializer()
     skipped = serializers.DictField(child=fields.integer(), help_text="Reason → comparisons left out.")
 
 
@@ -151,7 +151,7 @@ class ItemResponseSerializer(serializers.Serializer[Any]):
     text = fields.text()
 
 
-class VoteSerializer(serializers.Serializer[Any]):
+class CalibrationVoteSerializer(serializers.Serializer[Any]):
     """A participant's annotation of one item. Its `answer` fields have the numbers of the responses."""
 
     annotator = fields.text()
@@ -167,7 +167,7 @@ class ItemVotesSerializer(serializers.Serializer[Any]):
     sealed = fields.flag("It is asked again in a retest, which hides the annotations until its reveal.")
     messages = MessageSerializer(many=True)
     answers = ItemResponseSerializer(many=True)
-    votes = VoteSerializer(many=True)
+    votes = CalibrationVoteSerializer(many=True)
 
     def to_representation(self, page: ItemPage) -> dict[str, Any]:
         numbers = {str(pk): str(number) for pk, number in page.numbers.items()}
@@ -209,19 +209,19 @@ item = calibrations.item("<int:pk>/items/<int:index>/", find=lambda view, pk, in
 
 calibrations.add_list(
     "calibrations_list",
-    SessionSerializer,
+    CalibrationSerializer,
     "List calibration sessions, newest first: managers see all, others those they take part in.",
     role=Role.ANNOTATOR,
 )
 
 
-@session.get(returns=WholeSessionSerializer, role=Role.ANNOTATOR)
+@session.get(returns=WholeCalibrationSerializer, role=Role.ANNOTATOR)
 def calibrations_read(view: ProjectView, session: CalibrationSession) -> CalibrationSession:
     """Read a session and who has answered how much. No annotation is in it."""
     return session
 
 
-@calibrations.post(takes=NewCalibrationSerializer, returns=MadeSessionSerializer, status=201)
+@calibrations.post(takes=NewCalibrationSerializer, returns=MadeCalibrationSerializer, status=201)
 def calibrations_create(view: ProjectView, values: Values) -> Values:
     """Begin a session. Until the reveal its annotations are hidden from everyone but their annotators."""
     members = {user.username: user.pk for user in eligible_participants(view.project)}
@@ -237,19 +237,19 @@ def calibrations_create(view: ProjectView, values: Values) -> Values:
     return _made(create_session(project=view.project, created_by=view.user, participants=people, **values))
 
 
-@session.post("reveal/", returns=WholeSessionSerializer)
+@session.post("reveal/", returns=WholeCalibrationSerializer)
 def calibrations_reveal(view: ProjectView, session: CalibrationSession) -> CalibrationSession:
     """Show everybody's annotations to everybody."""
     return reveal_session(session=session, revealed_by=view.user)
 
 
-@session.post("close/", returns=WholeSessionSerializer)
+@session.post("close/", returns=WholeCalibrationSerializer)
 def calibrations_close(view: ProjectView, session: CalibrationSession) -> CalibrationSession:
     """End the talk: what each annotation is now is what the session led to."""
     return close_session(session=session, closed_by=view.user)
 
 
-@session.post("retest/", takes=RetestSerializer, returns=MadeSessionSerializer, status=201)
+@session.post("retest/", takes=NewRetestSerializer, returns=MadeCalibrationSerializer, status=201)
 def calibrations_retest(view: ProjectView, session: CalibrationSession, values: Values) -> Values:
     """Begin a session of the same people that measures what lasts. It closes this one."""
     return _made(
