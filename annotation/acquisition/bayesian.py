@@ -200,7 +200,12 @@ def _by_size(comparisons: dict[int, tuple[int, ...]]) -> list[tuple[Rows, Rows]]
 _MOST_CACHED = 8
 
 
-@cached(LRUCache(_MOST_CACHED), key=lambda project, round_number: (project.pk, round_number), lock=Lock())
+def _key(project: Project, round_number: int) -> tuple[int, int, int]:
+    # What a calibration session hides or reveals is older than what was read: all is read again.
+    return project.pk, round_number, project.calibration_seals
+
+
+@cached(LRUCache(_MOST_CACHED), key=_key, lock=Lock())
 def arrays_of(project: Project, round_number: int) -> ProjectArrays:
     """Return the arrays of a project and its newest round, cached from one update to the next."""
     return ProjectArrays(project.pk, round_number)
@@ -302,7 +307,7 @@ def _read_comparisons(arrays: ProjectArrays) -> None:
 
 
 def _new_judgments(arrays: ProjectArrays) -> QuerySet[Judgment]:
-    return Judgment.everything.filter(
+    return Judgment.objects.filter(
         pk__gt=arrays.last_judgment,
         comparison__project=arrays.project,
         comparison__purpose=Purpose.WORK,

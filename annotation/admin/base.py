@@ -29,10 +29,28 @@ class BoundedAdmin(ModelAdmin):
     save_on_top = False
 
 
+_TO_COMPARISON = {
+    "judgment": "judgment__comparison",
+    "correction": "correction__judgment__comparison",
+    "assignment": "assignment__comparison",
+    "reveal": "reveal__assignment__comparison",
+}
+"""Field of a model → the comparison of the judgment that a row is a part of."""
+
+
 class WrittenOnceAdmin(BoundedAdmin):
-    """Rows that services write. Here they are found and read, and neither added, changed nor deleted."""
+    """Rows that services write. Here they are found and read, and neither added, changed nor deleted.
+
+    Parts of what a calibration session hides are not there until its reveal.
+    """
 
     actions: Sequence[str] | None = None
+
+    def get_queryset(self, request: HttpRequest) -> models.QuerySet[Any]:
+        rows = super().get_queryset(request)
+        names = {field.name for field in self.model._meta.fields}
+        comparison = next((path for name, path in _TO_COMPARISON.items() if name in names), None)
+        return rows.exclude(**{f"{comparison}__is_sealed": True}) if comparison else rows
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False

@@ -278,10 +278,13 @@ class JudgmentListSerializer(serializers.ListSerializer[Any]):
 
 
 class JudgmentSerializer(serializers.Serializer[Any]):
-    """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id."""
+    """A judgment. Its annotator sees answers by their names in the assignment, managers by completion id,
+    participants of a calibration session by their numbers."""
 
     id = fields.integer()
-    comparison = fields.integer("Null for its annotator.", allow_null=True)
+    comparison = fields.integer(
+        "Null for its annotator and participants of a calibration session.", allow_null=True
+    )
     annotator = fields.text()
     guideline = fields.integer("The version that was on screen.", allow_null=True)
     rubric = RubricUsedSerializer(allow_null=True, help_text="The one that it rates or scores by.")
@@ -317,10 +320,11 @@ class JudgmentSerializer(serializers.Serializer[Any]):
     def to_representation(self, judgment: Judgment) -> dict[str, Any]:
         record = self.records.get(judgment.pk) or records_of([judgment.pk])[judgment.pk]
         assignment: Assignment | None = self.context.get("assignment")
-        name = _Names(assignment)
+        numbers: Mapping[str, str] | None = self.context.get("numbers")
+        name = _Names(assignment, numbers)
         return {
             "id": judgment.pk,
-            "comparison": None if assignment else judgment.comparison_id,
+            "comparison": judgment.comparison_id if name.are_ids else None,
             "annotator": judgment.annotator.username,
             "guideline": judgment.guideline.version if judgment.guideline else None,
             "rubric": _rubric(judgment.rubric),
@@ -402,17 +406,19 @@ def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentReco
 
 
 class _Names:
-    """Names of the answers for the reader: their tokens in an assignment, or completion ids."""
+    """Names of the answers for the reader: their tokens in an assignment, numbers, or completion ids."""
 
-    def __init__(self, assignment: Assignment | None) -> None:
-        self._assignment = assignment
+    def __init__(self, assignment: Assignment | None, numbers: Mapping[str, str] | None = None) -> None:
+        self._assignment, self._numbers = assignment, numbers
 
     @property
     def are_ids(self) -> bool:
         """Return whether the reader sees completion ids."""
-        return self._assignment is None
+        return self._assignment is None and self._numbers is None
 
     def of(self, completion: str) -> str:
+        if self._numbers is not None:
+            return self._numbers[completion]
         return candidate_token(self._assignment, int(completion)) if self._assignment else completion
 
 

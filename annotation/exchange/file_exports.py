@@ -81,6 +81,22 @@ class ExportFilters:
             judgments = judgments.filter(comparison__in=list(self.comparisons))
         return judgments
 
+    def hidden(self, project: Project) -> int:
+        """Return how many judgments a calibration session hides.
+
+        Only what says nothing of a judgment narrows them: rounds, prompts and comparisons.
+        """
+        if not project.calibration_seals:
+            return 0
+        hidden = access.judgments_hidden(project, self.rounds)
+        if self.split:
+            hidden = hidden.filter(comparison__prompt__split=Split(self.split))
+        if self.tag:
+            hidden = hidden.filter(with_tag(self.tag))
+        if self.comparisons:
+            hidden = hidden.filter(comparison__in=list(self.comparisons))
+        return hidden.count()
+
     def manifest(self) -> dict[str, Any]:
         """Return the filters as the manifest names them; those of later versions only where they restrict."""
         narrower = {
@@ -243,6 +259,7 @@ class Export:
             "judgments": self.judgments,
             "judgments by programs": self.by_programs,
             "rows": self.rows,
+            "hidden judgments of calibration sessions": self.filters.hidden(self.project),
             "dropped": dict(sorted(self.dropped.items())),
             "judgments whose context passages the format has no place for": self.contexts_left_out,
         }
@@ -380,6 +397,8 @@ class ExportCounts:
     """Reason → number, among the judgments read."""
     read: int
     why_empty: str = ""
+    hidden: int = 0
+    """Left out, because a calibration session hides them."""
 
 
 def count_export(export: Export) -> ExportCounts:
@@ -399,6 +418,7 @@ def count_export(export: Export) -> ExportCounts:
         dropped=tuple(sorted(tried.dropped.items())),
         read=tried.judgments,
         why_empty=_why_empty(export, judgments, rows),
+        hidden=export.filters.hidden(export.project),
     )
 
 

@@ -200,6 +200,21 @@ def judgments_current(
     )
 
 
+def judgments_hidden(project: Project, round_numbers: Sequence[int] | None = None) -> QuerySet[Judgment]:
+    """The judgments that `judgments_current` leaves out because a calibration session hides them.
+
+    To be counted, as whatever leaves them out says, and never to be filtered by what they hold.
+    """
+    hidden = Judgment.everything.current().filter(
+        comparison__project=project,
+        comparison__purpose=Purpose.WORK,
+        comparison__is_sealed=True,
+        assignment__retest_of__isnull=True,
+        annotator__is_machine=False,
+    )
+    return hidden if round_numbers is None else hidden.filter(comparison__round_number__in=round_numbers)
+
+
 def current_judgment(assignment: Assignment) -> Judgment | None:
     """Return the current judgment of an assignment, after all revisions."""
     # Also while a calibration session hides it from others: whoever asks here asks for its annotator.

@@ -131,6 +131,15 @@ def unanswered_by(project: Project, annotator: User) -> QuerySet[CalibrationItem
     ).order_by("session", "index")
 
 
+def who_is_asked(project: Project) -> set[int]:
+    """Return the ids of the participants for whom items wait; those in hand aside."""
+    if not project.calibration_seals:
+        return set()
+    sessions = CalibrationSession.objects.filter(project=project, revealed_at__isnull=True)
+    people = User.objects.filter(calibrations__in=sessions).distinct()
+    return {user.pk for user in people if unanswered_by(project, user).exists()}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ParticipantProgress:
     """A person's progress in a session, in comparisons."""

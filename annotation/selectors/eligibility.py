@@ -22,6 +22,7 @@ from annotation.choices import (
 from annotation.models import Assignment, Comparison, Judgment, Membership, Project, ReviewReturn, User
 from annotation.selectors import access
 from annotation.selectors.allocation import Closed, closed_rules, open_under, reservations
+from annotation.selectors.calibration import who_is_asked
 from annotation.selectors.known_answers import disputes_in, gold_outcome
 
 
@@ -160,7 +161,8 @@ def availability_of_annotators(project: Project) -> dict[int, MemberAvailability
     """Return the availability of work by the id of each annotator, for the page of all of them.
 
     Six queries and one for each different set of skills; `qualification_of` asks for those few who have
-    answered the whole qualification set without passing.
+    answered the whole qualification set without passing, and one query for each participant of an open
+    calibration session.
     """
     memberships = project.memberships.filter(
         role=Role.ANNOTATOR, user__is_machine=False, user__is_active=True
@@ -189,6 +191,7 @@ def availability_of_annotators(project: Project) -> dict[int, MemberAvailability
     )
     in_qualification, not_qualified = _unqualified(project, members)
     has_open, has_closed = _open_to_members(project, members)
+    has_open |= who_is_asked(project)
     found = {}
     for membership in members:
         pk = membership.user_id

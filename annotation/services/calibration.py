@@ -177,8 +177,7 @@ def close_session(*, session: CalibrationSession, closed_by: User) -> Calibratio
     session that is not revealed or is closed.
     """
     session = _locked(session, closed_by)
-    if session.revealed_at is None:
-        raise Refusal("calibration_not_revealed", _("Reveal the session first."))
+    require_revealed(session)
     if session.closed_at is not None:
         raise Refusal("calibration_closed", _("The session is closed already."))
     answers = CalibrationAnswer.objects.filter(item__session=session, before__isnull=False)
@@ -242,6 +241,12 @@ def delete_session(*, session: CalibrationSession, deleted_by: User) -> None:
 
 
 # What holds at this moment.
+
+
+def require_revealed(session: CalibrationSession) -> None:
+    """Refuse a session whose annotations are hidden."""
+    if session.revealed_at is None:
+        raise Refusal("calibration_not_revealed", _("Reveal the session first."))
 
 
 def _locked(session: CalibrationSession, actor: User) -> CalibrationSession:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.translation import gettext as _
@@ -223,6 +224,28 @@ def curve_of(project: Project, sessions: Sequence[CalibrationSession]) -> Curve:
         ],
     )
     return Curve(points=points, plot=plot, guidelines=changes, first=first, last=last)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Results:
+    """The figures of a revealed session."""
+
+    alphas: Sequence[AlphaRow]
+    items: Sequence[ItemRow]
+    curve: Curve
+    """Of the session that it measures, or itself, and all retests."""
+
+
+def results_of(session: CalibrationSession) -> Results:
+    """Return α before and after the talk, agreement by item, and α over a session and its retests."""
+    versions = versions_of(session)
+    first = session.retest_of_id or session.pk
+    family = CalibrationSession.objects.filter(Q(pk=first) | Q(retest_of=first))
+    return Results(
+        alphas=alpha_rows(session, versions),
+        items=item_rows(session, versions),
+        curve=curve_of(session.project, list(family)),
+    )
 
 
 def _dot(point: Point) -> Dot:

@@ -277,16 +277,12 @@ def _made(request: Request, project: Project, made: NewSession) -> HttpResponse:
 
 def _figures(session: CalibrationSession) -> Mapping[str, Any]:
     # NumPy is loaded when somebody opens this page, not with the web server.
-    from annotation.statistics.calibration import alpha_rows, curve_of, item_rows, versions_of
+    from annotation.statistics.calibration import results_of
 
-    versions = versions_of(session)
-    first = session.retest_of or session
-    family = CalibrationSession.objects.filter(pk=first.pk) | CalibrationSession.objects.filter(
-        retest_of=first
-    )
+    results = results_of(session)
     return {
-        "alphas": alpha_rows(session, versions),
-        "items": item_rows(session, versions),
+        "alphas": results.alphas,
+        "items": results.items,
         "comments": Comment.objects.filter(calibration_item__session=session).count(),
-        "curve": curve_of(session.project, list(family)),
+        "curve": results.curve,
     }

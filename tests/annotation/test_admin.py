@@ -316,6 +316,33 @@ def test_a_row_of_every_model_opens_and_every_list_is_searched(
     assert browser.get(page(Judgment, "history", judgment.pk)).status_code == 200
 
 
+def test_no_part_of_a_judgment_that_a_calibration_session_hides_is_there(
+    browser: Client, project: Project, alice: User
+):
+    judgment = judge_everything(project, alice)
+    # An assignment says who has answered, which is no secret, and a comment is none of a vote.
+    owners = {Judgment, Correction, HelpReveal, Assignment}
+    rows = {
+        model: model._base_manager.order_by("pk")[0]
+        for model in MODELS
+        if {field.related_model for field in model._meta.fields} & owners
+        and model not in {Judgment, Assignment, Comment}
+    }
+    assert len(rows) >= 18
+    rows[Judgment] = judgment
+    for is_sealed in (True, False):
+        Comparison.objects.update(is_sealed=is_sealed)
+        for model, row in rows.items():
+            address = page(model, "change", row.pk)
+            assert (browser.get(address).status_code == 200) != is_sealed, model
+            assert (address in browser.get(page(model, "changelist")).content.decode()) != is_sealed, model
+    Comparison.objects.update(is_sealed=True)
+    for subject in (judgment.comparison.prompt, project, alice):
+        asked = browser.get(page(type(subject), "delete", subject.pk)).content.decode()
+        assert "Short and right." not in asked
+        assert "Three minutes." not in asked
+
+
 def test_what_is_written_once_can_be_neither_changed_nor_deleted(
     browser: Client, project: Project, alice: User
 ):

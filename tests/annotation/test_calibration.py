@@ -1,16 +1,32 @@
 """Calibration sessions: blind answers, reveal, talk, α before and after, retests, and who sees what."""
 
+import json
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
 
-from annotation.choices import AssignmentState, CalibrationDraw, NotificationKind, Purpose, Role, Verdict
+from annotation.acquisition.bayesian import DIMENSIONS, arrays_of, clear_cache, read_new, unread
+from annotation.acquisition.gain import gain_of_strategy
+from annotation.choices import (
+    AcquisitionArm,
+    AssignmentState,
+    Availability,
+    CalibrationDraw,
+    NotificationKind,
+    Purpose,
+    Role,
+    Verdict,
+)
+from annotation.exchange.file_exports import ExportFilters, count_export, export_of, manifest_of
+from annotation.exchange.file_imports import import_file
 from annotation.models import (
     Assignment,
     AuditEntry,
@@ -19,6 +35,7 @@ from annotation.models import (
     CalibrationSession,
     Comment,
     Comparison,
+    HelpReveal,
     Judgment,
     Membership,
     Notification,
@@ -30,6 +47,7 @@ from annotation.models import (
 from annotation.record.judgment import JudgmentRecord, RatingPart
 from annotation.selectors.access import current_judgment, judgments_current
 from annotation.selectors.calibration import ItemPage, progress_in, sessions_for
+from annotation.selectors.eligibility import availability_of_annotators
 from annotation.selectors.judged import judged_in
 from annotation.services.assignments.leases import skip_assignment
 from annotation.services.assignments.next import assign_next
@@ -41,13 +59,18 @@ from annotation.services.calibration import (
     start_retest,
 )
 from annotation.services.inbox import edit_comment, post_talk
-from annotation.services.judgments.submission import create_machine, submit_judgment
+from annotation.services.judgments.submission import create_machine, record_vote, submit_judgment
 from annotation.services.projects.projects import publish_guideline
 from annotation.statistics.calibration import alpha_rows, curve_of, item_rows, preference_alpha, versions_of
+from annotation.statistics.help import passes_in
 from tests import factories
 from tests.annotation.assignments.test_concurrency import at_once
 from tests.records import judgment_record
 from tests.refusals import refused
+from training.selectors.judges import report_of
+from training.services.judges import create_judge
+from training.services.rounds.controls import open_first_round
+from training.services.snapshots import freeze_snapshot
 
 pytestmark = pytest.mark.django_db
 ClientOf = Callable[[User], Client]
@@ -334,6 +357,138 @@ def test_a_webhook_hears_of_a_vote_at_the_reveal_and_not_before(
     assert not WebhookMessage.objects.exists()
     reveal_session(session=session, revealed_by=carol)
     assert '"verdict":"ranked"' in WebhookMessage.objects.get().body
+
+
+def test_exports_and_snapshots_say_how_many_annotations_they_leave_out(
+    session: CalibrationSession,
+    pairs: list[Comparison],
+    project: Project,
+    alice: User,
+    bob: User,
+    dora: User,
+    carol: User,
+    client_of: ClientOf,
+):
+    prompt = factories.make_prompt(project, "Seen?", split="train")
+    eve = factories.make_user("eve")
+    Membership.objects.create(project=project, user=eve, role=Role.ANNOTATOR)
+    factories.make_judgment(factories.make_comparison(project, prompt=prompt), eve)
+    answer(project, alice, FIRST, SECOND)
+    answer(project, bob, FIRST, comment="first")
+
+    def exported(**filters: Any) -> tuple[int, int]:
+        export = export_of(project=project, format_name="jsonl", filters=ExportFilters(**filters))
+        counted = count_export(export)
+        manifest = manifest_of(export)
+        assert manifest["hidden judgments of calibration sessions"] == counted.hidden
+        return counted.judgments, counted.hidden
+
+    assert exported() == (1, 3)
+    assert exported(comparisons=[pairs[1].pk]) == (0, 1)
+    # What a hidden annotation says, or who made it, does not narrow the number.
+    assert exported(annotator=str(bob.pseudonym), category="untruthful") == (0, 3)
+    page = client_of(carol).get(reverse("export-choose", args=[project.slug]), {"format": "jsonl"})
+    assert page.context["counts"].hidden == 3
+    assert freeze_snapshot(project=project, rounds=[1]).counts["hidden"] == 3
+    reveal_session(session=session, revealed_by=carol)
+    assert exported() == (4, 0)
+    assert "hidden" not in freeze_snapshot(project=project, rounds=[1]).counts
+
+
+def test_active_learning_learns_from_a_hidden_annotation_once_it_is_revealed(
+    project: Project, alice: User, bob: User, carol: User
+):
+    pair = factories.make_comparison(project)
+    factories.make_judgment(pair, bob)
+    free = factories.make_comparison(project)
+    visible = factories.make_judgment(free, bob)
+
+    def learned() -> set[int]:
+        project.refresh_from_db()
+        arrays = arrays_of(project, 1)
+        for pk in unread(arrays):
+            arrays.add(pk, np.zeros(DIMENSIONS, dtype=np.float32))
+        read_new(arrays)
+        return set(arrays.rankings)
+
+    clear_cache()
+    assert len(learned()) == 2
+    session = begin(project, carol, [alice, bob], [pair])
+    project.refresh_from_db()
+    answer(project, alice, FIRST)
+    assert learned() == {visible.pk}
+    reveal_session(session=session, revealed_by=carol)
+    # Bob's from before, and Alice's.
+    assert len(learned()) == 3
+    clear_cache()
+
+
+def test_reports_of_strategies_help_and_ai_annotators_are_blind_to_hidden_annotations(
+    project: Project, alice: User, bob: User, carol: User
+):
+    checkpoint = open_first_round(project=project).policy
+    judge = create_judge(project=project, name="Judge", checkpoint=checkpoint, created_by=carol)
+    pair = factories.make_comparison(project)
+    judgment = factories.make_judgment(pair, alice, FIRST)
+    record_vote(
+        comparison=pair,
+        voter=judge.user,
+        shown=judgment.assignment.display_order,
+        answer=record_of(pair, FIRST),
+        idempotency_key=uuid.uuid4(),
+    )
+    HelpReveal.objects.create(assignment=judgment.assignment, arm="helped", first_judgment=judgment)
+    Assignment.objects.filter(pk=judgment.assignment_id).update(arm=AcquisitionArm.STRATEGY)
+
+    def figures() -> tuple[int, ...]:
+        report = report_of(judge)
+        strategy = sum(arm.judged for arm in gain_of_strategy(project, 1))
+        return report.judged, report.shared, len(passes_in(project)), strategy
+
+    assert figures() == (1, 1, 1, 1)
+    session = begin(project, carol, [alice, bob], [pair])
+    assert figures() == (0, 0, 0, 0)
+    reveal_session(session=session, revealed_by=carol)
+    assert figures() == (1, 1, 1, 1)
+
+
+def test_a_participant_who_has_items_left_does_not_wait_for_work(
+    session: CalibrationSession, project: Project, alice: User, carol: User
+):
+    Comparison.objects.update(open_slots=0)
+
+    def availability() -> str:
+        project.refresh_from_db()
+        return availability_of_annotators(project)[alice.pk].availability
+
+    assert availability() == Availability.READY
+    answer(project, alice, FIRST)
+    assert availability() == Availability.READY
+    answer(project, alice, FIRST)
+    assert availability() == Availability.WAITING
+    reveal_session(session=session, revealed_by=carol)
+    assert availability() == Availability.WAITING
+
+
+def test_an_imported_annotation_of_a_hidden_comparison_is_taken_and_hidden_too(
+    project: Project, alice: User, bob: User, carol: User, tmp_path: Path
+):
+    def bring_in(annotator: str) -> None:
+        row = {"prompt": "Tea?", "answer_1": "Yes.", "answer_2": "No.", "winner": 1, "annotator": annotator}
+        path = tmp_path / f"{annotator}.jsonl"
+        path.write_text(json.dumps(row))
+        import_file(project=project, path=path)
+
+    bring_in("before")
+    session = begin(project, carol, [alice, bob], [Comparison.objects.get()])
+    bring_in("during")
+    assert Judgment.everything.filter(comparison__is_sealed=True).count() == 2
+    assert not judgments_current(project).exists()
+    assert Comparison.objects.get().agreement is None
+    reveal_session(session=session, revealed_by=carol)
+    assert judgments_current(project).count() == 2
+    # Nobody who takes part made them: they are in no figure of the session.
+    assert not versions_of(session).before
 
 
 def test_no_review_of_a_hidden_comparison_is_open_to_a_reviewer(

@@ -14,6 +14,7 @@ from annotation.exchange.uploads import receive_upload
 from annotation.models import (
     Assignment,
     BulkChange,
+    CalibrationSession,
     Category,
     Comment,
     Comparison,
@@ -39,6 +40,7 @@ from annotation.models import (
     Withholding,
 )
 from annotation.record.questions import Question
+from annotation.services.calibration import create_session, reveal_session
 from annotation.services.inbox import post_comment
 from annotation.services.people.accounts import create_token
 from annotation.services.projects.invitations import create_invitation
@@ -117,6 +119,8 @@ class Scene:
     """Of Alice's."""
     invitation: Invitation
     panel: Panel
+    calibration: CalibrationSession
+    """Of Alice and Bob, of one comparison, revealed before anybody answered."""
     category: Category
     criterion: Criterion
     question: ProjectQuestion
@@ -175,6 +179,7 @@ class Scene:
             "conversation-tasks": self.conversation_task.pk,
             "invitations": self.invitation.pk,
             "panels": self.panel.pk,
+            "calibrations": self.calibration.pk,
             "sessions": self.session.pk,
             "comments": self.comment.pk,
             "application-requests": self.stored.pk,
@@ -185,6 +190,7 @@ class Scene:
         return path.format(
             slug=self.project.slug,
             number=1,
+            index=0,
             id=ids.get(kind, 0),
             name=self.starter.name,
             digest=self.snapshot.digest,
@@ -267,6 +273,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
         ),
         invitation=create_invitation(project=project, created_by=carol, role="annotator", days=1).invitation,
         panel=factories.make_panel(project, carol)[0],
+        calibration=_calibration(project, carol),
         category=project.categories.get(key="untruthful"),
         criterion=Criterion.objects.create(project=project, key="helpful", label="Helpful"),
         question=save_question(
@@ -352,6 +359,19 @@ def _side_by_side(project: Project, checkpoint: Checkpoint, manager: User) -> Si
     for position in (1, 2):
         made.answers.create(position=position, checkpoint=checkpoint, messages=made.messages)
     return made
+
+
+def _calibration(project: Project, manager: User) -> CalibrationSession:
+    """A revealed session of one comparison that nobody has answered."""
+    people = User.objects.filter(memberships__project=project, username__in=["alice", "bob"])
+    made = create_session(
+        project=project,
+        created_by=manager,
+        name="Spring",
+        participants=[person.pk for person in people],
+        comparisons=[factories.make_comparison(project).pk],
+    )
+    return reveal_session(session=made.session, revealed_by=manager)
 
 
 def make_reviewer(project: Project) -> User:

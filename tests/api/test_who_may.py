@@ -24,6 +24,7 @@ EVERYONE = (401, 200, 200, 200, 200, 200, 200)
 MEMBERS = (401, 404, 404, 200, 200, 200, 200)
 REVIEWERS = (401, 404, 404, 403, 200, 200, 200)
 MANAGERS = (401, 404, 404, 403, 403, 200, 200)
+PARTICIPANTS = (401, 404, 404, 200, 404, 200, 200)
 ALICE_ALONE = (401, 404, 404, 200, 404, 404, 404)
 ALL_MANAGERS = (401, 404, 200, 403, 403, 200, 200)
 """Of a starter model, which belongs to no project."""
@@ -144,6 +145,19 @@ TABLE: dict[str, tuple[int, ...]] = {
     "panels_create": says(422, MANAGERS),
     "panels_participants": MANAGERS,
     "panels_revoke": says(204, MANAGERS),
+    "calibrations_list": MEMBERS,
+    # Alice takes part, Rita does not.
+    "calibrations_read": PARTICIPANTS,
+    "calibrations_results": PARTICIPANTS,
+    "calibrations_votes": PARTICIPANTS,
+    "calibrations_talk": PARTICIPANTS,
+    "calibrations_say": says(422, PARTICIPANTS),
+    "calibrations_create": says(422, MANAGERS),
+    # It is revealed already.
+    "calibrations_reveal": says(422, MANAGERS),
+    "calibrations_close": MANAGERS,
+    "calibrations_retest": says(201, MANAGERS),
+    "calibrations_delete": says(204, MANAGERS),
     "invitations_list": MANAGERS,
     "invitations_create": says(422, MANAGERS),
     "invitations_revoke": says(204, MANAGERS),
@@ -420,7 +434,11 @@ def test_every_operation_needs_the_scope_that_it_belongs_to(scene: Scene, carol:
             continue
         assert ask(reads, method, address) == 403, name
         labelling = ("assignments_", "reviews_", "ballots_", "comments_", "conversations_")
-        is_labelling = name.startswith(labelling) or name in ("guidelines_acknowledge", "inbox_read")
+        is_labelling = name.startswith(labelling) or name in (
+            "guidelines_acknowledge",
+            "inbox_read",
+            "calibrations_say",
+        )
         assert (ask(labels, method, address) != 403) == is_labelling, name
 
 

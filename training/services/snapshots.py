@@ -33,7 +33,7 @@ from annotation.models import (
     User,
 )
 from annotation.record.judgment import JudgmentParts, JudgmentRecord, MissingPart, SpanPart
-from annotation.selectors.access import judgments_current
+from annotation.selectors.access import judgments_current, judgments_hidden
 from annotation.selectors.allocation import groups_of_annotators
 from annotation.selectors.judged import reliability_weights
 from annotation.selectors.records import records_of
@@ -342,8 +342,9 @@ def freeze_snapshot(
     and the counts. `feedback` says which feedback of applications comes after the judgments, as rows of its
     own; None none.
     `first_passes` takes the first pass of what was judged with suggestions, not the final one; how many is
-    told in the counts. `only` restricts the judgments to those with these ids.
-    `on_row(done, total)` is called as rows are written. Refuses where there is nothing to learn from.
+    told in the counts, and so is how many calibration sessions hide. `only` restricts the judgments to
+    those with these ids. `on_row(done, total)` is called as rows are written. Refuses where there is
+    nothing to learn from.
     """
     refuse_unless_learnable(project, rounds, ai_feedback=ai_feedback, first_passes=first_passes)
     judgments = judgments_current(project, rounds, machines=ai_feedback, first_passes=first_passes)
@@ -352,6 +353,7 @@ def freeze_snapshot(
     judgment_rows = list(judgments.values_list("pk", "annotator__is_machine", "annotator"))
     by_machine = {pk: is_machine for pk, is_machine, _ in judgment_rows}
     ids = list(by_machine)
+    hidden = judgments_hidden(project, rounds).count() if project.calibration_seals else 0
     before_help = judgments.filter(help_after__final_judgment__isnull=False).count() if first_passes else 0
     weights = reliability_weights(project, rounds) if weigh_by_reliability else {}
     groups = groups_of_annotators(project, {annotator for _, _, annotator in judgment_rows})
@@ -397,6 +399,7 @@ def freeze_snapshot(
                     **tally.counts(),
                     "ai_judgments": sum(by_machine.values()),
                     **({"feedback": len(rows_from_feedback)} if feedback else {}),
+                    **({"hidden": hidden} if hidden else {}),
                     "first_passes": before_help,
                 },
                 "created_by": created_by,

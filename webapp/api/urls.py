@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from annotation.api import (
     account,
+    calibration,
     changes,
     inbox,
     labelling,
@@ -190,8 +191,9 @@ urlpatterns: list[URLPattern] = [
         members,
         panels,
         quality,
+        calibration,
         sources,
-    transfers,
+        transfers,
         saved_views,
         changes,
         webhooks,

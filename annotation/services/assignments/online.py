@@ -200,11 +200,12 @@ def _asked_by_strategy(project: Project, arrays: ProjectArrays) -> list[tuple[in
 
 
 def _state_of(project: Project) -> list[int]:
-    """Return the newest judgment and comparison: an update is due where they changed."""
+    """Return the newest judgment and comparison, and what is hidden: an update is due where they changed."""
     comparisons = Comparison.objects.filter(
         project=project, round_number=access.current_round(project), purpose=Purpose.WORK
     )
     newest = (
         Judgment.everything.filter(comparison__project=project).order_by("-pk").values_list("pk", flat=True)
     )
-    return [newest.first() or 0, comparisons.order_by("-pk").values_list("pk", flat=True).first() or 0]
+    last = comparisons.order_by("-pk").values_list("pk", flat=True).first()
+    return [newest.first() or 0, last or 0, project.calibration_seals]

@@ -135,12 +135,14 @@ def test_every_field_that_the_client_knows_may_be_null(client: openai.OpenAI):
     nulls = dict.fromkeys(CHAT_FIELDS) | {"max_completion_tokens": 4}
     answer = client.chat.completions.create(model=BASE, messages=chat_of_nulls(), extra_body=nulls)
     # Without a seed the four tokens may be any, an end or half a letter among them: their text can be empty.
-    assert answer.usage is not None and 1 <= answer.usage.completion_tokens <= 4
+    assert answer.usage is not None
+    assert 1 <= answer.usage.completion_tokens <= 4
     again = [*CHAT, answer.choices[0].message, *CHAT]
     assert client.chat.completions.create(model=BASE, messages=again, max_tokens=4).choices
     nulls = dict.fromkeys(COMPLETION_FIELDS) | {"max_tokens": 4}
     written = client.completions.create(model=BASE, prompt="the sun", extra_body=nulls)
-    assert written.usage is not None and 1 <= written.usage.completion_tokens <= 4
+    assert written.usage is not None
+    assert 1 <= written.usage.completion_tokens <= 4
 
 
 def test_a_prompt_is_echoed_with_its_log_probabilities(client: openai.OpenAI):

@@ -1,4 +1,4 @@
-"""The tables of `training` up to 0030, made at once in a new installation.
+"""The tables of `training` up to 0032, made at once in a new installation.
 
 Its name comes after that of 0001_initial: Django takes the first of an app by name for the one
 that others of its apps depend on, also where those before are applied one by one.
@@ -23,7 +23,7 @@ from annotation.migrations._tables import CreateTables
 
 class Migration(migrations.Migration):
 
-    replaces = [('training', '0001_initial'), ('training', '0012_not_enough_evidence'), ('training', '0013_unblinded_votes'), ('training', '0014_train_evaluator'), ('training', '0015_claimable_jobs'), ('training', '0016_run_summaries_prompt_sets'), ('training', '0017_conversations'), ('training', '0018_prepared_openings'), ('training', '0019_feedback'), ('training', '0020_rubrics'), ('training', '0021_suggestions'), ('training', '0022_launchers'), ('training', '0023_base_models'), ('training', '0024_bases_of_checkpoints'), ('training', '0025_yardstick_results'), ('training', '0026_one_checkpoint_twice'), ('training', '0027_launchers_by_commands'), ('training', '0028_run_questions'), ('training', '0029_live_learning'), ('training', '0030_providers')]
+    replaces = [('training', '0001_initial'), ('training', '0012_not_enough_evidence'), ('training', '0013_unblinded_votes'), ('training', '0014_train_evaluator'), ('training', '0015_claimable_jobs'), ('training', '0016_run_summaries_prompt_sets'), ('training', '0017_conversations'), ('training', '0018_prepared_openings'), ('training', '0019_feedback'), ('training', '0020_rubrics'), ('training', '0021_suggestions'), ('training', '0022_launchers'), ('training', '0023_base_models'), ('training', '0024_bases_of_checkpoints'), ('training', '0025_yardstick_results'), ('training', '0026_one_checkpoint_twice'), ('training', '0027_launchers_by_commands'), ('training', '0028_run_questions'), ('training', '0029_live_learning'), ('training', '0030_providers'), ('training', '0031_course'), ('training', '0032_data')]
 
     initial = True
 
@@ -315,6 +315,31 @@ class Migration(migrations.Migration):
                     'indexes': [],
                 },
             ), migrations.CreateModel(
+                name='EmbeddingJob',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('worker', models.CharField(blank=True, help_text='Who holds the claim.', max_length=120)),
+                    ('heartbeat_at', models.DateTimeField(blank=True, null=True)),
+                    ('state', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed')], default='waiting', max_length=10)),
+                    ('current', models.PositiveBigIntegerField(default=0)),
+                    ('total', models.PositiveBigIntegerField(default=0)),
+                    ('message', models.TextField(blank=True, help_text='What is being done, for people.')),
+                    ('error', models.TextField(blank=True, help_text='Why it failed, and what to do.')),
+                    ('started_at', models.DateTimeField(blank=True, null=True)),
+                    ('finished_at', models.DateTimeField(blank=True, null=True)),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('embedded', models.PositiveIntegerField(default=0, help_text='Prompts that it read.')),
+                    ('checkpoint', models.ForeignKey(help_text='The model that reads the prompts.', limit_choices_to={'kind__in': ('starter', 'policy')}, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='training.checkpoint')),
+                    ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('project', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='embedding_jobs', to='annotation.project')),
+                ],
+                options={
+                    'ordering': ['-id'],
+                    'abstract': False,
+                    'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('project',), name='embedding_going_on_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='embedding_state_known')],
+                    'indexes': [],
+                },
+            ), migrations.CreateModel(
                 name='EvaluatedPrompt',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -572,6 +597,35 @@ class Migration(migrations.Migration):
                     'indexes': [],
                 },
             ), migrations.CreateModel(
+                name='LessonRun',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('worker', models.CharField(blank=True, help_text='Who holds the claim.', max_length=120)),
+                    ('heartbeat_at', models.DateTimeField(blank=True, null=True)),
+                    ('state', models.CharField(choices=[('waiting', 'waiting'), ('running', 'running'), ('finished', 'finished'), ('failed', 'failed')], default='waiting', max_length=10)),
+                    ('current', models.PositiveBigIntegerField(default=0)),
+                    ('total', models.PositiveBigIntegerField(default=0)),
+                    ('message', models.TextField(blank=True, help_text='What is being done, for people.')),
+                    ('error', models.TextField(blank=True, help_text='Why it failed, and what to do.')),
+                    ('started_at', models.DateTimeField(blank=True, null=True)),
+                    ('finished_at', models.DateTimeField(blank=True, null=True)),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('lesson', models.CharField(help_text='Slug, as training.contract.course declares it.', max_length=40)),
+                    ('broken', models.BooleanField(default=False, help_text='With the one setting changed that it names.')),
+                    ('seed', models.PositiveIntegerField(default=0)),
+                    ('points', models.JSONField(default=list, help_text='The curve: [step, {line: value}].')),
+                    ('figures', models.JSONField(default=dict, help_text='Figures at the end, by name.')),
+                    ('is_kept', models.BooleanField(help_text='Whether the claim holds; null before the end.', null=True)),
+                    ('cancel_requested', models.BooleanField(default=False)),
+                    ('created_by', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='lesson_runs', to=settings.AUTH_USER_MODEL)),
+                ],
+                options={
+                    'ordering': ['-id'],
+                    'abstract': False,
+                    'indexes': [models.Index(fields=['created_by', 'lesson', 'broken'], name='lesson_run_of_learner')],
+                    'constraints': [models.UniqueConstraint(condition=models.Q(('state__in', ('waiting', 'running'))), fields=('created_by', 'lesson', 'broken'), name='lesson_run_going_on_once'), models.CheckConstraint(condition=models.Q(('state__in', ['waiting', 'running', 'finished', 'failed'])), name='lesson_run_state_known')],
+                },
+            ), migrations.CreateModel(
                 name='LiveLearning',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -679,6 +733,23 @@ class Migration(migrations.Migration):
                 options={
                     'indexes': [],
                     'constraints': [],
+                },
+            ), migrations.CreateModel(
+                name='PromptEmbedding',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('model', models.CharField(help_text='Name of the checkpoint that read the prompt.', max_length=150)),
+                    ('text_hash', models.CharField(help_text='SHA-256 of the text that it read.', max_length=64)),
+                    ('vector', models.BinaryField(help_text='One signed byte per number.')),
+                    ('scale', models.FloatField(help_text='What the bytes are multiplied by; the vector has length 1.')),
+                    ('likeness', models.FloatField(blank=True, help_text='Cosine with that prompt.', null=True)),
+                    ('alike', models.ForeignKey(blank=True, help_text='A prompt that says almost the same.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='annotation.prompt')),
+                    ('prompt', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='embedding', to='annotation.prompt')),
+                ],
+                options={
+                    'ordering': ['prompt'],
+                    'constraints': [models.CheckConstraint(condition=models.Q(('scale__gt', 0)), name='embedding_scale_positive')],
+                    'indexes': [],
                 },
             ), migrations.CreateModel(
                 name='PromptSet',

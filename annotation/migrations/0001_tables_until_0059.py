@@ -1,4 +1,4 @@
-"""The tables of `annotation` up to 0058, made at once in a new installation.
+"""The tables of `annotation` up to 0059, made at once in a new installation.
 
 Its name comes after that of 0001_initial: Django takes the first of an app by name for the one
 that others of its apps depend on, also where those before are applied one by one.
@@ -23,7 +23,7 @@ from annotation.migrations._tables import CreateTables
 
 class Migration(migrations.Migration):
 
-    replaces = [('annotation', '0001_initial'), ('annotation', '0016_blind_judgments'), ('annotation', '0017_delivery_heartbeat'), ('annotation', '0018_project_archived'), ('annotation', '0019_member_daily_limit'), ('annotation', '0020_people_inbox'), ('annotation', '0021_search_indexes'), ('annotation', '0022_archived_questions'), ('annotation', '0023_context_display'), ('annotation', '0024_hourly_wage'), ('annotation', '0025_review_requested'), ('annotation', '0026_agreement'), ('annotation', '0027_fill_agreement'), ('annotation', '0028_allocation'), ('annotation', '0029_quarantine_by_hand'), ('annotation', '0030_conversations'), ('annotation', '0031_traces'), ('annotation', '0032_choice_labels'), ('annotation', '0033_judgment_by_comparison'), ('annotation', '0034_rubrics'), ('annotation', '0035_rewrites'), ('annotation', '0036_suggestions'), ('annotation', '0037_acquisition_features'), ('annotation', '0038_annotator_groups'), ('annotation', '0039_information_directed'), ('annotation', '0040_import_account'), ('annotation', '0041_incomplete_projects'), ('annotation', '0042_reservations'), ('annotation', '0043_fill_reservations'), ('annotation', '0044_project_questions'), ('annotation', '0045_reviews'), ('annotation', '0046_fill_review_decisions'), ('annotation', '0047_retired_gold'), ('annotation', '0048_team_comments'), ('annotation', '0049_saved_views'), ('annotation', '0050_deletion'), ('annotation', '0051_import_deletion'), ('annotation', '0052_deleted_responses'), ('annotation', '0053_sub_categories'), ('annotation', '0054_span_relations'), ('annotation', '0055_pay'), ('annotation', '0056_panels'), ('annotation', '0057_pastes'), ('annotation', '0058_calibration')]
+    replaces = [('annotation', '0001_initial'), ('annotation', '0016_blind_judgments'), ('annotation', '0017_delivery_heartbeat'), ('annotation', '0018_project_archived'), ('annotation', '0019_member_daily_limit'), ('annotation', '0020_people_inbox'), ('annotation', '0021_search_indexes'), ('annotation', '0022_archived_questions'), ('annotation', '0023_context_display'), ('annotation', '0024_hourly_wage'), ('annotation', '0025_review_requested'), ('annotation', '0026_agreement'), ('annotation', '0027_fill_agreement'), ('annotation', '0028_allocation'), ('annotation', '0029_quarantine_by_hand'), ('annotation', '0030_conversations'), ('annotation', '0031_traces'), ('annotation', '0032_choice_labels'), ('annotation', '0033_judgment_by_comparison'), ('annotation', '0034_rubrics'), ('annotation', '0035_rewrites'), ('annotation', '0036_suggestions'), ('annotation', '0037_acquisition_features'), ('annotation', '0038_annotator_groups'), ('annotation', '0039_information_directed'), ('annotation', '0040_import_account'), ('annotation', '0041_incomplete_projects'), ('annotation', '0042_reservations'), ('annotation', '0043_fill_reservations'), ('annotation', '0044_project_questions'), ('annotation', '0045_reviews'), ('annotation', '0046_fill_review_decisions'), ('annotation', '0047_retired_gold'), ('annotation', '0048_team_comments'), ('annotation', '0049_saved_views'), ('annotation', '0050_deletion'), ('annotation', '0051_import_deletion'), ('annotation', '0052_deleted_responses'), ('annotation', '0053_sub_categories'), ('annotation', '0054_span_relations'), ('annotation', '0055_pay'), ('annotation', '0056_panels'), ('annotation', '0057_pastes'), ('annotation', '0058_calibration'), ('annotation', '0059_data')]
 
     initial = True
 
@@ -619,6 +619,28 @@ class Migration(migrations.Migration):
                     'constraints': [models.CheckConstraint(condition=models.Q(('control_share__range', (0, 1)), ('planted_share__range', (0, 1))), name='help_shares_in_range'), models.CheckConstraint(condition=models.Q(('unread_seconds__gte', 0)), name='help_unread_bound_positive')],
                 },
             ), migrations.CreateModel(
+                name='ImportSource',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('worker', models.CharField(blank=True, help_text='Who holds the claim.', max_length=120)),
+                    ('heartbeat_at', models.DateTimeField(blank=True, null=True)),
+                    ('address', models.CharField(help_text='A folder, or a URL such as s3://bucket/prompts.', max_length=500)),
+                    ('skip_bad', models.BooleanField(default=False, help_text='Leave bad rows out instead of refusing a file.')),
+                    ('is_active', models.BooleanField(default=True)),
+                    ('next_check_at', models.DateTimeField(help_text='When it is looked through next.')),
+                    ('checked_at', models.DateTimeField(blank=True, null=True)),
+                    ('message', models.TextField(blank=True, help_text='What the last check did.')),
+                    ('error', models.TextField(blank=True, help_text='Why the last check failed; empty if it did not.')),
+                    ('created_at', models.DateTimeField(auto_now_add=True)),
+                    ('created_by', models.ForeignKey(help_text='In whose name files are imported; stays a manager, or nothing is.', on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                    ('project', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='import_sources', to='annotation.project')),
+                ],
+                options={
+                    'ordering': ['-id'],
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('project', 'address'), name='import_source_once')],
+                },
+            ), migrations.CreateModel(
                 name='Invitation',
                 fields=[
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -1165,6 +1187,22 @@ class Migration(migrations.Migration):
                     'ordering': ['name', 'id'],
                     'indexes': [],
                     'constraints': [models.UniqueConstraint(fields=('project', 'owner', 'name'), name='saved_view_name_once'), models.CheckConstraint(condition=models.Q(('name', ''), _negated=True), name='saved_view_has_name')],
+                },
+            ), migrations.CreateModel(
+                name='SourceFile',
+                fields=[
+                    ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                    ('path', models.CharField(max_length=1000)),
+                    ('version', models.CharField(help_text='Size and digest or time: another one is imported.', max_length=200)),
+                    ('error', models.TextField(blank=True, help_text='Why it could not be imported; empty if it could.')),
+                    ('taken_at', models.DateTimeField(auto_now=True)),
+                    ('file_import', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to='annotation.fileimport')),
+                    ('source', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='files', to='annotation.importsource')),
+                ],
+                options={
+                    'ordering': ['-id'],
+                    'indexes': [],
+                    'constraints': [models.UniqueConstraint(fields=('source', 'path'), name='source_file_once')],
                 },
             ), migrations.CreateModel(
                 name='SpanFlag',
