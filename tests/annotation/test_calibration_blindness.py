@@ -266,14 +266,14 @@ def test_the_walk_sees_the_vote_once_it_is_revealed(
     vote(project, alice, first=True, text="alpha", spans=True)
     session = scene.calibration_items.get().session
     reveal_session(session=session, revealed_by=carol)
-    bob, carol = readers["bob"], readers["carol"]
+    bob, lead = readers["bob"], readers["carol"]
     for client, address in (
         (bob[0], reverse("calibration-item", args=[project.slug, session.pk, 0])),
-        (carol[0], reverse("statistics-item", args=[project.slug, scene.pk])),
-        (carol[0], f"{reverse('data-annotations', args=[project.slug])}?columns=comment"),
+        (lead[0], reverse("statistics-item", args=[project.slug, scene.pk])),
+        (lead[0], f"{reverse('data-annotations', args=[project.slug])}?columns=comment"),
         (bob[1], f"/projects/{project.slug}/calibrations/{session.pk}/items/0/"),
-        (carol[1], f"/projects/{project.slug}/comparisons/{scene.pk}/judgments/"),
-        (carol[1], f"/projects/{project.slug}/exports/jsonl/"),
+        (lead[1], f"/projects/{project.slug}/comparisons/{scene.pk}/judgments/"),
+        (lead[1], f"/projects/{project.slug}/exports/jsonl/"),
     ):
         answer = client.get(address)
         assert answer.status_code == 200, address

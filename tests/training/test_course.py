@@ -14,6 +14,7 @@ from django.urls import reverse
 from annotation.choices import JobState
 from annotation.errors import Refusal
 from annotation.models import Judgment
+from annotation.services.jobs import Heartbeat
 from training.contract.course import BY_SLUG, LESSONS, ROOT, Claim, Stated, mean_interval
 from training.models import LessonRun
 from training.selectors.course import class_of, lesson_view
@@ -115,10 +116,12 @@ def test_a_waiting_run_is_stopped_at_once_and_a_running_one_by_its_worker(alice,
     assert waiting.state == JobState.FAILED
 
     running = course.request_run(lesson=DPO, learner=alice, broken=True)
-    monkeypatch.setattr(course, "train", lambda *_, beat, **__: (stop(), beat.write()))
 
-    def stop() -> None:
+    def stopped(*_: object, beat: Heartbeat, **__: object) -> None:
         course.stop_runs(lesson=DPO, learner=alice)
+        beat.write()
+
+    monkeypatch.setattr(course, "train", stopped)
 
     course.do_run(running.pk)
     running.refresh_from_db()

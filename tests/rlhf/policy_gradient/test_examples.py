@@ -4,6 +4,7 @@ import dataclasses
 import math
 import random
 from itertools import product
+from typing import Any
 
 import gymnasium
 import pytest
@@ -93,7 +94,7 @@ def test_a_curve_is_drawn_in_lines_of_text():
 
 
 def test_the_cart_pole_moves_as_that_of_gymnasium():
-    peer = gymnasium.make("CartPole-v1").unwrapped
+    peer: Any = gymnasium.make("CartPole-v1").unwrapped
     peer.reset(seed=0)
     ours = cart_pole.CartPole()
     for seed in range(20):
