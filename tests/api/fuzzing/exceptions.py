@@ -80,6 +80,7 @@ REFUSALS = {
     "PUT /api/v1/projects/{slug}/questions/": "the order names every additional question once",
     "PUT /api/v1/projects/{slug}/questions/{key}/": "the kind is fixed once the question exists",
     "PUT /api/v1/projects/{slug}/rounds/{number}/recipe/": "a recipe is checked by its own rules",
+    "PUT /api/v1/projects/{slug}/live/": "the settings of an update are checked as a recipe is",
     "PUT /api/v1/projects/{slug}/rubrics/{id}/": "criteria have names of their own and weights above 0",
     "PUT /api/v1/projects/{slug}/suggestions/": "the checkpoint must be one that can suggest",
 }
