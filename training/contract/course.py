@@ -61,7 +61,7 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Shown:
+class ShownSource:
     """A function or class whose source a page shows."""
 
     file: str
@@ -86,7 +86,7 @@ class Lesson:
     """What is learned, in two or three sentences."""
     equation: str
     """LaTeX."""
-    shown: Sequence[Shown]
+    shown: Sequence[ShownSource]
     lines: Mapping[str, str]
     """The curve's lines: name in the run → label."""
     steps: str
@@ -111,9 +111,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"\nabla_\theta J = \mathbb{E}\Big[\sum_t \nabla_\theta \log \pi_\theta(a_t \mid s_t)\, "
         r"(G_t - b)\Big], \quad G_t = \sum_{k \ge t} \gamma^{k-t} r_k",
         shown=(
-            Shown(file="training/rlhf/advantages.py", name="discounted_returns"),
-            Shown(file="training/rlhf/losses.py", name="policy_gradient"),
-            Shown(file="training/rlhf/examples/games.py", name="learn"),
+            ShownSource(file="training/rlhf/advantages.py", name="discounted_returns"),
+            ShownSource(file="training/rlhf/losses.py", name="policy_gradient"),
+            ShownSource(file="training/rlhf/examples/games.py", name="learn"),
         ),
         lines={"return": gettext_noop("Return of a game")},
         steps=_STEP,
@@ -137,8 +137,8 @@ LESSONS: Sequence[Lesson] = (
         ),
         equation=r"G_t = r_t + \gamma\, G_{t+1}",
         shown=(
-            Shown(file="training/rlhf/examples/grid_world.py", name="GridWorld"),
-            Shown(file="training/rlhf/advantages.py", name="discounted_returns"),
+            ShownSource(file="training/rlhf/examples/grid_world.py", name="GridWorld"),
+            ShownSource(file="training/rlhf/advantages.py", name="discounted_returns"),
         ),
         lines={"return": gettext_noop("Return of a game")},
         steps=_STEP,
@@ -161,9 +161,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"p(y_{(1)} \succ \dots \succ y_{(K)}) = \prod_{k=1}^{K} "
         r"\frac{e^{s_{(k)}}}{\sum_{j \ge k} e^{s_{(j)}}}, \qquad p(y_i \succ y_j) = \sigma(s_i - s_j)",
         shown=(
-            Shown(file="training/rlhf/losses.py", name="plackett_luce"),
-            Shown(file="training/rlhf/losses.py", name="bradley_terry"),
-            Shown(file="training/rlhf/course/preferences.py", name="plackett_luce_and_bradley_terry"),
+            ShownSource(file="training/rlhf/losses.py", name="plackett_luce"),
+            ShownSource(file="training/rlhf/losses.py", name="bradley_terry"),
+            ShownSource(file="training/rlhf/course/preferences.py", name="plackett_luce_and_bradley_terry"),
         ),
         lines={
             "plackett_luce": gettext_noop("Error by Plackett-Luce"),
@@ -194,8 +194,8 @@ LESSONS: Sequence[Lesson] = (
         r"\mid x)} - \beta \log \frac{\pi_\theta(y^- \mid x)}{\pi_{ref}(y^- \mid x)}\Big), \qquad "
         r"\pi^*(y \mid x) \propto \pi_{ref}(y \mid x)\, e^{r(x, y) / \beta}",
         shown=(
-            Shown(file="training/rlhf/losses.py", name="dpo"),
-            Shown(file="training/rlhf/course/preferences.py", name="direct_preference_optimisation"),
+            ShownSource(file="training/rlhf/losses.py", name="dpo"),
+            ShownSource(file="training/rlhf/course/preferences.py", name="direct_preference_optimisation"),
         ),
         lines={
             "distance": gettext_noop("KL divergence from the best policy"),
@@ -224,9 +224,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"\mathcal{L}(\theta) = -\frac{1}{N} \sum_{i=1}^{N} \log \sigma\big(\theta^\top \phi(x_i, "
         r"y_i^+) - \theta^\top \phi(x_i, y_i^-)\big) + \frac{\lambda}{2} \Vert \theta \Vert^2",
         shown=(
-            Shown(file="training/rlhf/measures/linear_choice.py", name="fit_ridge"),
-            Shown(file="training/rlhf/measures/features.py", name="text_features"),
-            Shown(file="training/rlhf/course/preferences.py", name="reward_model_from_votes"),
+            ShownSource(file="training/rlhf/measures/linear_choice.py", name="fit_ridge"),
+            ShownSource(file="training/rlhf/measures/features.py", name="text_features"),
+            ShownSource(file="training/rlhf/course/preferences.py", name="reward_model_from_votes"),
         ),
         lines={"share": gettext_noop("Share of held-out votes ordered as the voter did")},
         steps=gettext_noop("votes trained on"),
@@ -252,9 +252,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"r(x, y) = \mathbb{1}[y = 42], \qquad r(x, y) = \frac{\text{tests passed}}{\text{tests}}, "
         r"\qquad r(x, y) = \max\Big(0, 1 - \frac{|n(y) - 5|}{5}\Big)",
         shown=(
-            Shown(file="training/rlhf/rewards/text_rewards.py", name="Mathematics"),
-            Shown(file="training/rlhf/rewards/text_rewards.py", name="UnitTests"),
-            Shown(file="training/rlhf/rewards/text_rewards.py", name="LineCount"),
+            ShownSource(file="training/rlhf/rewards/text_rewards.py", name="Mathematics"),
+            ShownSource(file="training/rlhf/rewards/text_rewards.py", name="UnitTests"),
+            ShownSource(file="training/rlhf/rewards/text_rewards.py", name="LineCount"),
         ),
         lines={
             "reward": gettext_noop("Reward"),
@@ -282,9 +282,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"\max_\theta\; \mathbb{E}_{y \sim \pi_\theta}\big[r_\phi(x, y)\big] - "
         r"\beta\, \mathrm{KL}\big(\pi_\theta \,\Vert\, \pi_{ref}\big)",
         shown=(
-            Shown(file="training/rlhf/kl.py", name="estimate"),
-            Shown(file="training/rlhf/policy_gradient/credit.py", name="_net_rewards"),
-            Shown(file="training/rlhf/course/games.py", name="reward_hacking"),
+            ShownSource(file="training/rlhf/kl.py", name="estimate"),
+            ShownSource(file="training/rlhf/policy_gradient/credit.py", name="_net_rewards"),
+            ShownSource(file="training/rlhf/course/games.py", name="reward_hacking"),
         ),
         lines={
             "reward": gettext_noop("Learned reward"),
@@ -311,9 +311,9 @@ LESSONS: Sequence[Lesson] = (
         equation=r"\mathcal{L}_{SFT} = -\sum_t \log \pi_\theta(y_t \mid x, y_{<t}), \qquad "
         r"A_i = r_i - \frac{1}{K} \sum_{k=1}^{K} r_k",
         shown=(
-            Shown(file="training/rlhf/methods/sft.py", name="SupervisedFineTuning"),
-            Shown(file="training/rlhf/advantages.py", name="group_relative"),
-            Shown(file="training/rlhf/course/text.py", name="string_reversal"),
+            ShownSource(file="training/rlhf/methods/sft.py", name="SupervisedFineTuning"),
+            ShownSource(file="training/rlhf/advantages.py", name="group_relative"),
+            ShownSource(file="training/rlhf/course/text.py", name="string_reversal"),
         ),
         lines={"right": gettext_noop("Share of samples that are right")},
         steps=_STEP,
@@ -337,9 +337,9 @@ LESSONS: Sequence[Lesson] = (
         r"\qquad A_t^{GAE} = \sum_l (\gamma \lambda)^l \delta_{t+l}, \qquad A_i^{GRPO} = \frac{r_i "
         r"- \bar r}{\mathrm{std}(r)}",
         shown=(
-            Shown(file="training/rlhf/advantages.py", name="gae"),
-            Shown(file="training/rlhf/advantages.py", name="group_relative"),
-            Shown(file="training/rlhf/losses.py", name="policy_gradient"),
+            ShownSource(file="training/rlhf/advantages.py", name="gae"),
+            ShownSource(file="training/rlhf/advantages.py", name="group_relative"),
+            ShownSource(file="training/rlhf/losses.py", name="policy_gradient"),
         ),
         lines={"ppo": gettext_noop("Return by PPO"), "grpo": gettext_noop("Return by GRPO")},
         steps=_STEP,
@@ -360,9 +360,9 @@ LESSONS: Sequence[Lesson] = (
         ),
         equation=r"r_t = \sum_j \mathbb{1}(t = T_j)\, R_j",
         shown=(
-            Shown(file="training/rlhf/spans.py", name="place_segment_rewards"),
-            Shown(file="training/rlhf/spans.py", name="segment_labels"),
-            Shown(file="training/rlhf/course/games.py", name="MarkedReply"),
+            ShownSource(file="training/rlhf/spans.py", name="place_segment_rewards"),
+            ShownSource(file="training/rlhf/spans.py", name="segment_labels"),
+            ShownSource(file="training/rlhf/course/games.py", name="MarkedReplyGame"),
         ),
         lines={"spans": gettext_noop("Spans in a response")},
         steps=_STEP,
@@ -384,8 +384,8 @@ LESSONS: Sequence[Lesson] = (
         equation=r"J = \mathbb{E}\Big[\sum_{n=1}^{N} r_n\Big], \qquad a_n \sim \pi_\theta(\cdot \mid x_1, "
         r"a_1, x_2, \dots, x_n)",
         shown=(
-            Shown(file="training/rlhf/environments/service_bot/environment.py", name="Environment"),
-            Shown(file="training/rlhf/course/games.py", name="Desk"),
+            ShownSource(file="training/rlhf/environments/service_bot/environment.py", name="Environment"),
+            ShownSource(file="training/rlhf/course/games.py", name="ServiceDesk"),
         ),
         lines={"return": gettext_noop("Return of a conversation")},
         steps=_STEP,

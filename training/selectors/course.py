@@ -16,7 +16,7 @@ MOST_ROWS = 9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunView:
+class LessonRunView:
     """A run with its curve and the numbers of it."""
 
     run: LessonRun
@@ -35,8 +35,8 @@ class LessonView:
     sources: Sequence[tuple[str, int, str]]
     """File, first line, text."""
     labels: Sequence[str]
-    plain: RunView | None
-    broken: RunView | None
+    plain: LessonRunView | None
+    broken: LessonRunView | None
     passed_at: datetime | None
 
     @property
@@ -87,7 +87,7 @@ def _run_view(
     lesson: Lesson,
     run: LessonRun | None,
     ranges: tuple[tuple[float, float], tuple[float, float]] | None,
-) -> RunView | None:
+) -> LessonRunView | None:
     if run is None:
         return None
     lines = [
@@ -103,7 +103,7 @@ def _run_view(
         by_step.setdefault(step, {}).update(values)
     steps = sorted(by_step)
     places = sorted({round(place * (len(steps) - 1) / (MOST_ROWS - 1)) for place in range(MOST_ROWS)})
-    return RunView(
+    return LessonRunView(
         run=run,
         plot=scatter(drawn, x_range=ranges[0], y_range=ranges[1]) if drawn and ranges else None,
         rows=[(steps[place], [by_step[steps[place]].get(name) for name in lesson.lines]) for place in places]

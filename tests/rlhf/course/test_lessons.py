@@ -10,8 +10,8 @@ from training.contract import ContractError
 from training.contract.course import LESSONS
 from training.rlhf.course import preferences
 from training.rlhf.course.__main__ import RUNS
-from training.rlhf.course.games import Desk, MarkedReply, quality
-from training.rlhf.course.setting import Setting
+from training.rlhf.course.games import MarkedReplyGame, ServiceDesk, quality
+from training.rlhf.course.setting import LessonSetting
 from training.rlhf.course.text import rule_scores
 
 LONGER = {
@@ -26,7 +26,7 @@ LONGER = {
 @pytest.mark.parametrize("broken", [False, True], ids=["plain", "broken"])
 def test_a_lesson_runs_in_its_smallest_form(lesson, broken):
     points = []
-    setting = Setting(
+    setting = LessonSetting(
         seed=0, broken=broken, short=True, report=lambda step, values: points.append((step, dict(values)))
     )
     figures = RUNS[lesson.slug](setting)
@@ -50,7 +50,7 @@ def test_the_quality_of_a_response_by_hand():
 
 def test_spans_cost_their_segment_and_together_as_much_as_in_one_reward():
     def rewards(*, whole: bool) -> list[float]:
-        game = MarkedReply(whole=whole)
+        game = MarkedReplyGame(whole=whole)
         game.start(0)
         # "never" on places 0 and 5, "sorry" elsewhere.
         return [game.act(19 if place in (0, 5) else 0)[1] for place in range(32)]
@@ -63,7 +63,7 @@ def test_spans_cost_their_segment_and_together_as_much_as_in_one_reward():
 
 def test_a_desk_that_forgets_sees_the_opening_alone():
     for forgets in (False, True):
-        desk = Desk(forgets=forgets)
+        desk = ServiceDesk(forgets=forgets)
         opening = desk.start(0)
         (place,) = (index for index, seen in enumerate(opening[:3]) if seen)
         answered, reward, over = desk.act(1 + place)
@@ -76,6 +76,6 @@ def test_too_few_votes_are_refused(tmp_path: Path):
     votes = tmp_path / "votes.json"
     rows = json.loads(preferences.PACKAGED_VOTES.read_text())
     votes.write_text(json.dumps(rows[:29]))
-    setting = Setting(seed=0, broken=False, short=True, report=lambda *_: None, votes=votes)
+    setting = LessonSetting(seed=0, broken=False, short=True, report=lambda *_: None, votes=votes)
     with pytest.raises(ContractError):
         preferences.reward_model_from_votes(setting)

@@ -17,9 +17,9 @@ import torch
 from training.contract import ContractError
 from training.contract.course import BY_SLUG
 from training.rlhf.course import games, preferences, text
-from training.rlhf.course.setting import Figures, Setting
+from training.rlhf.course.setting import Figures, LessonSetting
 
-RUNS: Mapping[str, Callable[[Setting], Figures]] = {
+RUNS: Mapping[str, Callable[[LessonSetting], Figures]] = {
     "reinforce-cart-pole": games.reinforce_cart_pole,
     "grid-world": games.grid_world_walk,
     "plackett-luce": preferences.plackett_luce_and_bradley_terry,
@@ -55,7 +55,7 @@ def main() -> int:
             out.write(json.dumps(line) + "\n")
             out.flush()
 
-        setting = Setting(
+        setting = LessonSetting(
             seed=options.seed,
             broken=options.broken,
             short=options.short,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.course.preferences import minimise
-from training.rlhf.course.setting import Figures, Setting
+from training.rlhf.course.setting import Figures, LessonSetting
 from training.rlhf.environments.service_bot.environment import Environment as ServiceBot
 from training.rlhf.examples import cart_pole, grid_world
 from training.rlhf.examples.games import GameSettings, Played, Player, learn, play
@@ -19,7 +19,7 @@ from training.rlhf.losses import bradley_terry
 from training.rlhf.spans import place_segment_rewards, segment_labels
 
 
-def reinforce_cart_pole(setting: Setting) -> Figures:
+def reinforce_cart_pole(setting: LessonSetting) -> Figures:
     """REINFORCE balances the pole; broken: γ = 0, so that a push answers for nothing that comes after it."""
     method = cart_pole.REINFORCE
     if setting.broken:
@@ -34,7 +34,7 @@ def reinforce_cart_pole(setting: Setting) -> Figures:
     return {"return": play(player.policy, games, draws, greedy=True).mean_return}
 
 
-def grid_world_walk(setting: Setting) -> Figures:
+def grid_world_walk(setting: LessonSetting) -> Figures:
     """REINFORCE finds the way around the pit; broken: γ = 0, so that only the next move counts."""
     method = grid_world.REINFORCE
     if setting.broken:
@@ -43,7 +43,7 @@ def grid_world_walk(setting: Setting) -> Figures:
     return {"return": _walked(method, setting, "return")}
 
 
-def ppo_and_grpo(setting: Setting) -> Figures:
+def ppo_and_grpo(setting: LessonSetting) -> Figures:
     """The same walk by PPO, with a value table, and by GRPO, with none, both with many passes over a step's
     games; broken: the ratio of new to old probability is not cut."""
     update = dataclasses.replace(grid_world.PPO.update, inner_epochs=16)
@@ -59,7 +59,7 @@ def ppo_and_grpo(setting: Setting) -> Figures:
     return {**returns, "worse": min(returns.values())}
 
 
-def _walked(method: GameSettings, setting: Setting, line: str) -> float:
+def _walked(method: GameSettings, setting: LessonSetting, line: str) -> float:
     critic = grid_world.table(1) if method.advantage.kind == "gae" else None
     player = Player(grid_world.table(len(grid_world.MOVES)), critic)
     for record in learn(player, grid_world.GridWorld, method, seed=setting.seed):
@@ -81,7 +81,7 @@ LENGTH = 8
 MARKED_LENGTH, SEGMENT = 32, 4
 
 
-class Reply:
+class ReplyGame:
     """A reply of eight words, one a move. What is seen is the place, as a row of zeros with a one."""
 
     def __init__(self, reward: Callable[[Sequence[str]], Sequence[float]], length: int = LENGTH) -> None:
@@ -126,7 +126,7 @@ def fitted_reward(replies: Sequence[Sequence[str]]) -> Tensor:
     return minimise(cost, torch.zeros(len(WORDS)))
 
 
-def reward_hacking(setting: Setting) -> Figures:
+def reward_hacking(setting: LessonSetting) -> Figures:
     """Optimise a policy against a learned reward, near where it began; broken: β = 0."""
     draws = random.Random(setting.seed)  # noqa: S311 - a sample
     pairs = 20 if setting.short else 400
@@ -145,12 +145,14 @@ def reward_hacking(setting: Setting) -> Figures:
     nn.init.zeros_(policy.weight)
     player = Player(policy, None)
     for record in learn(
-        player, lambda: Reply(lambda words: [score[w] for w in words]), method, seed=setting.seed
+        player, lambda: ReplyGame(lambda words: [score[w] for w in words]), method, seed=setting.seed
     ):
         good = _mean_quality(player.played)
         setting.report(record["step"], {"reward": record["return"], "quality": good, "kl": record["kl"]})
     final = play(
-        policy, [Reply(lambda words: [0.0]) for _ in range(500)], torch.Generator().manual_seed(setting.seed)
+        policy,
+        [ReplyGame(lambda words: [0.0]) for _ in range(500)],
+        torch.Generator().manual_seed(setting.seed),
     )
     return {"quality": _mean_quality(final), "reward": record["return"], "kl": record["kl"]}
 
@@ -165,7 +167,7 @@ def _mean_quality(played: Played | None) -> float:
     return sum(map(quality, replies)) / len(replies)
 
 
-class MarkedReply(Reply):
+class MarkedReplyGame(ReplyGame):
     """A reply of 32 words in segments of four; each marked span costs its segment 1.
 
     A segment's cost is placed on its last word, or, with `whole`, the cost of all on the reply's last.
@@ -192,7 +194,7 @@ class MarkedReply(Reply):
         return seen, float(place_segment_rewards(offsets, ends, [float(cost) for cost in costs])[-1]), over
 
 
-def fine_grained(setting: Setting) -> Figures:
+def fine_grained(setting: LessonSetting) -> Figures:
     """Learn from the segments in which spans were marked; broken: from one number for the whole reply."""
     method = GameSettings(
         name="",
@@ -205,10 +207,10 @@ def fine_grained(setting: Setting) -> Figures:
     policy = nn.Linear(MARKED_LENGTH, len(WORDS), bias=False)
     nn.init.zeros_(policy.weight)
     player = Player(policy, None)
-    for record in learn(player, lambda: MarkedReply(whole=setting.broken), method, seed=setting.seed):
+    for record in learn(player, lambda: MarkedReplyGame(whole=setting.broken), method, seed=setting.seed):
         setting.report(record["step"], {"spans": -record["return"]})
     final = play(
-        policy, [MarkedReply(whole=True) for _ in range(200)], torch.Generator().manual_seed(setting.seed)
+        policy, [MarkedReplyGame(whole=True) for _ in range(200)], torch.Generator().manual_seed(setting.seed)
     )
     return {"spans": -final.mean_return}
 
@@ -228,7 +230,7 @@ LINES = (
 SEEN = ("parcel", "charged", "log in", "it is", "invoice is", "example.org", "does not help")
 
 
-class Desk:
+class ServiceDesk:
     """The service bot's user of `training.rlhf.environments`, with replies to choose from.
 
     What is seen: which of `SEEN` the user has written so far; with `forgets`, in the opening alone.
@@ -254,7 +256,7 @@ class Desk:
         return [float(phrase in self._read) for phrase in SEEN] + [1.0]
 
 
-def service_bot(setting: Setting) -> Figures:
+def service_bot(setting: LessonSetting) -> Figures:
     """Ask first, then help; broken: the bot sees the opening message alone."""
     method = GameSettings(
         name="",
@@ -270,11 +272,11 @@ def service_bot(setting: Setting) -> Figures:
         return nn.Sequential(nn.Linear(len(SEEN) + 1, 32), nn.Tanh(), nn.Linear(32, outputs))
 
     player = Player(network(len(LINES)), network(1))
-    for record in learn(player, lambda: Desk(forgets=setting.broken), method, seed=setting.seed):
+    for record in learn(player, lambda: ServiceDesk(forgets=setting.broken), method, seed=setting.seed):
         setting.report(record["step"], {"return": record["return"]})
     final = play(
         player.policy,
-        [Desk(forgets=setting.broken) for _ in range(300)],
+        [ServiceDesk(forgets=setting.broken) for _ in range(300)],
         torch.Generator().manual_seed(setting.seed),
     )
     solved = final.rewards.sum(-1) >= ServiceBot.success - 1e-6

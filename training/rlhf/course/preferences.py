@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from training.contract import ContractError
-from training.rlhf.course.setting import Figures, Setting
+from training.rlhf.course.setting import Figures, LessonSetting
 from training.rlhf.losses import bradley_terry, dpo, plackett_luce
 from training.rlhf.measures.features import text_features
 from training.rlhf.measures.linear_choice import Choices, fit_at
@@ -23,7 +23,7 @@ ITEMS, RANKED = 10, 4
 """Completions in all, and how many of them a ranking holds."""
 
 
-def plackett_luce_and_bradley_terry(setting: Setting) -> Figures:
+def plackett_luce_and_bradley_terry(setting: LessonSetting) -> Figures:
     """Estimate known utilities from rankings, whole by Plackett-Luce and as pairs by Bradley-Terry.
 
     Broken: Bradley-Terry takes neighbours in the ranking alone, which keeps its error however many rankings
@@ -87,7 +87,7 @@ def _error(cost: Callable[[Tensor], Tensor], truth: Tensor) -> float:
 PROMPTS, COMPLETIONS, BETA = 8, 6, 0.5
 
 
-def direct_preference_optimisation(setting: Setting) -> Figures:
+def direct_preference_optimisation(setting: LessonSetting) -> Figures:
     """Train a table of log-probabilities by DPO on pairs, and compare it with the policy that maximises
     reward less β KL, which is known here: π*(y|x) ∝ π_ref(y|x) exp(r(x, y) / β).
 
@@ -133,7 +133,7 @@ PACKAGED_VOTES = Path(__file__).with_name("votes.json")
 VOTES, REPEATS = 30, 20
 
 
-def reward_model_from_votes(setting: Setting) -> Figures:
+def reward_model_from_votes(setting: LessonSetting) -> Figures:
     """Fit a linear reward to thirty votes, and count held-out votes that it orders as the voter did.
 
     Each of twenty splits trains on a part of the thirty and asks about six others. Broken: chosen and

@@ -13,7 +13,7 @@ Report = Callable[[float, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
+class LessonSetting:
     """One run of a lesson."""
 
     seed: int

@@ -19,7 +19,7 @@ from training.contract import ContractError, read_metrics
 from training.contract.methods import Settings
 from training.contract.methods.policy import AdvantageSettings, UpdateSettings
 from training.contract.run import CHECKPOINT_FOLDER, EXIT_FINISHED, RunSpec, write_spec
-from training.rlhf.course.setting import Figures, Setting
+from training.rlhf.course.setting import Figures, LessonSetting
 from training.rlhf.examples.games import GameSettings, Player, learn, play
 from training.rlhf.examples.reverse import CHARACTERS, Names, character_model, freeze_names
 from training.rlhf.rewards.protocol import Reward
@@ -89,7 +89,7 @@ class Exam:
         return [0.0] * len(TASKS), self._scores[self._task][action], True
 
 
-def rule_rewards(setting: Setting) -> Figures:
+def rule_rewards(setting: LessonSetting) -> Figures:
     """Learn which completions rules pay for; broken: a rule that looks at the format alone."""
     right = rule_scores()
     paid = right
@@ -126,7 +126,7 @@ def rule_rewards(setting: Setting) -> Figures:
 LETTERS = 4
 
 
-def string_reversal(setting: Setting) -> Figures:
+def string_reversal(setting: LessonSetting) -> Figures:
     """A character model of random weights imitates reversals, then learns by reward alone; broken: without
     the imitation."""
     draws = random.Random(setting.seed)  # noqa: S311 - a sample
@@ -156,7 +156,7 @@ def string_reversal(setting: Setting) -> Figures:
 SFT_STEPS, RL_STEPS = 80, 100
 
 
-def _train(folder: Path, base: Path, digest: str, settings: Settings, setting: Setting) -> list[float]:
+def _train(folder: Path, base: Path, digest: str, settings: Settings, setting: LessonSetting) -> list[float]:
     """Train a run as a round does, in a process of its own; return the share of right answers by step, and
     report it as it comes. Empty for imitation."""
     spec = RunSpec(
