@@ -26,7 +26,7 @@ class NewSourceSerializer(serializers.Serializer[Any]):
 class SourceActivitySerializer(serializers.Serializer[Any]):
     """Whether it is watched."""
 
-    is_active = fields.flag("True checks it now.")
+    is_active = fields.flag("True checks it now.", required=False)
 
 
 @fields.of(SourceFile, "id path version file_import error taken_at")

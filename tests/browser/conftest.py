@@ -272,6 +272,8 @@ def axe() -> Callable[..., list[str]]:
             f"{rule['id']}: {rule['help']} at {node['target']}: {node.get('failureSummary', '')}"
             for rule in broken
             for node in rule["nodes"]
+            # Below what stands at the window's edge: one scrolls it into view.
+            if not (rule["id"] == "target-size" and "partially obscured" in node["failureSummary"])
         ]
 
     return violations
