@@ -22,6 +22,7 @@ ON_SQLITE_ALONE = (
     "tests/annotation/assignments/test_queue.py::test_the_walk_is_as_short",
     "tests/annotation/acquisition/",
     "tests/annotation/agreement/",
+    "tests/annotation/test_calibration_blindness.py",
     "tests/annotation/comparison/",
     "tests/annotation/data/test_prompt_pages.py",
     "tests/annotation/data/test_word_index.py",
