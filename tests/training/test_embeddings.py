@@ -274,9 +274,9 @@ def test_near_duplicates_are_deleted_from_their_page_but_the_first_and_can_be_br
     assert "embed-prompts" not in client.get(address).content.decode()
     do_embeddings(job.pk)
     page = client.get(address).content.decode()
-    assert f'value="{prompts[0].pk}">' in page
-    assert f'value="{prompts[1].pk}" checked>' in page
-    assert f'value="{prompts[2].pk}"' not in page
+    assert f'name="chosen" value="{prompts[0].pk}">' in page
+    assert f'name="chosen" value="{prompts[1].pk}" checked>' in page
+    assert f'name="chosen" value="{prompts[2].pk}"' not in page
     act = reverse("data-act", args=[project.slug, "prompts"])
     client.post(act, {"action": "delete", "chosen": prompts[1].pk, "confirmed": "yes"})
     assert not project.prompts.filter(pk=prompts[1].pk).exists()
