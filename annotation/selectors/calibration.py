@@ -38,7 +38,7 @@ from annotation.selectors.comparison import (
     judgments_of,
     with_everybody,
 )
-from annotation.text.rendering import render_markdown
+from annotation.text.rendering import render_turns
 
 # What can be in a session, and who.
 
@@ -216,10 +216,7 @@ class ItemPage:
     @cached_property
     def turns(self) -> list[tuple[str, SafeString]]:
         """Role and rendered content of every turn of the prompt."""
-        return [
-            (message["role"], render_markdown(message["content"]))
-            for message in self.comparison.prompt.messages
-        ]
+        return render_turns(self.comparison.prompt.messages)
 
     @cached_property
     def votes(self) -> list[Vote]:

@@ -47,7 +47,7 @@ from annotation.selectors.pastes import PastedText, pasted_by_assignment
 from annotation.selectors.traces import Row, rows_of, shown_steps, steps_by_completion
 from annotation.text.edits import DiffPiece, pieces
 from annotation.text.identity import in_order, with_rest
-from annotation.text.rendering import Mark, render_answer, render_markdown, with_marks
+from annotation.text.rendering import Mark, render_answer, render_turns, with_marks
 from annotation.text.step_markup import ShownStep
 
 # ── Neighbours ──────────────────────────────────────────────────────────────────────────
@@ -632,10 +632,7 @@ class ComparisonPage:
     @cached_property
     def turns(self) -> list[tuple[str, SafeString]]:
         """Role and rendered content of every turn of the prompt."""
-        return [
-            (message["role"], render_markdown(message["content"]))
-            for message in self.comparison.prompt.messages
-        ]
+        return render_turns(self.comparison.prompt.messages)
 
     @cached_property
     def metadata(self) -> list[tuple[str, str]]:

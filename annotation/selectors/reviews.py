@@ -47,7 +47,7 @@ from annotation.selectors.comparison import Traces, completion_ids_by_name
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
 from annotation.text.identity import with_rest
-from annotation.text.rendering import render_answer, render_markdown
+from annotation.text.rendering import render_answer, render_turns
 from annotation.text.step_markup import ShownStep
 
 
@@ -450,7 +450,7 @@ class ReviewPage:
     @cached_property
     def turns(self) -> list[tuple[str, SafeString]]:
         """The chat that the answers answer."""
-        return [(turn["role"], render_markdown(turn["content"])) for turn in self.prompt.messages]
+        return render_turns(self.prompt.messages)
 
     @cached_property
     def completions(self) -> list[ShownCompletion]:

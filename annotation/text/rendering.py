@@ -9,7 +9,7 @@ import itertools
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -549,6 +549,11 @@ def render_markdown(text: str, *, heading_level: int = 3) -> SafeString:
     except TooMuchWorkError:
         return _clean(_note() + _plain_markup([Piece(text.replace("\0", ""), None)]))
     return _clean(markup)
+
+
+def render_turns(messages: Iterable[Mapping[str, str]]) -> list[tuple[str, SafeString]]:
+    """Return the role and the safe HTML of every message of a chat."""
+    return [(message["role"], render_markdown(message["content"])) for message in messages]
 
 
 def render_answer(text: str, *, heading_level: int = 3) -> SafeString:

@@ -33,7 +33,7 @@ from annotation.selectors import access
 from annotation.selectors.conversations import conversations_of, last_turn, why_not
 from annotation.services.conversations import archive_task, end_conversation, save_task
 from annotation.services.judgments.submission import Doubt
-from annotation.text.rendering import render_markdown
+from annotation.text.rendering import render_turns
 from annotation.views.access import Request, project_page
 from annotation.views.labelling.flow import doubts_left
 from annotation.views.labelling.places import LabellingPlace, place_of
@@ -276,11 +276,7 @@ class Talk:
             messages = list(turn.prompt.messages)
         if continuation is not None:
             messages.append({"role": "assistant", "content": continuation.text})
-        return [
-            (message["role"], render_markdown(message["content"]))
-            for message in messages
-            if message["role"] in _ROLES
-        ]
+        return render_turns(message for message in messages if message["role"] in _ROLES)
 
     @property
     def transcript(self) -> list[TurnRead]:

@@ -67,7 +67,14 @@ from annotation.services.people.shortcuts import keys_of, own_keys, shown_key
 from annotation.services.suggestions import SUGGESTED_STRENGTH, ranks_of
 from annotation.text.edits import DiffPiece, pieces, with_own_line_breaks
 from annotation.text.identity import with_rest
-from annotation.text.rendering import attributes, escaped, refers_to_context, render_answer, render_markdown
+from annotation.text.rendering import (
+    attributes,
+    escaped,
+    refers_to_context,
+    render_answer,
+    render_markdown,
+    render_turns,
+)
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import LabellingPlace
 from annotation.views.labelling.questions import QuestionOnScreen, questions_on_screen
@@ -689,8 +696,7 @@ class Screen:
     @cached_property
     def turns(self) -> list[tuple[str, SafeString]]:
         """The prompt's messages: role and rendered content."""
-        messages = self.assignment.comparison.prompt.messages
-        return [(message["role"], render_markdown(message["content"])) for message in messages]
+        return render_turns(self.assignment.comparison.prompt.messages)
 
     @cached_property
     def question_in_short(self) -> str:
