@@ -258,6 +258,21 @@ def test_the_most_alike_come_first_and_deleted_prompts_never(
     assert near_duplicate_groups(project, model="small", likeness=0.9) == []
 
 
+def test_texts_that_round_to_the_same_are_a_group_at_the_highest_threshold_on_page_and_api(
+    project: Project, carol: User, starter: Checkpoint, client_of: SignIn
+):
+    first, second = (factories.make_prompt(project, question) for question in ("Steep?", "Steep ?"))
+    EmbeddingJob.objects.create(project=project, checkpoint=starter, created_by=carol, state="finished")
+    PromptEmbedding.objects.create(prompt=first, model="small", text_hash="1", vector=b"1", scale=1)
+    PromptEmbedding.objects.create(
+        prompt=second, model="small", text_hash="2", vector=b"1", scale=1, alike=first, likeness=0.99995
+    )
+    rows = Asker(carol).get(f"/projects/{project.slug}/near-duplicates/?likeness=1").json()
+    assert [row["prompts"] for row in rows] == [[first.pk, second.pk]]
+    page = client_of(carol).get(reverse("near-duplicates", args=[project.slug]), {"likeness": "1"})
+    assert [len(group.prompts) for group in page.context["groups"]] == [2]
+
+
 def test_near_duplicates_are_deleted_from_their_page_but_the_first_and_can_be_brought_back(
     project: Project,
     carol: User,

@@ -16,9 +16,9 @@ from training.selectors.embeddings import (
     LIKENESS,
     MOST_LIKE,
     SimilarPrompt,
-    embedding_state,
     most_like,
     near_duplicate_groups,
+    searched_model,
 )
 from training.selectors.projects import checkpoints_for
 from training.services.embeddings import cancel_embeddings, request_embeddings
@@ -102,7 +102,7 @@ def embeddings_cancel(view: ProjectView, job: EmbeddingJob) -> EmbeddingJob:
 @embedded_prompts.item("<int:pk>/similar/").get(filters=SimilarFilters, returns=[SimilarPromptSerializer])
 def prompts_similar(view: ProjectView, prompt: Prompt, query: Values) -> list[SimilarPrompt]:
     """List the prompts that are most like one, the most similar first. 404 where it is not embedded."""
-    found = most_like(prompt, model=embedding_state(view.project).model, most=query["most"])
+    found = most_like(prompt, model=searched_model(view.project), most=query["most"])
     if found is None:
         raise Http404
     return found
@@ -112,6 +112,6 @@ def prompts_similar(view: ProjectView, prompt: Prompt, query: Values) -> list[Si
 def near_duplicates_list(view: ProjectView, query: Values) -> list[Values]:
     """List groups of near-duplicates as the newest job linked them, the most alike first; at most 1,000."""
     groups = near_duplicate_groups(
-        view.project, model=embedding_state(view.project).model, likeness=query["likeness"]
+        view.project, model=searched_model(view.project), likeness=query["likeness"]
     )
     return [{"likeness": min(1.0, cosine), "prompts": keys} for cosine, keys in groups[:_MOST_GROUPS]]

@@ -63,9 +63,19 @@ class EmbeddingState:
         return self.job.checkpoint.name if self.job else ""
 
 
+def newest_job(project: Project) -> EmbeddingJob | None:
+    """Return the job whose model's vectors are searched."""
+    return project.embedding_jobs.select_related("checkpoint", "project", "created_by").first()
+
+
+def searched_model(project: Project) -> str:
+    """Return the name of the model of the newest job; empty before any. Counts no prompts."""
+    return project.embedding_jobs.values_list("checkpoint__name", flat=True).first() or ""
+
+
 def embedding_state(project: Project) -> EmbeddingState:
     """Return how much of a project the model of its newest job has read."""
-    job = project.embedding_jobs.select_related("checkpoint", "project", "created_by").first()
+    job = newest_job(project)
     prompts = project.prompts.count()
     embedded = 0
     if job is not None:
@@ -123,8 +133,10 @@ def near_duplicate_groups(
 
     The most alike come first. Deleted prompts still join others, and are in no group.
     """
+    # The cosine of equal texts may fall short of 1 by its rounding.
+    least = min(likeness, 0.9999)
     links = PromptEmbedding.objects.filter(
-        prompt__project=project, model=model, likeness__gte=likeness, alike__isnull=False
+        prompt__project=project, model=model, likeness__gte=least, alike__isnull=False
     )
     root: dict[int, int] = {}
 

@@ -197,21 +197,15 @@ def link_near_duplicates(job: EmbeddingJob, model: str, heartbeat: Heartbeat) ->
     if not keys:
         return 0
     links = call_with_heartbeat(lambda: vectors.links(LEAST_LIKENESS), heartbeat)
-    above = rooted(links)
-    rows = [
-        PromptEmbedding(prompt_id=keys[row], alike_id=keys[other], likeness=cosine)
-        for row, (other, cosine) in above.items()
-    ]
-    by_prompt = {row.prompt_id: row for row in rows}
+    above = {keys[row]: (keys[other], cosine) for row, (other, cosine) in rooted(links).items()}
     with still_held(job):
         of_project = PromptEmbedding.objects.filter(prompt__project=job.project_id)
         of_project.filter(alike__isnull=False).update(alike=None, likeness=None)
-        linked = list(by_prompt)
+        linked = list(above)
         for start in range(0, len(linked), 500):
             some = linked[start : start + 500]
             changed = list(of_project.filter(prompt__in=some).only("pk", "prompt_id"))
             for embedding in changed:
-                link = by_prompt[embedding.prompt_id]
-                embedding.alike_id, embedding.likeness = link.alike_id, link.likeness
+                embedding.alike_id, embedding.likeness = above[embedding.prompt_id]
             PromptEmbedding.objects.bulk_update(changed, ["alike", "likeness"])
-    return len(rows)
+    return len(above)

@@ -21,6 +21,7 @@ from training.selectors.embeddings import (
     embedding_state,
     most_like,
     near_duplicate_groups,
+    newest_job,
     with_prompts,
 )
 from training.services.embeddings import cancel_embeddings, embedding_models, request_embeddings
@@ -46,7 +47,7 @@ class EmbedForm(forms.Form):
         super().__init__(*args)  # type: ignore[arg-type]
         # Base models first, then the newest checkpoint.
         offer(self, "checkpoint", embedding_models(project).order_by("-kind", "-pk"))
-        newest = project.embedding_jobs.first()
+        newest = newest_job(project)
         self.initial["checkpoint"] = newest.checkpoint_id if newest else None
 
 
@@ -77,9 +78,7 @@ def near_duplicates(request: Request, project: Project) -> HttpResponse:
     except ValueError:
         likeness = LIKENESS
     state = embedding_state(project)
-    # The cosine of equal texts may fall short of 1 by its rounding.
-    least = min(likeness, 0.9999)
-    groups = near_duplicate_groups(project, model=state.model, likeness=least) if state.embedded else []
+    groups = near_duplicate_groups(project, model=state.model, likeness=likeness) if state.embedded else []
     page = Paginator(groups, _GROUPS_ON_A_PAGE).get_page(request.GET.get("page"))
     context = {
         "project": project,
@@ -113,7 +112,7 @@ def embed(request: Request, project: Project) -> HttpResponse:
 @project_page(role=Role.MANAGER)
 def cancel(request: Request, project: Project) -> HttpResponse:
     """End the job that goes on; what is embedded stays. For managers."""
-    job = project.embedding_jobs.select_related("project").first()
+    job = newest_job(project)
     if job is not None:
         with refusals_shown(request):
             cancel_embeddings(job=job, cancelled_by=request.user)
