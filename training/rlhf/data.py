@@ -246,7 +246,8 @@ class _Building:
     def _labelled(self) -> bool:
         labels = self._wanted
         return labels.steps or any(
-            names is None or names for names in (labels.criteria, labels.categories, labels.missing)
+            names is None or names
+            for names in (labels.criteria, labels.questions, labels.categories, labels.missing)
         )
 
     def _add_judged(self, row: SnapshotRow) -> None:

@@ -23,17 +23,49 @@ Ties = Literal["exact", "efron", "breslow", "davidson"]
 
 @record
 class RatingHead:
-    """A head fitted to the ratings of one criterion, read at the end of an answer."""
+    """A head fitted to the ratings of one criterion, or to the answers to one of the project's additional
+    questions, read at the end of a response."""
 
     name: HeadName
     """Name of the head in the checkpoint."""
     criterion: Text
-    """The criterion whose ratings it learns."""
+    """The criterion whose ratings it learns; with answers the key of a question that is asked of each
+    response."""
+    answers: tuple[str, ...] = ()
+    """Answers to that question in order, the lowest first: points of a scale, or keys of choices. Others
+    teach nothing. Empty for a criterion."""
     loss: Literal["regression", "ordinal", "binary"] = "ordinal"
     """regression: squared error on the rating scaled to 0..1. ordinal: cumulative link with learned
     thresholds (McCullagh 1980). binary: probability of a thumb up or of the upper half of the scale."""
     weight: Positive = 1.0
     """Share of this head's loss in the whole."""
+
+    def __post_init__(self) -> None:
+        _check_answers(self.answers, least=2 if self.answers else 0)
+
+
+@record
+class Covariate:
+    """An answer on each response that explains a part of a preference beside the score.
+
+    Its coefficient is learned with the score and left out where the score is read. So the score says which of
+    two responses is preferred that have the same answer.
+    """
+
+    question: Text
+    """Key of a question that is asked of each response."""
+    answers: tuple[str, ...]
+    """Answers in order, the lowest first, which count in equal steps. Another answer, or none, counts as the
+    middle."""
+
+    def __post_init__(self) -> None:
+        _check_answers(self.answers, least=2)
+
+
+def _check_answers(answers: tuple[str, ...], *, least: int) -> None:
+    """Raise `ContractError` for too few answers, or for one that stands there twice."""
+    require(len(answers) >= least, "answers", f"name at least {least}, the lowest first")
+    require(len(set(answers)) == len(answers), "answers", "name each once")
 
 
 @record
@@ -133,7 +165,9 @@ class RewardSettings(JudgedSettings):
     drift_half_life: Positive = 2.0
     """Rounds after which an annotation counts half with discount_drift half_life."""
     ratings: tuple[RatingHead, ...] = ()
-    """Heads fitted to ratings."""
+    """Heads fitted to ratings, or to answers to additional questions."""
+    covariates: tuple[Covariate, ...] = ()
+    """Answers to additional questions that the score does not stand for."""
     segments: tuple[SegmentHead, ...] = ()
     """Heads fitted to span flags."""
     completeness: CompletenessHead | None = None
@@ -167,6 +201,7 @@ class RewardSettings(JudgedSettings):
             f"{self.ties!r} serves loss 'plackett_luce' alone; leave it at 'exact'",
         )
         self._check_heads()
+        self._check_covariates()
 
     @property
     def is_fitted_at_once(self) -> bool:
@@ -248,6 +283,14 @@ class RewardSettings(JudgedSettings):
         for name in ("ratings", "segments", "completeness"):
             require(not getattr(self, name), name, f"{setting} {value!r} serves the score alone")
         require(self.loss != "none", "loss", f"{setting} {value!r} needs a score to fit")
+
+    def _check_covariates(self) -> None:
+        questions = [covariate.question for covariate in self.covariates]
+        require(len(set(questions)) == len(questions), "covariates", "name each question once")
+        if questions:
+            require(self.loss != "none", "covariates", "belong to the head 'score', which loss 'none' drops")
+            for name in ("annotator_heads", "group_heads"):
+                require(not getattr(self, name), name, "does not serve beside covariates; set it to false")
 
     def _check_heads(self) -> None:
         names = [head.name for head in self.ratings] + [head.name for head in self.segments]

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from training.contract.methods.reward import Covariate
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.measures.calibration import Floats
 from training.rlhf.tokens.example import Example
@@ -40,9 +41,11 @@ class Choices:
     """(C,) weight of each choice: its judgment's, divided over that judgment's choices."""
     prompt: Ints
     """(C,) number of the prompt of each choice."""
+    covariates: Floats = field(default_factory=lambda: np.empty((0, 0)))
+    """(rows, K): what explains choices beside the features, see `covariate_values`; empty without any."""
 
     def of(self, chosen: NDArray[np.bool_]) -> Choices:
-        return Choices(self.table[chosen], self.weight[chosen], self.prompt[chosen])
+        return Choices(self.table[chosen], self.weight[chosen], self.prompt[chosen], self.covariates)
 
     def costs(self, scores: Floats) -> Floats:
         """Return −log p of each choice, (C,). scores: (rows,)."""
@@ -79,7 +82,7 @@ class Choices:
         return float(self.weight @ costs / self.weight.sum())
 
 
-def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
+def choices_of(examples: Sequence[Example], *, whole: bool, covariates: Sequence[Covariate] = ()) -> Choices:
     """Return the choices of judgments whose completions are rows in order.
 
     whole: every completion against all below it (Plackett-Luce); else pair by pair (Bradley-Terry).
@@ -99,7 +102,26 @@ def choices_of(examples: Sequence[Example], *, whole: bool) -> Choices:
     table = np.full((len(sets), most), _NOBODY, dtype=np.int64)
     for row, choice in enumerate(sets):
         table[row, : len(choice)] = choice
-    return Choices(table, np.array(weights), np.array(prompts, dtype=np.int64))
+    values = covariate_values(examples, covariates)
+    return Choices(table, np.array(weights), np.array(prompts, dtype=np.int64), values)
+
+
+def covariate_values(examples: Sequence[Example], covariates: Sequence[Covariate]) -> Floats:
+    """Return the place of each completion's answer among a covariate's, −½ to ½, (rows, K).
+
+    The completions of all examples are rows in order. Another answer, or none, has 0, the middle.
+    """
+    values = np.zeros((sum(len(example.answers) for example in examples), len(covariates)))
+    columns = {covariate.question: column for column, covariate in enumerate(covariates)}
+    first = 0
+    for example in examples:
+        for label in example.labels.questions:
+            column = columns.get(label.question)
+            if column is not None and label.value in (answers := covariates[column].answers):
+                place = answers.index(label.value) / (len(answers) - 1)
+                values[first + label.answer, column] = place - 0.5
+        first += len(example.answers)
+    return values
 
 
 def _whole(ranks: Sequence[int]) -> Iterable[tuple[int, ...]]:
@@ -122,6 +144,8 @@ class LinearScore:
     """Cross-validated mean cost of a choice at this strength; infinite where nothing was cross-validated."""
     costs: Floats
     """Cross-validated cost of each choice, (C,); empty as above."""
+    coefficients: Floats
+    """Of the covariates beside the features, (K,). No score of completions contains them."""
 
     def __call__(self, features: Floats) -> Floats:
         """Return the scores of completions: (rows, features) to (rows,)."""
@@ -139,22 +163,26 @@ def fit_cross_validated(
     folds = choices.prompt % FOLDS
     if len(np.unique(folds)) < 2:
         return fit_at(features, choices, strengths[0])
-    mean, spread = _moments(features)
-    costs, strength = _best_strength((features - mean) / spread, choices, folds, strengths)
+    table, _, _ = _standardised(features, choices)
+    costs, strength = _best_strength(table, choices, folds, strengths)
     return replace(fit_at(features, choices, strength), log_loss=choices.mean(costs), costs=costs)
 
 
 def fit_at(features: Floats, choices: Choices, strength: float) -> LinearScore:
     """Fit a linear score at one strength. The offset makes the mean score of all rows 0."""
-    mean, spread = _moments(features)
-    theta = fit_ridge((features - mean) / spread, choices, strength, start=np.zeros(features.shape[1]))
-    weight = theta / spread
-    return LinearScore(weight, -float(mean @ weight), strength, math.inf, np.empty(0))
+    table, mean, spread = _standardised(features, choices)
+    theta = fit_ridge(table, choices, strength, start=np.zeros(table.shape[1]))
+    weight, coefficients = np.split(theta / spread, [features.shape[1]])
+    offset = -float(mean[: len(weight)] @ weight)
+    return LinearScore(weight, offset, strength, math.inf, np.empty(0), coefficients)
 
 
-def _moments(features: Floats) -> tuple[Floats, Floats]:
-    mean, spread = features.mean(0), features.std(0)
-    return mean, np.where(spread == 0, 1.0, spread)
+def _standardised(features: Floats, choices: Choices) -> tuple[Floats, Floats, Floats]:
+    """Return features and covariates with mean 0 and deviation 1, (rows, F + K); their means; deviations."""
+    whole = np.concatenate([features, choices.covariates], axis=1) if choices.covariates.size else features
+    mean, spread = whole.mean(0), whole.std(0)
+    spread = np.where(spread == 0, 1.0, spread)
+    return (whole - mean) / spread, mean, spread
 
 
 def _best_strength(

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from training.contract.methods.reward import Covariate
 from training.contract.snapshot import SnapshotRow
 from training.contract.validation import (
     BaselineFigures,
@@ -38,7 +39,7 @@ from training.rlhf.measures.features import (
 )
 from training.rlhf.measures.linear_choice import Choices, LinearScore, choices_of, fit_at, fit_cross_validated
 from training.rlhf.measures.pairs import accuracy_interval, length_slope, name_hash, resample
-from training.rlhf.model.backbone import BOUNDS, OFFSET, SCORE, TEXT, Backbone, Place
+from training.rlhf.model.backbone import BOUNDS, COVARIATES, OFFSET, SCORE, TEXT, Backbone, Place
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 
@@ -94,7 +95,14 @@ def _is_clearly_better(score: LinearScore, other: LinearScore, choices: Choices)
 
 
 def fit_members(
-    head: FrozenHead, features: Values, examples: Sequence[Example], *, whole: bool, count: int, seed: int
+    head: FrozenHead,
+    features: Values,
+    examples: Sequence[Example],
+    *,
+    whole: bool,
+    count: int,
+    seed: int,
+    covariates: Sequence[Covariate] = (),
 ) -> list[LinearScore]:
     """Return the members of an ensemble: each fitted at the head's place and ridge to its own resample."""
     table = features[:, head.column].astype(np.float64)
@@ -105,7 +113,7 @@ def fit_members(
             replace(example, weight=example.weight * often)
             for example, often in zip(examples, times, strict=True)
         ]
-        choices = choices_of(weighed, whole=whole)
+        choices = choices_of(weighed, whole=whole, covariates=covariates)
         # A resample of next to nothing may hold no judgment at all.
         drew_any = bool(choices.weight.any())
         members.append(fit_at(table, choices, head.score.strength) if drew_any else head.score)
@@ -127,6 +135,9 @@ def install_head(
     backbone.set_head(adapter, SCORE, weights)
     backbone.set_reads(adapter, head.place)
     backbone.add_extra(adapter, OFFSET, offset)
+    if len(head.score.coefficients):
+        explained = torch.tensor(head.score.coefficients, dtype=torch.float32)
+        backbone.add_extra(adapter, COVARIATES, explained)
     if head.place == TEXT:
         judged = features[:, head.column, : len(TEXT_FEATURES)]
         ends = np.quantile(judged, [_OUTERMOST, 1 - _OUTERMOST], axis=0)
@@ -149,14 +160,19 @@ def fit_to_text(features: Values, choices: Choices, places: Sequence[Place], *, 
 
 
 def choose_head(
-    features: Values, examples: Sequence[Example], places: Sequence[Place], *, whole: bool
+    features: Values,
+    examples: Sequence[Example],
+    places: Sequence[Place],
+    *,
+    whole: bool,
+    covariates: Sequence[Covariate] = (),
 ) -> tuple[FrozenHead, RewardChoice]:
     """Return the head with the lowest log-loss of pairs, cross-validated grouped by prompt, and the choice.
 
     features: (rows, places, hidden), the place `TEXT` being the last. Without two prompts nothing can be
     cross-validated, and the length is taken: it has one weight to fit.
     """
-    pairs = choices_of(examples, whole=False)
+    pairs = choices_of(examples, whole=False, covariates=covariates)
     frozen = slice(0, len(places) - 1)
 
     def fitted(name: CandidateName, choices: Choices) -> FrozenHead:
@@ -176,7 +192,9 @@ def choose_head(
         judgments=len(examples),
         prompts=len({example.prompt for example in examples}),
     )
-    return fitted(chosen, choices_of(examples, whole=True)) if whole else heads[chosen], choice
+    if not whole:
+        return heads[chosen], choice
+    return fitted(chosen, choices_of(examples, whole=True, covariates=covariates)), choice
 
 
 def _candidate(name: CandidateName, head: FrozenHead, pairs: Choices) -> RewardCandidate:

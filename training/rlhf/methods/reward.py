@@ -186,10 +186,12 @@ class RewardModelling(TrainingMethod):
             features.save()
         whole = settings.loss == "plackett_luce"
         train = self._discount.weighed(train)
-        choices = choices_of(train, whole=whole)
+        choices = choices_of(train, whole=whole, covariates=settings.covariates)
         if self._chooses and settings.features == "frozen":
             table = np.concatenate([table, self._text_table(train)], axis=1)
-            head, self._choice = choose_head(table, train, places, whole=whole)
+            head, self._choice = choose_head(
+                table, train, places, whole=whole, covariates=settings.covariates
+            )
         elif reads_states:
             head = fit_frozen_head(table, choices, features.places)
         else:
@@ -201,7 +203,15 @@ class RewardModelling(TrainingMethod):
             )
         members = [head.score]
         if (count := settings.ensemble) > 1:
-            members = fit_members(head, table, train, whole=whole, count=count, seed=self._seed)
+            members = fit_members(
+                head,
+                table,
+                train,
+                whole=whole,
+                count=count,
+                seed=self._seed,
+                covariates=settings.covariates,
+            )
         install_head(self._backbone, self.adapter, head, members, table)
         log.info(
             "The score reads %s; ridge strength %g, cross-validated log-loss %.4f; features of %d "
@@ -381,7 +391,9 @@ def _used_labels(settings: RewardSettings) -> UsedLabels:
     lacks = settings.completeness.categories or None if settings.completeness else ()
     return UsedLabels(
         ranks="none" if settings.loss == "none" else "decided" if decided else "tied",
-        criteria=frozenset(head.criterion for head in settings.ratings),
+        criteria=frozenset(head.criterion for head in settings.ratings if not head.answers),
+        questions=frozenset(head.criterion for head in settings.ratings if head.answers),
+        covariates=frozenset(covariate.question for covariate in settings.covariates),
         # All of them, so that a head whose category nobody marked can tell which there are.
         categories=None if any(head.granularity != STEPS for head in settings.segments) else frozenset(),
         steps=any(head.granularity == STEPS for head in settings.segments),

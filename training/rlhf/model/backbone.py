@@ -111,6 +111,8 @@ BOUNDS = f"{SCORE}.bounds"
 """Name of the bounds of what a score reads of a text, (2, features): the least and the greatest."""
 OFFSET = f"{SCORE}.offset"
 """A constant added to its outputs, (1,)."""
+COVARIATES = f"{SCORE}.covariates"
+"""Coefficients of the answers that explained preferences beside it, (K,): a record, which no score reads."""
 
 
 class _HighestReachedError(Exception):

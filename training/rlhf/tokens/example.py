@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from annotation.record.judgment import Scale, SpanPart, StepLabel
+from annotation.record.judgment import SpanPart, StepLabel
 from training.contract.snapshot import SnapshotRow
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import EncodedAnswer
@@ -20,8 +20,19 @@ class RatingLabel:
 
     answer: int
     criterion: str
-    scale: Scale
+    scale: str
+    """The scale's name; answers for a question, whose value is the answer's place among those of a head."""
     value: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerLabel:
+    """The answer to an additional question about one completion."""
+
+    answer: int
+    question: str
+    value: str
+    """The key of a choice, or a point of a scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +58,8 @@ class Labels:
     """Labels of an example's completions besides their ranking."""
 
     ratings: tuple[RatingLabel, ...] = ()
+    questions: tuple[AnswerLabel, ...] = ()
+    """Answers to additional questions."""
     flags: tuple[tuple[int, SpanPart], ...] = ()
     """Spans, each with the place of its answer."""
     missing: tuple[MissingInformation, ...] = ()
@@ -70,6 +83,10 @@ class UsedLabels:
     """Rankings: those that decide a pair; those in which all are tied as well; or none."""
     criteria: frozenset[str] | None = frozenset()
     """Criteria whose ratings count; None is all of them."""
+    questions: frozenset[str] = frozenset()
+    """Additional questions whose answers on single completions count."""
+    covariates: frozenset[str] = frozenset()
+    """Questions whose answers are read of completions that teach something else, and teach nothing alone."""
     verdicts: bool = False
     """The verdicts 'both good' and 'both bad', applied to each completion."""
     categories: frozenset[str] | None = frozenset()
@@ -97,6 +114,12 @@ class RowLabels:
     def __init__(self, row: SnapshotRow, labels: UsedLabels, *, again: bool) -> None:
         self._row = row
         self._ratings = [item for item in row.ratings if among(item.criterion, labels.criteria)]
+        asked = labels.questions | labels.covariates
+        self._questions = [
+            (item.completion, item.question, str(item.value))
+            for item in row.answers
+            if item.completion is not None and item.question in asked
+        ]
         self._flags = [
             item
             for item in row.spans
@@ -108,6 +131,7 @@ class RowLabels:
         self._verdict = verdict if labels.verdicts and verdict in ("both_good", "both_bad") else ""
         self._places = labels.categories is None or bool(labels.categories)
         rated = {rating.completion for rating in self._ratings}
+        rated |= {name for name, question, _ in self._questions if question in labels.questions}
         rated |= {flag.completion for flag in self._flags} | {gap.completion for gap in self._missing}
         lacks = labels.missing is None or bool(labels.missing)
         self._read_for_flags = _read(row, row.read_for_spans) if self._places else set()
@@ -125,6 +149,11 @@ class RowLabels:
                 RatingLabel(places[item.completion], item.criterion, item.scale, item.value)
                 for item in self._ratings
                 if item.completion in places
+            ),
+            questions=tuple(
+                AnswerLabel(places[name], question, value)
+                for name, question, value in self._questions
+                if name in places
             ),
             flags=tuple((places[item.completion], item) for item in self._flags if item.completion in places),
             missing=tuple(

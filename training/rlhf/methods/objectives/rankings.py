@@ -24,6 +24,7 @@ from training.rlhf.losses import (
     likeliest_log_tie,
     plackett_luce,
 )
+from training.rlhf.measures.linear_choice import covariate_values
 from training.rlhf.measures.pairs import (
     ensemble_observations,
     length_log_loss,
@@ -34,7 +35,7 @@ from training.rlhf.measures.pairs import (
     resample,
 )
 from training.rlhf.methods.people import Kind, PeopleOffsets
-from training.rlhf.model.backbone import SCORE, Backbone
+from training.rlhf.model.backbone import COVARIATES, SCORE, Backbone
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.tokens.example import Example
 from training.rlhf.tokens.packing import Batch
@@ -159,7 +160,8 @@ class PreferenceObjective:
     With `ensemble` the head has several outputs and every one its own resample of the training judgments;
     the score is their mean. A judgment's cost is the mean of w · cost over the outputs, w ~ Poisson(1), and
     1 for held-out judgments. With `annotator_heads` or `group_heads` every judgment is costed at the scores
-    of its annotator and group (`PeopleOffsets`); the score is what they have in common.
+    of its annotator and group (`PeopleOffsets`); the score is what they have in common. With `covariates` it
+    is costed at the scores plus the coefficients times the answers of `covariate_values`.
 
     Figures of the score: `accuracy`, `margin`, `log_loss` and more, see `pair_figures`; of held-out pairs
     `length_log_loss`, of the length predictor in `pairs`. Of models of ties and whole rankings
@@ -188,6 +190,8 @@ class PreferenceObjective:
         self._continues_ties = LOG_TIE in backbone.extras(adapter)
         if self._models_ties and not self._continues_ties:
             backbone.add_extra(adapter, LOG_TIE, torch.zeros(MOST_TIED - 1))
+        if settings.covariates and COVARIATES not in backbone.extras(adapter):
+            backbone.add_extra(adapter, COVARIATES, torch.zeros(len(settings.covariates)))
         self._offsets = _offsets(backbone, adapter, settings)
         self._trained: frozenset[str] = frozenset()
         self._length_slope = 0.0
@@ -225,6 +229,12 @@ class PreferenceObjective:
         """Return the loss of every judgment, plus the penalty on offsets of annotators and groups."""
         scores = self._backbone.outputs(self._adapter, states[batch.last])
         adjusted, penalty = scores, torch.zeros(len(examples), device=scores.device)
+        if self._settings.covariates:
+            values = covariate_values(examples, self._settings.covariates)
+            coefficients = self._backbone.extra(self._adapter, COVARIATES)  # noqa: S610 - not Django's
+            rows = torch.cat([batch.table[place, : len(item.answers)] for place, item in enumerate(examples)])
+            explained = torch.tensor(values, dtype=scores.dtype, device=scores.device) @ coefficients
+            adjusted = adjusted + torch.zeros_like(scores[:, 0]).index_add(0, rows, explained).unsqueeze(-1)
         for offsets in self._offsets:
             offset, distance = offsets.offsets(states, batch, examples)
             adjusted = adjusted + offset.unsqueeze(-1)

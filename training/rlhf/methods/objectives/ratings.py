@@ -1,12 +1,13 @@
-"""Heads fitted to ratings: direct assessment of one answer by itself.
+"""Heads fitted to ratings, or to answers to questions: direct assessment of one response by itself.
 
     regression   s + b is the rating scaled to 0..1; squared error
     ordinal      P(rating ≤ k) = σ(θ_k − s), θ_1 < θ_2 < …; −log P(the rating) (McCullagh 1980)
     binary       σ(s + b) is the probability of a thumb up or of the upper half of the scale, as of "safe";
                  cross-entropy. The middle of a scale with one counts as ½: neither half, and no coin either
 
-where s is the head's output at the answer's last token. A head begins at 0, and b and θ where the training
-ratings put them without it: the first prediction is what is rated on average.
+where s is the head's output at the answer's last token. The answers to a question are levels in the order in
+which the head names them. A head begins at 0, and b and θ where the training ratings put them without it: the
+first prediction is what is rated on average.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from training.rlhf.model.backbone import SCORE, Backbone
 from training.rlhf.tokens.example import Example, RatingLabel
 from training.rlhf.tokens.packing import Batch
 
-LEVELS: Mapping[Scale, tuple[int, ...]] = {
+LEVELS: Mapping[Scale, Sequence[int]] = {
     "five": (1, 2, 3, 4, 5),
     "seven": (1, 2, 3, 4, 5, 6, 7),
     "thumbs": (0, 1),
@@ -37,10 +38,8 @@ LEVELS: Mapping[Scale, tuple[int, ...]] = {
 """The ratings that each scale knows, lowest first."""
 
 
-def scaled(rating: RatingLabel) -> float:
-    """Return the rating between 0, its scale's lowest, and 1, its highest."""
-    levels = LEVELS[rating.scale]
-    return (rating.value - levels[0]) / (levels[-1] - levels[0])
+_ANSWERS = "answers"
+"""The scale of a head on a question: the places of its answers, from 0 on."""
 
 
 class RatingObjective:
@@ -55,14 +54,21 @@ class RatingObjective:
         self._backbone = backbone
         self._adapter = adapter
         self._head = head
-        self._link = _LINKS[head.loss](backbone, adapter, head.name)
+        self._link = _LINKS[head.loss](backbone, adapter, head)
         self.name = head.name
         if head.name not in backbone.heads(adapter):
             backbone.add_head(adapter, head.name, seed=spec.seed, scale=0.0)
 
     def begin(self, train: Sequence[Example]) -> None:
-        """Let thresholds and means begin where the ratings put them. Refuses a criterion without ratings."""
+        """Let thresholds and means begin where the ratings put them. Raises `ContractError` without any."""
         ratings = [rating for example in train for rating in self._ratings(example)]
+        if not ratings and self._head.answers:
+            raise ContractError(
+                f"reward settings, ratings: no training judgment answers the question "
+                f"{self._head.criterion!r} of a response by any of {', '.join(self._head.answers)}, which "
+                f"head {self.name!r} is to learn; ask it of each response, name answers by their keys, or "
+                "leave the head out"
+            )
         if not ratings:
             raise ContractError(
                 f"reward settings, ratings: no training judgment rates the criterion "
@@ -113,16 +119,36 @@ class RatingObjective:
         return {}
 
     def _ratings(self, example: Example) -> list[RatingLabel]:
+        if self._head.answers:
+            return [
+                RatingLabel(item.answer, item.question, _ANSWERS, self._head.answers.index(item.value))
+                for item in example.labels.questions
+                if item.question == self._head.criterion and item.value in self._head.answers
+            ]
         return [rating for rating in example.labels.ratings if rating.criterion == self._head.criterion]
 
 
 class _Link:
     """Link from a head's outputs to ratings: (N,) scores of N ratings."""
 
-    def __init__(self, backbone: Backbone, adapter: str, name: str) -> None:
+    def __init__(self, backbone: Backbone, adapter: str, head: RatingHead) -> None:
         self._backbone = backbone
         self._adapter = adapter
-        self._name = name
+        self._name = head.name
+        self._levels: Mapping[str, Sequence[int]] = (
+            {_ANSWERS: range(len(head.answers))} if head.answers else LEVELS
+        )
+
+    def _scaled(self, ratings: Iterable[RatingLabel]) -> Tensor:
+        """Return each rating between 0, its scale's lowest, and 1, its highest."""
+        ends = [(rating.value, self._levels[rating.scale]) for rating in ratings]
+        return torch.tensor(
+            [(value - levels[0]) / (levels[-1] - levels[0]) for value, levels in ends], dtype=torch.float32
+        )
+
+    def _upper(self, ratings: Iterable[RatingLabel]) -> Tensor:
+        """1 in the upper half of its scale, 0 in the lower, ½ in the middle."""
+        return (self._scaled(ratings) - 0.5).sign().add(1) / 2
 
     def _begin_at(self, extra: str, value: Tensor) -> None:
         """A checkpoint that training continues has its own, which stays."""
@@ -156,13 +182,13 @@ class _Link:
 
 class _Regression(_Link):
     def begin(self, ratings: Sequence[RatingLabel]) -> None:
-        self._begin_at(f"{self._name}.bias", _scaled(ratings).mean().reshape(1))
+        self._begin_at(f"{self._name}.bias", self._scaled(ratings).mean().reshape(1))
 
     def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
-        return (scores + self._bias - _scaled(ratings).to(scores)) ** 2
+        return (scores + self._bias - self._scaled(ratings).to(scores)) ** 2
 
     def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
-        return {"predicted": self.predict(scores), "rated": _scaled(ratings).to(scores)}
+        return {"predicted": self.predict(scores), "rated": self._scaled(ratings).to(scores)}
 
     def predict(self, scores: Tensor) -> Tensor:
         return scores + self._bias
@@ -174,16 +200,16 @@ class _Regression(_Link):
 class _Binary(_Link):
     def begin(self, ratings: Sequence[RatingLabel]) -> None:
         # Half a rating of either kind is added: with one kind alone the log odds would be infinite.
-        share = (_upper(ratings).sum() + 0.5) / (len(ratings) + 1)
+        share = (self._upper(ratings).sum() + 0.5) / (len(ratings) + 1)
         self._begin_at(f"{self._name}.bias", torch.logit(share).reshape(1))
 
     def cost(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> Tensor:
         return F.binary_cross_entropy_with_logits(
-            scores + self._bias, _upper(ratings).to(scores), reduction="none"
+            scores + self._bias, self._upper(ratings).to(scores), reduction="none"
         )
 
     def observe(self, scores: Tensor, ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
-        return {"logit": scores + self._bias, "upper": _upper(ratings).to(scores)}
+        return {"logit": scores + self._bias, "upper": self._upper(ratings).to(scores)}
 
     def predict(self, scores: Tensor) -> Tensor:
         return torch.sigmoid(scores + self._bias)
@@ -197,16 +223,20 @@ class _Ordinal(_Link):
     def begin(self, ratings: Sequence[RatingLabel]) -> None:
         for scale in sorted({rating.scale for rating in ratings}):
             frequencies = Counter(rating.value for rating in ratings if rating.scale == scale)
-            counts = torch.tensor([frequencies[level] + 0.5 for level in LEVELS[scale]])
+            counts = torch.tensor([frequencies[level] + 0.5 for level in self._levels[scale]])
             below = (counts.cumsum(0) / counts.sum())[:-1].logit()
             # The first threshold, then the logarithms of the steps up: however they are learned, they rise.
             steps = below.diff().log()
             self._begin_at(self._extra(scale), torch.cat([below[:1], steps]))
 
-    def _extra(self, scale: Scale) -> str:
+    def _extra(self, scale: str) -> str:
         return f"{self._name}.thresholds_{scale}"
 
-    def _log_probabilities(self, scores: Tensor, scale: Scale) -> Tensor:
+    def _places(self, ratings: Sequence[RatingLabel], rows: Tensor, scale: str) -> Tensor:
+        """Return the places of the ratings at `rows` among the levels of their scale."""
+        return torch.tensor([self._levels[scale].index(ratings[row].value) for row in rows.tolist()])
+
+    def _log_probabilities(self, scores: Tensor, scale: str) -> Tensor:
         """log P of every level: (N,) to (N, levels)."""
         if self._extra(scale) not in self._backbone.extras(self._adapter):
             raise ContractError(
@@ -221,7 +251,7 @@ class _Ordinal(_Link):
         cost = torch.zeros_like(scores)
         for scale, rows in _by_scale(ratings).items():
             log_probs = self._log_probabilities(scores[rows], scale)
-            targets = _places(ratings, rows, scale).to(scores.device)
+            targets = self._places(ratings, rows, scale).to(scores.device)
             cost = cost.index_add(0, rows.to(scores.device), -log_probs.gather(1, targets[:, None])[:, 0])
         return cost
 
@@ -231,7 +261,7 @@ class _Ordinal(_Link):
         }
         for scale, rows in _by_scale(ratings).items():
             log_probs = self._log_probabilities(scores[rows], scale)
-            targets = _places(ratings, rows, scale).to(scores.device)
+            targets = self._places(ratings, rows, scale).to(scores.device)
             parts["expected"].append(_expected(log_probs))
             parts["rated"].append(targets / (log_probs.shape[1] - 1))
             parts["hit"].append((log_probs.argmax(1) == targets).to(scores))
@@ -241,7 +271,7 @@ class _Ordinal(_Link):
     def predict(self, scores: Tensor) -> Tensor:
         """Return the predicted ratings, averaged over scales."""
         learned = self._backbone.extras(self._adapter)
-        scales = [scale for scale in LEVELS if self._extra(scale) in learned]
+        scales = [scale for scale in self._levels if self._extra(scale) in learned]
         return torch.stack([_expected(self._log_probabilities(scores, scale)) for scale in scales]).mean(0)
 
     def figures(self, observed: Mapping[str, Tensor]) -> dict[str, float]:
@@ -270,7 +300,7 @@ def cumulative_link(scores: Tensor, thresholds: Tensor) -> Tensor:
 
 def predicted_ratings(backbone: Backbone, adapter: str, head: RatingHead, scores: Tensor) -> Tensor:
     """Return the expected ratings on 0..1 of a head's outputs, (N,); of a binary head the probability."""
-    return _LINKS[head.loss](backbone, adapter, head.name).predict(scores)
+    return _LINKS[head.loss](backbone, adapter, head).predict(scores)
 
 
 def _expected(log_probabilities: Tensor) -> Tensor:
@@ -279,26 +309,12 @@ def _expected(log_probabilities: Tensor) -> Tensor:
     return log_probabilities.exp() @ levels
 
 
-def _scaled(ratings: Iterable[RatingLabel]) -> Tensor:
-    return torch.tensor([scaled(rating) for rating in ratings], dtype=torch.float32)
-
-
-def _upper(ratings: Iterable[RatingLabel]) -> Tensor:
-    """1 in the upper half of its scale, 0 in the lower, ½ in the middle."""
-    return (_scaled(ratings) - 0.5).sign().add(1) / 2
-
-
-def _by_scale(ratings: Sequence[RatingLabel]) -> dict[Scale, Tensor]:
+def _by_scale(ratings: Sequence[RatingLabel]) -> dict[str, Tensor]:
     """Places of the ratings on each scale."""
-    by_scale: dict[Scale, list[int]] = {}
+    by_scale: dict[str, list[int]] = {}
     for place, rating in enumerate(ratings):
         by_scale.setdefault(rating.scale, []).append(place)
     return {scale: torch.tensor(places) for scale, places in sorted(by_scale.items())}
-
-
-def _places(ratings: Sequence[RatingLabel], rows: Tensor, scale: Scale) -> Tensor:
-    """Index into `LEVELS` of the ratings at `rows`."""
-    return torch.tensor([LEVELS[scale].index(ratings[row].value) for row in rows.tolist()])
 
 
 # ── Outputs of a trained reward model's heads on whole completions ──
