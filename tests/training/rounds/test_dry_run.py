@@ -14,6 +14,7 @@ from annotation.errors import Refusal
 from annotation.models import Project, Prompt, User
 from annotation.statistics.cached import report_of
 from tests import factories
+from tests.annotation.questions.asking import ask, choices
 from tests.chat_templates import template
 from tests.training.evaluation.evaluation_scene import register
 from tests.training.jobs.machines_report import report
@@ -275,6 +276,23 @@ def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Pro
         "20 held-out prompts show a win rate of 93 % or more in four rounds of five."
     )
     assert "For 70 % it takes 94" in suggestion
+
+
+def test_a_question_that_no_response_is_asked_is_warned_of(
+    project: Project, prompts: list[Prompt], manager: User
+):
+    round_ = a_round(project)
+    head = {"name": "polite", "criterion": "tone", "answers": ["rude", "kind"]}
+    covariate = {"question": "topic", "answers": ["law", "tax"]}
+    recipe = {"reward": {"features": "adapted", "ratings": [head], "covariates": [covariate]}}
+    Round.objects.update(recipe=recipe)
+    ask(project, manager, "topic", subject="completion")
+    ask(project, manager, "tone", kind="choice", text="Tone", choices=choices("rude", "kind"))
+    warnings = dry_run(round_=Round.objects.get(pk=round_.pk)).warnings
+    # The tone is asked of the comparison, not of each response.
+    assert [("“tone”" in warning, "“topic”" in warning) for warning in warnings if "question" in warning] == [
+        (True, False)
+    ]
 
 
 def test_the_prompts_that_a_decision_takes_are_told_before_labelling(project: Project, prompts: list[Prompt]):

@@ -231,6 +231,13 @@ class RewardSettings(JudgedSettings):
         )
 
     @property
+    def questions(self) -> tuple[str, ...]:
+        """Return the keys of the additional questions whose answers are learned from, each once."""
+        keys = [head.criterion for head in self.ratings if head.answers]
+        keys += [covariate.question for covariate in self.covariates]
+        return tuple(dict.fromkeys(keys))
+
+    @property
     def head_names(self) -> tuple[str, ...]:
         """Return the names of the heads that these settings train."""
         score = () if self.loss == "none" else ("score",)

@@ -19,7 +19,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
 from annotation.agreement.records import Selection
-from annotation.choices import Purpose, Split, Verdict
+from annotation.choices import Purpose, QuestionSubject, Split, Verdict
 from annotation.errors import Refusal
 from annotation.models import Comparison, Prompt
 from annotation.selectors.access import judgments_current
@@ -656,3 +656,11 @@ def _idle_settings(round_: Round, held_out: int) -> Iterator[str]:
         yield _("The reward model learns from spans, and the project does not ask for any.")
     if True in heads and not round_.project.ask_step_labels:
         yield _("The reward model learns from step labels, and the project does not ask for any.")
+    if recipe.reward.questions:
+        asked = round_.project.questions.filter(subject=QuestionSubject.COMPLETION, is_archived=False)
+        lacking = sorted(set(recipe.reward.questions) - set(asked.values_list("key", flat=True)))
+        for key in lacking:
+            yield _(
+                "The reward model learns from answers to the question “%(key)s”, which the project does not "
+                "ask of each response."
+            ) % {"key": key}
