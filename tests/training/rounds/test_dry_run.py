@@ -279,15 +279,15 @@ def test_fewer_held_out_prompts_than_a_decision_needs_are_warned_of(project: Pro
 
 
 def test_a_question_that_no_response_is_asked_is_warned_of(
-    project: Project, prompts: list[Prompt], manager: User
+    project: Project, prompts: list[Prompt], alice: User
 ):
     round_ = a_round(project)
     head = {"name": "polite", "criterion": "tone", "answers": ["rude", "kind"]}
     covariate = {"question": "topic", "answers": ["law", "tax"]}
     recipe = {"reward": {"features": "adapted", "ratings": [head], "covariates": [covariate]}}
     Round.objects.update(recipe=recipe)
-    ask(project, manager, "topic", subject="completion")
-    ask(project, manager, "tone", kind="choice", text="Tone", choices=choices("rude", "kind"))
+    ask(project, alice, "topic", subject="completion")
+    ask(project, alice, "tone", kind="choice", text="Tone", choices=choices("rude", "kind"))
     warnings = dry_run(round_=Round.objects.get(pk=round_.pk)).warnings
     # The tone is asked of the comparison, not of each response.
     assert [("“tone”" in warning, "“topic”" in warning) for warning in warnings if "question" in warning] == [
