@@ -31,6 +31,9 @@ from annotation.services.saved_views import LONGEST_QUERY
 from annotation.statistics.cached import is_large, items_are_cached, items_of
 from annotation.views.access import Request, own_assignment, project_page
 
+PANEL = "comparison-panel"
+"""The element beside the table of comparisons that htmx fills with one."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:
@@ -69,9 +72,12 @@ def comparison(request: Request, project: Project, pk: int) -> HttpResponse:
         is_blind=not is_manager and review is not None and review.decided_at is None,
     )
     context = {"project": project, "page": page, "is_manager": is_manager}
-    if request.htmx:
+    is_panel = request.htmx.target == PANEL
+    if request.htmx and not is_panel:
         return render(request, "annotation/comparison/responses.html", context)
     context["way"] = _way(request, project, comparison) if is_manager else None
+    if is_panel:
+        return render(request, "annotation/comparison/panel.html", context | {"is_panel": True})
     return render(request, "annotation/comparison/page.html", context)
 
 

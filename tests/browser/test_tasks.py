@@ -64,9 +64,39 @@ def test_a_lead_finds_disagreement_on_medical_prompts_and_assigns_it_in_eight_cl
     assert barriers(page) == []
 
 
+def test_a_comparison_opens_beside_the_filtered_table_and_keys_lead_on(
+    project: Project, carol: User, open_as: Open, barriers: Axe
+):
+    first, _other, last = (factories.make_comparison(project, round_number=n) for n in (1, 2, 1))
+    page = open_as(carol, "/projects/tea/data/comparisons/?round=1&layout=cards")
+    until_loaded(page)
+    row = page.locator("#rows h2 a").first
+    row.press("Enter")
+    title = page.locator("#panel-title")
+    expect(title).to_be_focused()
+    expect(title).to_contain_text(f"Comparison {last.pk}")
+    expect(row).to_have_attribute("aria-current", "true")
+    page.keyboard.press("ArrowRight")
+    expect(title).to_contain_text(f"Comparison {first.pk}")
+    expect(title).to_be_focused()
+    # The filtered table is still there, with the next row marked.
+    expect(page.locator("#rows h2 a")).to_have_count(2)
+    expect(page.locator("#rows [aria-current]")).to_have_count(1)
+    expect(page.locator("#rows h2 a").last).to_have_attribute("aria-current", "true")
+    page.keyboard.press("Escape")
+    expect(page.locator("#comparison-panel")).to_be_hidden()
+    expect(row).to_be_focused()
+    expect(page).to_have_url(re.compile(r"/data/comparisons/\?round=1&layout=cards$"))
+    row.press("Enter")
+    expect(title).to_be_focused()
+    assert barriers(page) == []
+
+
 def test_arrow_keys_lead_through_a_filtered_table(project: Project, carol: User, open_as: Open):
     first, _other, last = (factories.make_comparison(project, round_number=n) for n in (1, 2, 1))
-    page = open_as(carol, "/projects/tea/data/comparisons/?round=1")
+    # Without room for the panel.
+    viewport = {"width": 1000, "height": 900}
+    page = open_as(carol, "/projects/tea/data/comparisons/?round=1", viewport=viewport)
     page.locator("#rows tbody a").first.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text(f"Comparison {last.pk}")
     # The page shows before its scripts hear keys.

@@ -1,5 +1,6 @@
 """The tables of a project's data section. Managers see names of annotators and of models here."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import (
@@ -69,6 +70,7 @@ from annotation.selectors.tables.table import (
 )
 
 _TEXT_LENGTH = 120
+_EXCERPT_LENGTH = 280
 
 
 class _LastTurn(Func):
@@ -225,6 +227,16 @@ def _comparison_rows(project: Project) -> QuerySet[Comparison]:
     )
 
 
+def _response_excerpts(keys: Sequence[int]) -> dict[int, list[str]]:
+    """Return the beginnings of the responses of comparisons, in the order of their numbers."""
+    excerpts: dict[int, list[str]] = {key: [] for key in keys}
+    shown = Candidate.objects.filter(comparison__in=keys).order_by("comparison_id", "index")
+    texts = shown.values_list("comparison_id", Left("completion__text", 2 * _EXCERPT_LENGTH))
+    for key, text in texts:
+        excerpts[key].append(Truncator(" ".join(text.split())).chars(_EXCERPT_LENGTH) or _("(no text)"))
+    return excerpts
+
+
 def _state(comparison: Comparison) -> Cell:
     withholding = getattr(comparison, "withholding", None)
     if withholding is not None and withholding.state != WithholdingState.RELEASED:
@@ -277,6 +289,7 @@ COMPARISONS = Table(
     empty=gettext_lazy("No comparisons yet. They appear when a round has sampled responses."),
     rows=_comparison_rows,
     has_ways=True,
+    excerpts=_response_excerpts,
     search=lambda rows, text: matching(rows, text, of=Prompt, column="messages", path="prompt"),
     columns=(
         Column(

@@ -60,6 +60,7 @@ from annotation.selectors.tables.metadata import (
 from annotation.selectors.tables.search import few_of, is_common
 
 ROWS_ON_A_PAGE = 50
+CARDS = "cards"
 COUNTED = 1000
 """Matching rows are counted up to this number."""
 COUNTED_IN_SEARCH = 100
@@ -149,7 +150,9 @@ class Table:
     about: str | Promise = ""
     """Which rows are in it, where other pages count others."""
     has_ways: bool = False
-    """The page of a row leads on to the rows before and after it."""
+    """The page of a row leads on to the rows before and after it, and opens in the panel beside the table."""
+    excerpts: Callable[[Sequence[int]], Mapping[int, Sequence[str]]] | None = None
+    """The beginnings of the texts of rows, by their keys, for cards; None for a table without cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +305,16 @@ class View:
         return "oldest" if self.oldest_first else ""
 
     @property
+    def has_cards(self) -> bool:
+        """Return True where the table can be shown as cards."""
+        return self.table.excerpts is not None
+
+    @property
+    def is_in_cards(self) -> bool:
+        """Return True where the address asks for cards in place of rows."""
+        return self.has_cards and self.query.get("layout") == CARDS
+
+    @property
     def headings(self) -> list[tuple[Column, str, str]]:
         """Return each shown column with the query that sorts by it and its direction as `aria-sort` names it.
 
@@ -426,6 +439,12 @@ class View:
         """Return the rows of the page: primary key, and the cells by column."""
         return [(row.pk, [(column, column.cell(row)) for column in self.columns]) for row in self._page[0]]
 
+    @cached_property
+    def cards(self) -> list[tuple[int, list[tuple[Column, Cell]], Sequence[str]]]:
+        """Return the rows of the page as `lines`, each with the beginnings of its texts."""
+        excerpts = self.table.excerpts([pk for pk, _cells in self.lines]) if self.table.excerpts else {}
+        return [(pk, cells, excerpts.get(pk, ())) for pk, cells in self.lines]
+
     @property
     def leads_on(self) -> str:
         """Return what an address of a row adds, so that its page leads on to the next row of this view."""
@@ -448,6 +467,8 @@ class View:
         pairs += to_pairs(self.conditions)
         if order:
             pairs.append(("order", order))
+        if self.is_in_cards:
+            pairs.append(("layout", CARDS))
         if getattr(self.query, "getlist", None) and self.query.get("columns"):
             pairs += [("columns", column.name) for column in self.columns]
         return urlencode(pairs)

@@ -296,3 +296,46 @@ def test_annotations_show_the_order_in_the_letters_that_their_annotator_saw(proj
         if column.name == "preference"
     ]
     assert shown == [f"{best} > {letter[ids[0]]}"]
+
+
+def test_a_card_shows_the_beginnings_of_the_responses_in_the_order_of_their_numbers(project: Project):
+    comparison = factories.make_comparison(project, ["First  one\n" + "word " * 100, "Second one", " "])
+    other = factories.make_comparison(project, ["Third one", "Fourth one"])
+    view = View(TABLES["comparisons"], project, QueryDict("layout=cards"))
+    texts = {pk: excerpts for pk, _cells, excerpts in view.cards}
+    assert texts[other.pk] == ["Third one", "Fourth one"]
+    long, second, empty = texts[comparison.pk]
+    assert long.startswith("First one word word")
+    assert len(long) == 280
+    assert (second, bool(empty.strip())) == ("Second one", True)
+
+
+def test_cards_stay_cards_on_the_next_page_and_in_what_is_saved(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tables, "ROWS_ON_A_PAGE", 1)
+    for _ in range(2):
+        factories.make_comparison(project)
+    view = View(TABLES["comparisons"], project, QueryDict("layout=cards&order=oldest"))
+    assert QueryDict(view.address_query) == QueryDict("order=oldest&layout=cards")
+    assert View(TABLES["comparisons"], project, QueryDict(view.next_query)).is_in_cards
+    assert not View(TABLES["comparisons"], project, QueryDict("layout=odd")).is_in_cards
+
+
+def test_a_table_without_cards_stays_a_table(project: Project):
+    factories.make_prompt(project)
+    view = View(TABLES["prompts"], project, QueryDict("layout=cards"))
+    assert (view.has_cards, view.is_in_cards, view.address_query) == (False, False, "")
+
+
+def test_the_panel_holds_a_comparison_and_the_way_to_the_next_that_matches(
+    project: Project, carol: User, client_of: ClientOf
+):
+    first, other, last = (factories.make_comparison(project, round_number=n) for n in (1, 2, 1))
+    address = reverse("statistics-item", args=[project.slug, last.pk])
+    headers = {"HX-Request": "true", "HX-Target": "comparison-panel"}
+    page = client_of(carol).get(address, {"table": "round=1"}, headers=headers).content.decode()
+    assert "<html" not in page
+    assert reverse("statistics-item", args=[project.slug, first.pk]) in page
+    assert reverse("statistics-item", args=[project.slug, other.pk]) not in page
+    assert 'id="responses"' in page
