@@ -10,6 +10,7 @@ from annotation.api import fields
 from annotation.api.base import ProjectView, storable
 from annotation.api.operations import PROJECT, Resource, Values
 from annotation.errors import Refusal
+from training.api.rounds import RunQuestionSerializer
 from training.models import (
     LEAST_AHEAD,
     LEAST_JUDGMENTS,
@@ -19,6 +20,7 @@ from training.models import (
     LiveUpdate,
 )
 from training.selectors.live import live_view
+from training.selectors.rounds import questions_of_updates
 from training.services.live import set_live
 
 
@@ -49,6 +51,11 @@ class LiveSerializer(serializers.Serializer[Any]):
     checkpoint = fields.text("Its checkpoint.", read_only=True, allow_null=True)
     judgments_ago = fields.integer("Judgments since it began to answer.", read_only=True, allow_null=True)
     behind = fields.integer("Judgments that it has not learned from.", read_only=True)
+    questions = fields.computed("What its guard asked people, the newest first; steps are updates.")
+
+    def get_questions(self, shown: Values) -> list[dict[str, Any]]:
+        """In the language of the request."""
+        return [dict(RunQuestionSerializer(question).data) for question in shown["questions"]]
 
 
 @fields.of(
@@ -87,6 +94,7 @@ def live_read(view: ProjectView) -> Values:
         "checkpoint": checkpoint.name if checkpoint else None,
         "judgments_ago": shown.judgments_ago if shown else None,
         "behind": shown.behind if shown else 0,
+        "questions": questions_of_updates(view.project),
     }
 
 

@@ -101,6 +101,16 @@ def questions_of(round_: Round) -> list[AskedQuestion]:
     return [_shown(question) for question in questions_of_round(round_).select_related("run")]
 
 
+def questions_of_updates(project: Project) -> list[AskedQuestion]:
+    """Return what live learning asked people about its updates, the newest first; steps are updates."""
+    asked = RunQuestion.objects.filter(run__live_update__project=project).select_related("run")
+    return [_shown(question) for question in asked.order_by("-asked_at")[:SHOWN_QUESTIONS]]
+
+
+SHOWN_QUESTIONS = 50
+"""The newest questions of live learning, so many of which a page lists."""
+
+
 def _shown(question: RunQuestion) -> AskedQuestion:
     outcomes = outcomes_of(question)
     return AskedQuestion(

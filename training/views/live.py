@@ -12,6 +12,7 @@ from annotation.models import Project
 from annotation.views.access import Request, project_page
 from training.forms.live import LiveForm
 from training.selectors.live import live_view, median_seconds, updates_of
+from training.selectors.rounds import questions_of_updates
 from training.services.live import set_live
 
 
@@ -35,6 +36,7 @@ def live(request: Request, project: Project) -> HttpResponse:
         "view": live_view(project),
         "updates": updates,
         "median": median_seconds(updates),
+        "questions": questions_of_updates(project),
     }
     return render(request, "training/live.html", context, status=422 if form.errors else 200)
 

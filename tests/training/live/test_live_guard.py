@@ -1,14 +1,18 @@
 """The guard of live learning: a signal asks people, and their answers let it go on or take it back."""
 
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from annotation.models import Project, User
 from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
+from tests.api.scene import Asker
 from tests.records import judgment_record
 from tests.training.engine.fake_server import FakeServer
 from tests.training.live.live_scene import EVERY, label, waiting, work
@@ -75,6 +79,19 @@ def test_a_signal_asks_eight_blind_pairs_on_training_prompts_and_no_update_begin
     label(project, bob, 2 * EVERY)
     work(asked)
     assert LiveUpdate.objects.count() == 4
+
+
+def test_a_question_and_its_answers_stand_on_the_page_and_in_the_api(
+    project: Project, asked: LiveLearning, bob: User, carol: User, client_of: Callable[[User], Client]
+):
+    answer(project, bob, now_wins=True)
+    answer(project, bob, now_wins=False)
+    page = client_of(carol).get(reverse("live", args=[project.slug])).content.decode()
+    assert "Update 4 against the policy of the round" in page
+    assert "2 of 8 pairs answered: 1 better, 1 worse, 0 equal" in page
+    [question] = Asker(carol).get("/projects/tea/live/").json()["questions"]
+    assert (question["step"], question["then_step"], question["outcome"]) == (4, 0, "open")
+    assert (question["pairs"], question["wins"], question["losses"]) == (8, 1, 1)
 
 
 def test_the_same_height_asks_once(
