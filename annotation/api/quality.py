@@ -199,7 +199,7 @@ class PersonSpreadSerializer(SpreadSerializer):
 
 
 class OptionSerializer(serializers.Serializer[Any]):
-    """A choice, a point of a scale or a category that is counted."""
+    """A choice, a point of a scale, a category or a relation that is counted."""
 
     key = fields.text()
     label = fields.text()  # type: ignore[assignment]
@@ -207,11 +207,11 @@ class OptionSerializer(serializers.Serializer[Any]):
 
 
 class DistributionSerializer(serializers.Serializer[Any]):
-    """Answers to one additional question in its newest version, or spans by category."""
+    """Answers to one additional question in its newest version, spans by category, or relations of spans."""
 
-    key = fields.text("Of the question; of spans “spans”.")
-    text = fields.text("The question; empty for spans.")
-    kind = fields.text("Kind of the question, or “spans”.")
+    key = fields.text("Of the question; of the others “spans” and “relations”.")
+    text = fields.text("The question; empty for the others.")
+    kind = fields.text("Kind of the question, “spans” or “relations”.")
     unit = fields.text("Of a number.")
     options = OptionSerializer(many=True)
     everybody = SpreadSerializer()
@@ -230,6 +230,7 @@ class ReportSerializer(serializers.Serializer[Any]):
     shared = SharedAgreementSerializer(many=True)
     answers = DistributionSerializer(many=True, help_text="By additional question, those with an answer.")
     span_counts = DistributionSerializer(allow_null=True, help_text="Null without a span.")
+    relation_counts = DistributionSerializer(allow_null=True, help_text="Null without a relation.")
     triples = fields.integer()
     circles = fields.integer("Of the triples: preferences that go round in a circle.")
 

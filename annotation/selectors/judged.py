@@ -150,6 +150,14 @@ def spans_in(
     return spans
 
 
+def relations_in(project: Project, rounds: Sequence[int] | None = None) -> list[tuple[int, str, str, str]]:
+    """Return what spans of current judgments are to each other: judgment, category of the one, kind, category
+    of the other. One query; none where no span has ever had a relation."""
+    rows = SpanFlag.objects.filter(judgment__in=current_in(project, rounds), relations__isnull=False)
+    marked = rows.order_by("id").values_list("judgment_id", "category__key", "relations")
+    return [(pk, one, link["kind"], link["category"]) for pk, one, links in marked for link in links or ()]
+
+
 def lengths_in(project: Project, rounds: Sequence[int] | None = None) -> dict[int, int]:
     """Return the length in code points of each judged completion. One query."""
     completions = Completion.objects.filter(prompt__project=project)

@@ -39,6 +39,7 @@ from annotation.selectors.judged import (
     lengths_in,
     project_reliability,
     ratings_in,
+    relations_in,
     shown_lengths,
     spans_in,
 )
@@ -117,6 +118,9 @@ def compute_report(project: Project, selection: Selection) -> Report:
         people=_people(everyone, selected, figures, units),
         answers=answer_distributions(configured.questions, answers, selected),
         span_counts=span_distribution(configured.categories, spans, selected),
+        relation_counts=relation_distribution(
+            configured.categories, relations_in(project, selection.rounds), selected
+        ),
         seconds=time.monotonic() - started,
     )
 
@@ -593,6 +597,31 @@ def span_distribution(
     )
     places = [row.pk for row in shown]
     return _distribution("spans", "", "spans", options, places, given, lambda named: named)
+
+
+def relation_distribution(
+    categories: Iterable[Category], relations: Iterable[tuple[int, str, str, str]], judged: Iterable[Judged]
+) -> Distribution | None:
+    """Return how often spans are something to others, by categories, the most frequent first; None if never.
+
+    relations: as `relations_in` returns them. An option's key has the kind between the categories.
+    """
+    annotators = {judgment.pk: judgment.annotator for judgment in judged}
+    given = [(annotators[pk], tuple(named)) for pk, *named in relations if pk in annotators]
+    if not given:
+        return None
+    labels = {row.key: row.label for row in categories}
+    counted = Counter(named for _annotator, named in given)
+    places = sorted(counted, key=lambda named: (-counted[named], named))
+    options = tuple(
+        Option(
+            key=" ".join(named),
+            label=f"{labels.get(named[0], named[0])} → {labels.get(named[2], named[2])}",
+            is_part=False,
+        )
+        for named in places
+    )
+    return _distribution("relations", "", "relations", options, places, given, lambda named: (named,))
 
 
 def _of_question(question: Question, given: Sequence[tuple[int, Any]]) -> Distribution:

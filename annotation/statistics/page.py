@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from annotation.agreement.estimate import Estimate
 from annotation.agreement.records import Selection
-from annotation.choices import AssignmentState, Availability, PaceSign, Purpose, Role, Shown
+from annotation.choices import AssignmentState, Availability, PaceSign, Purpose, Role, Shown, SpanRelation
 from annotation.models import Assignment, Comparison, Project, User
 from annotation.selectors.eligibility import MemberAvailability, availability_of_annotators
 from annotation.selectors.pastes import PastedText, pasted_by_annotator
@@ -27,6 +27,7 @@ from annotation.statistics.report import (
     MEASURED,
     Distribution,
     Figure,
+    Option,
     Person,
     Report,
     Spread,
@@ -186,13 +187,19 @@ class ReportPage:
         counts = self.report.span_counts
         return None if counts is None else self._counted(counts, "span-counts", _("Spans by category"))
 
+    @property
+    def relation_counts(self) -> CountTable | None:
+        """Relations of spans by the categories of both; None without one."""
+        counts = self.report.relation_counts
+        return None if counts is None else self._counted(counts, "relation-counts", _("Relations of spans"))
+
     def _counted(self, distribution: Distribution, id_: str, title: str) -> CountTable:
         spreads = sorted(distribution.people, key=lambda pair: self._name(pair[0]).casefold())
         people = [spread for _pk, spread in spreads]
         everybody = distribution.everybody
         rows = [
             CountRow(
-                label=option.label,
+                label=_with_kind(option) if distribution.kind == "relations" else option.label,
                 is_part=option.is_part,
                 everybody=str(everybody.counts[place]),
                 share=everybody.counts[place] / everybody.answers,
@@ -203,6 +210,8 @@ class ReportPage:
         figures: list[tuple[str | Promise, str]]
         if distribution.kind == "spans":
             figures = [(_("All spans"), "answers")]
+        elif distribution.kind == "relations":
+            figures = [(_("All relations"), "answers")]
         else:
             measured = _FIGURES_OF_NUMBERS if distribution.kind in MEASURED else ()
             figures = [(_("Answers"), "answers"), *measured]
@@ -744,3 +753,9 @@ def skips_by_annotator(project: Project, annotators: Collection[int]) -> dict[in
         annotator__in=list(annotators), state=AssignmentState.SKIPPED, comparison__project=project
     )
     return dict(skipped.order_by().values_list("annotator_id").annotate(Count("pk")))
+
+
+def _with_kind(option: Option) -> str:
+    """Return the label of a relation, its kind before the categories."""
+    kind = SpanRelation(option.key.split(" ")[1])
+    return f"{kind.label}: {option.label}"

@@ -117,14 +117,14 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Distribution:
-    """Answers to one additional question in its newest version, or spans by category."""
+    """Answers to one additional question in its newest version, spans by category, or relations of spans."""
 
     key: str
-    """Of the question; of spans “spans”."""
+    """Of the question; of the others “spans” and “relations”."""
     text: str
-    """The question; empty for spans."""
+    """The question; empty for the others."""
     kind: str
-    """Kind of the question, or “spans”."""
+    """Kind of the question, “spans” or “relations”."""
     unit: str
     options: tuple[Option, ...]
     everybody: Spread
@@ -164,6 +164,8 @@ class Report:
     """By additional question, those with an answer."""
     span_counts: Distribution | None = None
     """None without a span."""
+    relation_counts: Distribution | None = None
+    """None without a relation."""
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -1,5 +1,7 @@
 """Distributions: counts by option and annotator, mean and median, spans by category; page and API."""
 
+from dataclasses import replace
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -7,6 +9,7 @@ from django.urls import reverse
 from annotation.agreement.records import Selection
 from annotation.choices import Polarity
 from annotation.models import Category, Project, User
+from annotation.record.judgment import SpanLink
 from annotation.services.projects.questions import set_category
 from annotation.statistics.compute import compute_report
 from annotation.statistics.report import Report
@@ -94,6 +97,32 @@ def test_spans_are_counted_by_category_which_counts_its_parts(judged: Project, a
     assert report_of(judged, category_id=upper.pk).span_counts.everybody.answers == 2
 
 
+def test_relations_are_counted_by_kind_and_the_categories_of_both_spans(
+    project: Project, alice: User, bob: User, carol: User, client: Client
+):
+    project.ask_span_relations = True
+    project.overlap = 2
+    project.save()
+    comparison = factories.make_comparison(project, ["one two", "no"])
+    for who, kind in ((alice, "cause"), (bob, "cause"), (bob, "contradicts")):
+        target = comparison if kind == "cause" else factories.make_comparison(project, ["one two", "no"])
+        first = replace(span(target, "one", category="irrelevant"), relations=(SpanLink(kind=kind, to=1),))
+        factories.make_judgment(target, who, spans=(first, span(target, "two", category="untruthful")))
+    counts = report_of(project).relation_counts
+    assert counts is not None
+    assert [option.key for option in counts.options] == [
+        "irrelevant cause untruthful",
+        "irrelevant contradicts untruthful",
+    ]
+    assert (counts.everybody.counts, counts.everybody.answers) == ((2, 1), 3)
+    assert dict(counts.people)[alice.pk].counts == (1, 0)
+    client.force_login(carol)
+    page = client.get(reverse("statistics", args=[project.slug])).content.decode()
+    assert "causes: Irrelevant → Untruthful" in page
+    sent = Asker(carol).get(f"/projects/{project.slug}/statistics/").json()["relation_counts"]
+    assert sent["everybody"]["counts"] == [2, 1]
+
+
 def test_page_and_api_show_the_distributions(judged: Project, carol: User, client: Client):
     client.force_login(carol)
     page = client.get(reverse("statistics", args=[judged.slug]))
@@ -125,6 +154,6 @@ def test_a_project_without_answers_and_spans_has_no_distributions(
 ):
     factories.make_judgment(factories.make_comparison(project), alice)
     report = report_of(project)
-    assert (report.answers, report.span_counts) == ((), None)
+    assert (report.answers, report.span_counts, report.relation_counts) == ((), None, None)
     client.force_login(carol)
     assert b'id="span-counts"' not in client.get(reverse("statistics", args=[project.slug])).content
