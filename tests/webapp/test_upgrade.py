@@ -20,6 +20,10 @@ import pytest
 from django.db import connection
 
 from tests.architecture.test_house import ROOT
+from training.recipe.recipe import REMOVED_FIELDS, Recipe, default_recipe
+from webapp.api.urls import document
+from webapp.checks import no_removed_setting_is_set
+from webapp.environment.table import REMOVED
 
 FIXTURES = Path(__file__).parent / "upgrade"
 EXPORTS = sorted(path.name for path in (FIXTURES / "exports_of_1_0").iterdir())
@@ -199,3 +203,44 @@ def test_a_database_between_old_migrations_is_refused_with_the_way_out(tmp_path:
         refused = manage(home, *words)
         assert refused.returncode != 0
         assert "608ee0f" in refused.stderr
+
+
+RELEASES = ROOT / "webapp" / "guide" / "reference" / "releases.md"
+
+
+def listed(heading: str) -> set[str]:
+    """Return the names in the first column of a table of the page on versions."""
+    part = RELEASES.read_text(encoding="utf-8").partition(f"### {heading}\n")[2]
+    return set(re.findall(r"^\| `(\w+)` \|", re.split(r"^##", part, maxsplit=1, flags=re.M)[0], re.M))
+
+
+def test_every_operation_of_1_0_is_at_its_address_under_its_id_or_one_that_names_it():
+    now = {
+        f"{method.upper()} {path}": {operation["operationId"], operation.get("x-formerly")}
+        for path, methods in document()["paths"].items()
+        for method, operation in methods.items()
+    }
+    of_1_0 = [line.partition(" ") for line in (FIXTURES / "operations_of_1_0.txt").read_text().splitlines()]
+    assert len(of_1_0) == 207
+    assert [(name, place) for name, _, place in of_1_0 if name not in now.get(place, ())] == []
+
+
+def test_the_old_names_that_work_are_those_that_the_guide_lists():
+    former = {
+        operation["x-formerly"]
+        for methods in document()["paths"].values()
+        for operation in methods.values()
+        if "x-formerly" in operation
+    }
+    assert listed("Old names that still work") == former | set(REMOVED_FIELDS)
+    of_1_0 = default_recipe() | {"trainer": "rondo", "trl": None}
+    assert Recipe.from_json(of_1_0) == Recipe.from_json(default_recipe())
+
+
+def test_the_settings_that_are_gone_are_listed_and_warned_about(monkeypatch: pytest.MonkeyPatch):
+    assert listed("Settings that are gone") == set(REMOVED)
+    for name in REMOVED:
+        monkeypatch.setenv(name, "x")
+    warned = no_removed_setting_is_set(None)
+    assert {message.id for message in warned} == {"rondo.W025"}
+    assert {str(message.msg).split()[0] for message in warned} == set(REMOVED)
