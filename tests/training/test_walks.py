@@ -91,7 +91,7 @@ def traces(
     with recorded() as round_calls:
         client.post(f"/projects/{project.slug}/rounds/1/start/", {"confirmed": "1"})
         advance_round(round_.pk)
-    assert Checkpoint.objects.filter(run__round=round_).exists()
+    assert Checkpoint.objects.exclude(run=None).count() == 2
     from training.rlhf.runtime.stopping import StopRequest
     from training.rlhf.train import train_run
 
