@@ -99,7 +99,7 @@ def licence_fault(component: dict[str, Any], rules: dict[str, Any]) -> str:
 
 
 def vendored_faults(packages: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong with the files below static/vendor: unlisted, missing, changed, without a licence."""
+    """Return the faults of files below static/vendor: unlisted, missing, changed, without a licence."""
     listed = {f"{one['folder']}/{name}": digest for one in packages for name, digest in one["files"].items()}
     there = {
         str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -160,7 +160,11 @@ def _vendored(package: dict[str, Any]) -> dict[str, Any]:
     """Return a package whose files lie in the repository, with the digest of each."""
     about = {key: value for key, value in package.items() if key not in ("folder", "files")}
     files = [
-        {"type": "file", "name": f"{package['folder']}/{name}", "hashes": [{"alg": "SHA-256", "content": digest}]}
+        {
+            "type": "file",
+            "name": f"{package['folder']}/{name}",
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
         for name, digest in package["files"].items()
     ]
     return {"type": "library", "bom-ref": f"vendored:{package['name']}", **about, "components": files}

@@ -2,10 +2,10 @@
 
     .venv/bin/python .ci/walks.py
 
-A box is a function, with the module it is in and the first sentence of its docstring. An arrow from a box to one below
-and further in is a call, direct or through functions that are not shown. A dashed line is a hand-over between
-processes. `tests/training/test_walks.py` takes both walks, records every call, and fails where a picture
-shows another.
+A box is a function, with its module and the first sentence of its docstring. An arrow from a box to one
+below and further in is a call, direct or through functions that are not shown. A dashed line is a hand-over
+between processes. `tests/training/test_walks.py` takes both walks, records every call, and fails where a
+picture shows another.
 """
 
 from __future__ import annotations
@@ -113,16 +113,21 @@ WALKS = {
 
 _WIDTH, _INDENT, _HEIGHT, _GAP, _MARGIN, _BAND = 820, 34, 62, 14, 16, 44
 _THEMES = {
-    "light": {"ground": "#ffffff", "box": "#f4f5f7", "line": "#8a919e", "text": "#1a1d23", "quiet": "#535b69"},
+    "light": {
+        "ground": "#ffffff",
+        "box": "#f4f5f7",
+        "line": "#8a919e",
+        "text": "#1a1d23",
+        "quiet": "#535b69",
+    },
     "dark": {"ground": "#14161a", "box": "#22262d", "line": "#7d8796", "text": "#eceef2", "quiet": "#aab2bf"},
 }
 
 
 def first_sentence(name: str) -> str:
     """Return the first sentence of a function's docstring, without markup of code."""
-    return re.split(r"(?<=[.;:])\s", " ".join((ast.get_docstring(_function(name)) or "").split()))[0].replace(
-        "`", ""
-    )
+    text = " ".join((ast.get_docstring(_function(name)) or "").split()).replace("`", "")
+    return re.sub(r";$", ".", re.split(r"(?<=[.;])\s", text)[0])
 
 
 def module_of(name: str) -> str:
@@ -146,7 +151,8 @@ def _function(name: str) -> ast.FunctionDef:
             for child in ast.iter_child_nodes(node)
             if isinstance(child, ast.FunctionDef | ast.ClassDef) and child.name == part
         )
-    assert isinstance(node, ast.FunctionDef)
+    if not isinstance(node, ast.FunctionDef):
+        raise LookupError(name)
     return node
 
 
@@ -195,12 +201,22 @@ def draw(walk: tuple[Part, ...], theme: str) -> str:
         f'height="{height}" font-family="Inter, system-ui, sans-serif">\n'
         f'<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         f'orient="auto"><path d="M0 0 8 4 0 8Z" fill="{colours["line"]}"/></marker></defs>\n'
-        f'<rect width="{_WIDTH}" height="{height}" fill="{colours["ground"]}"/>\n' + "\n".join(shapes) + "\n</svg>\n"
+        f'<rect width="{_WIDTH}" height="{height}" fill="{colours["ground"]}"/>\n'
+        + "\n".join(shapes)
+        + "\n</svg>\n"
     )
 
 
 def _text(
-    x: int, y: int, text: str, colour: str, *, size: int, weight: int = 400, mono: bool = False, end: bool = False
+    x: int,
+    y: int,
+    text: str,
+    colour: str,
+    *,
+    size: int,
+    weight: int = 400,
+    mono: bool = False,
+    end: bool = False,
 ) -> str:
     family = ' font-family="JetBrains Mono, ui-monospace, monospace"' if mono else ""
     anchor = ' text-anchor="end"' if end else ""
@@ -213,7 +229,9 @@ def _text(
 def pictures() -> dict[Path, str]:
     """Return the content of every picture by its path."""
     return {
-        PICTURES / f"walk-{name}-{theme}.svg": draw(walk, theme) for name, walk in WALKS.items() for theme in _THEMES
+        PICTURES / f"walk-{name}-{theme}.svg": draw(walk, theme)
+        for name, walk in WALKS.items()
+        for theme in _THEMES
     }
 
 

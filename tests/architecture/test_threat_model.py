@@ -27,8 +27,8 @@ CLAIMS = {
         "tests/webapp/test_deploy.py::test_the_image_installs_the_locks_with_hashes_and_nothing_else"
     ],
     (
-        "CI asks for known vulnerabilities of every lock, and refuses one that `.ci/known_vulnerabilities.txt` "
-        "does not excuse with a reason."
+        "CI asks for known vulnerabilities of every lock, and refuses one that "
+        "`.ci/known_vulnerabilities.txt` does not excuse with a reason."
     ): [
         f"{_AUDIT}::test_every_lock_is_audited",
         f"{_AUDIT}::test_a_known_vulnerability_is_told_with_its_remedy",
@@ -52,7 +52,8 @@ CLAIMS = {
 OF_PEOPLE = {
     "Where to report a vulnerability, what happens then, and how releases can be checked.",
     (
-        "Write to the maintainers in private, by the security advisories of the repository you have Rondo from."
+        "Write to the maintainers in private, by the security advisories of the repository you have Rondo "
+        "from."
     ),
     "Do not open a public issue.",
     "A request and its answer are enough.",

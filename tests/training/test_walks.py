@@ -43,7 +43,10 @@ def recorded() -> Iterator[list[Call]]:
             return ""
         module = frame.f_globals.get("__name__", "")
         owner = type(frame.f_locals["self"]).__mro__ if "self" in frame.f_locals else ()
-        names = [f"{module}.{code.co_name}", *(f"{one.__module__}.{one.__name__}.{code.co_name}" for one in owner)]
+        names = [
+            f"{module}.{code.co_name}",
+            *(f"{one.__module__}.{one.__name__}.{code.co_name}" for one in owner),
+        ]
         return next((name for name in names if name in _WALKED and name.startswith(module)), "")
 
     def profile(frame: FrameType, event: str, _: object) -> None:

@@ -6,8 +6,8 @@ annotations with spans) and brought by commit 608ee0f to the state in which toda
 `upgrade/from_1_0.sql` was written by the code of 1.0 (commit 83ad7f27: its `tests.api.scene`, one of
 everything, and three comparisons that two annotators judged, with spans, ratings, comments and a tie), and so
 were its exports. Permissions were left out: `migrate` writes them again. The same code froze its round into
-`upgrade/snapshot_of_1_0`, wrote `upgrade/checkpoint_of_1_0` (an adapter of rank 1, numbers drawn from seed 1, on
-the model of `tests.tiny`), served it, and described its API (`upgrade/operations_of_1_0.txt`).
+`upgrade/snapshot_of_1_0`, wrote `upgrade/checkpoint_of_1_0` (an adapter of rank 1, numbers drawn from seed 1,
+on the model of `tests.tiny`), served it, and described its API (`upgrade/operations_of_1_0.txt`).
 """
 
 import csv
