@@ -49,7 +49,7 @@ WALKS = {
             "label",
             (
                 Step("annotation.views.labelling.pages.submit"),
-                Step("annotation.services.judgments.submission.submit_judgment", 1),
+                Step("annotation.services.judgments.submission.submit_and_get_next", 1),
                 Step("annotation.services.judgments.storing.store_parts", 2),
             ),
             hands_over="database: the judgment and its parts",
