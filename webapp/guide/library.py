@@ -129,12 +129,15 @@ class _Renderer(RendererHTML):
         path = str(token.attrs["src"])
         name = path[path.index(_STATIC) + len(_STATIC) :]
         width, height = _size_of(name)
-        return "".join(
+        pictures = "".join(
             f'<img class="guide__picture guide__picture--{theme}" '
             f'src="{escape(static(name.replace("-light.", f"-{theme}.")))}" alt="{escape(token.content)}" '
             f'width="{width}" height="{height}" loading="lazy">'
             for theme in ("light", "dark")
         )
+        # The words of a drawing stay large enough to read: it scrolls where it is wider than the screen.
+        is_drawing = name.endswith(".svg")
+        return f'<span class="guide__drawing" tabindex="0">{pictures}</span>' if is_drawing else pictures
 
     def formula(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         token = tokens[idx]
