@@ -3,12 +3,14 @@
     .ci/bill.py            check: each locked package has a licence that licences.json allows
     .ci/bill.py --write    write var/rondo-VERSION.cdx.json, too (CycloneDX 1.6): what `make sbom` runs
 
-Licences come from the packages' own metadata, hashes from the lock.
+Licences come from the packages' own metadata, hashes from the lock. Files below static/vendor stand in
+licences.json with their licence and digest.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import re
 import sys
@@ -34,6 +36,7 @@ def main() -> None:
     rules = json.loads(RULES.read_text(encoding="utf-8"))
     components = locked_components()
     faults = [fault for one in components if (fault := licence_fault(one, rules))]
+    faults += vendored_faults(rules["vendored"])
     faults += [
         f"licences.json: {name} is not locked any more. Take it out."
         for name in rules["stated"]
@@ -95,6 +98,27 @@ def licence_fault(component: dict[str, Any], rules: dict[str, Any]) -> str:
     return f"{name} is under {', '.join(unknown)}, which licences.json does not allow." if unknown else ""
 
 
+def vendored_faults(packages: list[dict[str, Any]]) -> list[str]:
+    """Return the faults of files below static/vendor: unlisted, missing, changed, without a licence."""
+    listed = {f"{one['folder']}/{name}": digest for one in packages for name, digest in one["files"].items()}
+    there = {
+        str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (ROOT / "static" / "vendor").rglob("*")
+        if path.is_file()
+    }
+    faults = [f"{name} is in no package of licences.json." for name in sorted(there.keys() - listed.keys())]
+    faults += [f"licences.json: {name} is not there." for name in sorted(listed.keys() - there.keys())]
+    faults += [
+        f"{name} is not the file that licences.json has the digest of."
+        for name in sorted(there.keys() & listed.keys())
+        if there[name] != listed[name]
+    ]
+    for one in packages:
+        if f"{one['folder']}/LICENSE" not in there or not one["licenses"]:
+            faults.append(f"{one['name']} has no licence in {one['folder']}/LICENSE or in licences.json.")
+    return faults
+
+
 def is_allowed(licence: str, allowed: list[str]) -> bool:
     """Return True if every licence of an expression is allowed, or one of several to choose from."""
     return licence in allowed or any(
@@ -124,12 +148,26 @@ def bill(components: list[dict[str, Any]], rules: dict[str, Any]) -> dict[str, A
         },
         "components": [
             *(_component(one) for one in components),
-            *({"type": "library", "bom-ref": f"vendored:{one['name']}", **one} for one in rules["vendored"]),
+            *(_vendored(one) for one in rules["vendored"]),
         ],
         "dependencies": [
             {"ref": "rondo", "dependsOn": [_reference(one) for one in components]},
         ],
     }
+
+
+def _vendored(package: dict[str, Any]) -> dict[str, Any]:
+    """Return a package whose files lie in the repository, with the digest of each."""
+    about = {key: value for key, value in package.items() if key not in ("folder", "files")}
+    files = [
+        {
+            "type": "file",
+            "name": f"{package['folder']}/{name}",
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
+        for name, digest in package["files"].items()
+    ]
+    return {"type": "library", "bom-ref": f"vendored:{package['name']}", **about, "components": files}
 
 
 def _reference(component: dict[str, Any]) -> str:

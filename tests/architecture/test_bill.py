@@ -50,3 +50,36 @@ def test_every_package_of_the_lock_is_in_the_bill_with_its_version_and_hashes():
     assert {"uplot", "lucide-static"} <= set(listed)
     # The same packages give the same bill.
     assert bill.bill(components, rules) == written
+
+
+LICENCE_TEXTS = {
+    "MIT": "Permission is hereby granted, free of charge",
+    "ISC": "Permission to use, copy, modify, and/or distribute",
+    "OFL-1.1": "SIL Open Font License, Version 1.1",
+}
+
+
+def test_every_vendored_file_has_a_licence_and_the_digest_that_is_written_down():
+    bill = script("bill")
+    packages = bill.json.loads(bill.RULES.read_text())["vendored"]
+    assert bill.vendored_faults(packages) == []
+    for package in packages:
+        (licence,) = (one["license"]["id"] for one in package["licenses"])
+        text = (bill.ROOT / package["folder"] / "LICENSE").read_text(encoding="utf-8")
+        assert LICENCE_TEXTS[licence] in text, package["name"]
+        files = bill._vendored(package)["components"]
+        assert [file["hashes"][0]["content"] for file in files] == list(package["files"].values())
+
+
+def test_a_vendored_file_that_is_new_changed_or_gone_is_named():
+    bill = script("bill")
+    packages = bill.json.loads(bill.RULES.read_text())["vendored"]
+    uplot = next(one for one in packages if one["name"] == "uplot")
+    name = next(name for name in uplot["files"] if name.endswith(".js"))
+    place = f"{uplot['folder']}/{name}"
+    uplot["files"][name] = "0" * 64
+    assert [fault.split()[0] for fault in bill.vendored_faults(packages)] == [place]
+    del uplot["files"][name]
+    assert bill.vendored_faults(packages) == [f"{place} is in no package of licences.json."]
+    uplot["files"] |= {name: "0" * 64, "gone.js": "0" * 64}
+    assert len(bill.vendored_faults(packages)) == 2

@@ -1,6 +1,7 @@
 """The audit of packages fails on what is known and not excused, and on excuses that nobody needs."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -58,3 +59,22 @@ def test_without_a_network_it_warns_and_fails_nothing(
     monkeypatch.setattr(audit.subprocess, "run", lambda *_, **__: Failed)
     audit.main()
     assert capsys.readouterr().out.startswith("WARNING: nothing was audited")
+
+
+def test_every_lock_is_audited(
+    audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    asked: list[str] = []
+
+    class Done:
+        stdout, stderr = json.dumps({"dependencies": [REPORT["dependencies"][0]]}), ""
+
+    def run(command: list[str], **_: object) -> type[Done]:
+        asked.append(command[command.index("--requirement") + 1])
+        return Done
+
+    monkeypatch.setattr(audit.subprocess, "run", run)
+    audit.main()
+    assert asked == sorted(str(path) for path in (ROOT / ".ci" / "locks").glob("*.txt"))
+    # The same pin in several locks is one package.
+    assert capsys.readouterr().out.startswith("1 packages")

@@ -100,12 +100,20 @@ def test_every_picture_is_shown_with_a_text_and_exists_in_both_themes():
     for path in FILES:
         for text, link in re.findall(r"!\[([^\]]*)\]\(([^)\s]+)\)", without_code(path)):
             assert text, link
-            assert link.endswith("-light.webp")
+            assert link.endswith(("-light.webp", "-light.svg"))
             shown.add((path.parent / link).resolve())
-    assert len(shown) > 20
+    # More than a reader wants to look through.
+    assert 20 < len(shown) <= 60
     committed = set((ROOT / "static" / "guide").iterdir())
     assert committed == shown | {light.with_name(light.name.replace("-light.", "-dark.")) for light in shown}
     assert sum(picture.stat().st_size for picture in committed) < MOST_PICTURE_BYTES
+
+
+def test_each_how_to_begins_with_what_one_has_at_its_end():
+    pages = sorted((ROOT / "webapp" / "guide" / "how-to").glob("*.md"))
+    first = {page.name: page.read_text(encoding="utf-8").split("\n\n")[1] for page in pages}
+    assert len(first) > 30
+    assert {name for name, text in first.items() if not text.startswith(("At the end ", "Am Ende "))} == set()
 
 
 def test_labels_of_the_app_are_spelled_as_in_the_app():
@@ -242,6 +250,13 @@ def test_every_page_is_shown_with_links_into_the_app(reader: Client):
         assert 'href="../' not in html
         assert ".md" not in re.sub(r"<code>.*?</code>|<p>.*?</p>", "", page.rendered.html)
     assert reader.get("/guide/how-to/nothing/").status_code == 404
+
+
+def test_a_drawing_keeps_its_shape():
+    shown = render("![A](../../../static/guide/walk-judgment-light.svg)", folder="explanation").html
+    text = (ROOT / "static" / "guide" / "walk-judgment-light.svg").read_text(encoding="utf-8")
+    width, height = re.search(r'viewBox="0 0 (\d+) (\d+)"', text).groups()
+    assert f'width="{width}" height="{height}"' in shown
 
 
 def test_links_and_pictures_are_those_of_the_app():

@@ -5,21 +5,33 @@ annotations with spans) and brought by commit 608ee0f to the state in which toda
 
 `upgrade/from_1_0.sql` was written by the code of 1.0 (commit 83ad7f27: its `tests.api.scene`, one of
 everything, and three comparisons that two annotators judged, with spans, ratings, comments and a tie), and so
-were its exports. Permissions were left out: `migrate` writes them again.
+were its exports. Permissions were left out: `migrate` writes them again. The same code froze its round into
+`upgrade/snapshot_of_1_0`, wrote `upgrade/checkpoint_of_1_0` (an adapter of rank 1, numbers drawn from seed 1,
+on the model of `tests.tiny`), served it, and described its API (`upgrade/operations_of_1_0.txt`).
 """
 
 import csv
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from django.db import connection
 
 from tests.architecture.test_house import ROOT
+from tests.model_server import running_model_server
+from tests.tiny import tiny_model_folder
+from tests.webapp.running import RunningUp, free_port
+from training.contract.snapshot import read_snapshot, read_snapshot_header
+from training.recipe.recipe import REMOVED_FIELDS, Recipe, default_recipe
+from webapp.api.urls import document
+from webapp.checks import no_removed_setting_is_set
+from webapp.environment.table import REMOVED
 
 FIXTURES = Path(__file__).parent / "upgrade"
 EXPORTS = sorted(path.name for path in (FIXTURES / "exports_of_1_0").iterdir())
@@ -54,6 +66,26 @@ for name, page in (
     client.force_login(user)
     print(name, page, client.get(f"/projects/tea/{page}").status_code)
 """
+
+
+_API_OF_1_0 = """
+from django.test import Client
+from annotation.models import User
+client = Client(SERVER_NAME="localhost")
+client.force_login(User.objects.get(username="carol"))
+for line in open("tests/webapp/upgrade/operations_of_1_0.txt"):
+    name, method, place = line.split()
+    place = place.replace("{slug}", "tea").replace("{number}", "1")
+    if method == "GET" and "{" not in place:
+        answer = client.get(place)
+        print(name, answer.status_code)
+"""
+_FREEZE_1_0 = """
+from annotation.models import Project
+from training.services.snapshots import freeze_snapshot
+print(freeze_snapshot(project=Project.objects.get(slug="tea"), rounds=[1]).digest)
+"""
+SNAPSHOT_OF_1_0 = "ff1a9f4bb4a8166844e761c95a442b93c8aab43a4716cfa5659833b7342e84f2"
 
 
 def manage(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -152,6 +184,71 @@ def test_the_pages_of_a_project_of_1_0_open_after_an_upgrade(upgraded_1_0: Path)
 
 
 @pytest.mark.long
+def test_the_api_of_1_0_reads_its_data_after_an_upgrade(upgraded_1_0: Path):
+    seen = manage(upgraded_1_0, "shell", "--verbosity", "0", "-c", _API_OF_1_0)
+    assert seen.returncode == 0, seen.stderr
+    statuses = dict(line.split() for line in seen.stdout.splitlines())
+    assert len(statuses) > 50
+    # What only administrators read, or only somebody who has just given the password.
+    refused = {"audit_list_all", "base_model_additions_list", "hub_models_read", "me_data", "status_read"}
+    assert {name: status for name, status in statuses.items() if status != "200"} == dict.fromkeys(
+        refused, "403"
+    )
+
+
+@pytest.mark.long
+def test_a_round_of_1_0_freezes_into_the_snapshot_that_1_0_froze(upgraded_1_0: Path):
+    frozen = manage(upgraded_1_0, "shell", "--verbosity", "0", "-c", _FREEZE_1_0)
+    assert frozen.returncode == 0, frozen.stderr
+    assert frozen.stdout.split() == [SNAPSHOT_OF_1_0]
+    folder = upgraded_1_0 / "snapshots" / SNAPSHOT_OF_1_0
+    for old in (FIXTURES / "snapshot_of_1_0").iterdir():
+        assert (folder / old.name).read_bytes() == old.read_bytes(), old.name
+
+
+def test_a_snapshot_of_1_0_is_read_and_its_digest_holds():
+    assert read_snapshot_header(FIXTURES / "snapshot_of_1_0").digest == SNAPSHOT_OF_1_0
+    # Read with its digest compared.
+    assert len(list(read_snapshot(FIXTURES / "snapshot_of_1_0"))) == 7
+
+
+def test_a_checkpoint_of_1_0_is_served_and_answers_as_in_1_0(tmp_path: Path):
+    tiny_model_folder(tmp_path / "models" / "SmolLM2-135M-Instruct")
+    shutil.copytree(FIXTURES / "checkpoint_of_1_0", tmp_path / "checkpoints" / "tea")
+    with running_model_server(tmp_path / "models", tmp_path / "checkpoints") as server:
+        answer = httpx.post(
+            f"{server.url}/v1/chat/completions",
+            headers={"Authorization": f"Bearer {server.key}"},
+            json={
+                "model": "tea",
+                "messages": [{"role": "user", "content": "How long does tea steep?"}],
+                "temperature": 0,
+                "max_tokens": 12,
+            },
+            timeout=60,
+            trust_env=False,
+        )
+    # What the model server of 1.0 answered.
+    assert answer.json()["choices"][0]["message"]["content"] == "\ufffd\ufffd(\ufffd~~~istist\ufffdists"
+
+
+@pytest.mark.long
+def test_up_brings_a_home_of_1_0_up_to_date_by_itself(tmp_path: Path):
+    home = old_home(tmp_path, "from_1_0.sql")
+    before = counts(home)
+    up = RunningUp(home, free_port(), "--no-model-server", "--no-first-project", migrates=True)
+    try:
+        up.wait_for(f"Rondo is at {up.address}")
+        assert httpx.get(f"{up.address}/login/", trust_env=False, timeout=60).status_code == 200
+    finally:
+        up.stop()
+    assert manage(home, "migrate", "--check").returncode == 0
+    after = counts(home)
+    assert {name: count for name, count in before.items() if after[name] < count} == {}
+    assert (after["annotation_judgment"], after["annotation_user"]) == (7, 7)
+
+
+@pytest.mark.long
 def test_annotations_of_0_1_are_there_after_an_upgrade(upgraded: Path):
     assert manage(upgraded, "migrate", "--check").returncode == 0
     seen = manage(upgraded, "shell", "--verbosity", "0", "-c", _LOOK)
@@ -199,3 +296,44 @@ def test_a_database_between_old_migrations_is_refused_with_the_way_out(tmp_path:
         refused = manage(home, *words)
         assert refused.returncode != 0
         assert "608ee0f" in refused.stderr
+
+
+RELEASES = ROOT / "webapp" / "guide" / "reference" / "releases.md"
+
+
+def listed(heading: str) -> set[str]:
+    """Return the names in the first column of a table of the page on versions."""
+    part = RELEASES.read_text(encoding="utf-8").partition(f"### {heading}\n")[2]
+    return set(re.findall(r"^\| `(\w+)` \|", re.split(r"^##", part, maxsplit=1, flags=re.M)[0], re.M))
+
+
+def test_every_operation_of_1_0_is_at_its_address_under_its_id_or_one_that_names_it():
+    now = {
+        f"{method.upper()} {path}": {operation["operationId"], operation.get("x-formerly")}
+        for path, methods in document()["paths"].items()
+        for method, operation in methods.items()
+    }
+    of_1_0 = [line.partition(" ") for line in (FIXTURES / "operations_of_1_0.txt").read_text().splitlines()]
+    assert len(of_1_0) == 207
+    assert [(name, place) for name, _, place in of_1_0 if name not in now.get(place, ())] == []
+
+
+def test_the_old_names_that_work_are_those_that_the_guide_lists():
+    former = {
+        operation["x-formerly"]
+        for methods in document()["paths"].values()
+        for operation in methods.values()
+        if "x-formerly" in operation
+    }
+    assert listed("Old names that still work") == former | set(REMOVED_FIELDS)
+    of_1_0 = default_recipe() | {"trainer": "rondo", "trl": None}
+    assert Recipe.from_json(of_1_0) == Recipe.from_json(default_recipe())
+
+
+def test_the_settings_that_are_gone_are_listed_and_warned_about(monkeypatch: pytest.MonkeyPatch):
+    assert listed("Settings that are gone") == set(REMOVED)
+    for name in REMOVED:
+        monkeypatch.setenv(name, "x")
+    warned = no_removed_setting_is_set(None)
+    assert {message.id for message in warned} == {"rondo.W025"}
+    assert {str(message.msg).split()[0] for message in warned} == set(REMOVED)

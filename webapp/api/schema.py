@@ -53,7 +53,7 @@ TAGS = [
 """Tags of operations, in the order of the documentation."""
 
 _RENAMED = {"side_by_side_": "beside_"}
-"""Prefix of operation ids → the one of the release before. `x-formerly` names the old id for one release."""
+"""Prefix of operation ids → that of 1.0, which `x-formerly` names until 3.0: guide, Versions and support."""
 
 _READS = ("get", "head")
 _PROBLEMS = {

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import nh3
+from django.contrib.staticfiles import finders
 from django.forms import BoundField
 from django.templatetags.static import static
 from django.urls import reverse
@@ -51,7 +52,8 @@ _STATIC = "static/"
 _ROWS_OF = ("field", "setting")
 """First headings of the tables whose rows have anchors."""
 _WIDTH, _HEIGHT = 1400, 900
-"""Size of a picture, as `make screenshots` takes it."""
+"""Size of a picture, as `make screenshots` takes it. A drawing states its own."""
+_SIZE_OF_DRAWING = re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +128,16 @@ class _Renderer(RendererHTML):
         token = tokens[idx]
         path = str(token.attrs["src"])
         name = path[path.index(_STATIC) + len(_STATIC) :]
-        return "".join(
+        width, height = _size_of(name)
+        pictures = "".join(
             f'<img class="guide__picture guide__picture--{theme}" '
             f'src="{escape(static(name.replace("-light.", f"-{theme}.")))}" alt="{escape(token.content)}" '
-            f'width="{_WIDTH}" height="{_HEIGHT}" loading="lazy">'
+            f'width="{width}" height="{height}" loading="lazy">'
             for theme in ("light", "dark")
         )
+        # The words of a drawing stay large enough to read: it scrolls where it is wider than the screen.
+        is_drawing = name.endswith(".svg")
+        return f'<span class="guide__drawing" tabindex="0">{pictures}</span>' if is_drawing else pictures
 
     def formula(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         token = tokens[idx]
@@ -143,6 +149,16 @@ class _Renderer(RendererHTML):
         wide = ' formula--wide" tabindex="0' if converted.is_wide else ""
         shown = f'<span class="formula{display}{wide}">{converted.markup}</span>'
         return f"<p>{shown}</p>\n" if token.block else shown
+
+
+@cache
+def _size_of(name: str) -> tuple[int, int]:
+    """Return width and height of a picture below `static/`."""
+    file = finders.find(name) if name.endswith(".svg") else None
+    if file is None:
+        return _WIDTH, _HEIGHT
+    size = _SIZE_OF_DRAWING.search(Path(file).read_text(encoding="utf-8"))
+    return (int(size[1]), int(size[2])) if size else (_WIDTH, _HEIGHT)
 
 
 @cache

@@ -132,7 +132,7 @@ def submit_judgment(
     rubric: RubricVersion | None = None,
     stands_on: int | None = None,
 ) -> Judgment:
-    """Store what `annotator` says about `assignment`, whole or not at all.
+    """Store a judgment for an assignment in one transaction.
 
     - Sent twice with one key it is one judgment; the second time returns the first.
     - A submitted assignment may be answered again: the new judgment supersedes the current one.

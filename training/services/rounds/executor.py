@@ -314,7 +314,7 @@ _COST_HOURS = (
 
 
 def advance_round(round_id: int) -> None:
-    """Do whatever of a round can be done now, step after step, until something stops it.
+    """Run a round's steps in order until one waits or fails.
 
     Safe to call at any time, from anywhere, twice at once: a step is done by who claims it.
     """
