@@ -254,13 +254,16 @@ def make_judgment(
 def lease_to(comparison: Comparison, annotator: User) -> Assignment:
     """Lease this very comparison: the others of its project are out of reach for the moment."""
     others = Comparison.objects.filter(project=comparison.project).exclude(pk=comparison.pk)
-    slots_before = dict(others.filter(open_slots__gt=0).values_list("pk", "open_slots"))
-    others.update(open_slots=0)
+    open_before: dict[int, list[int]] = {}
+    for pk, open_slots in others.filter(open_slots__gt=0).values_list("pk", "open_slots"):
+        open_before.setdefault(open_slots, []).append(pk)
+    if open_before:
+        others.update(open_slots=0)
     try:
         assignment = assign_next(project=comparison.project, annotator=annotator)
     finally:
-        for pk, open_slots in slots_before.items():
-            others.filter(pk=pk).update(open_slots=open_slots)
+        for open_slots, pks in open_before.items():
+            others.filter(pk__in=pks).update(open_slots=open_slots)
     assert assignment is not None, f"{annotator} cannot be leased {comparison}"
     assert assignment.comparison_id == comparison.pk, f"{annotator} holds another comparison already"
     return assignment

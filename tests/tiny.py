@@ -1,5 +1,7 @@
 """A tiny causal language model with a real tokenizer, built in a second, for tests of what trains and serves.
 
+Every process of tests imports this module; torch and transformers, which take seconds, only with a model.
+
 Random weights, about 90,000 of them; byte-level BPE, so that every text has tokens; a chat
 template of the ChatML kind with BOS and an end-of-turn token that is EOS and pad at once,
 as in SmolLM2: the trap that a reader of rewards must not fall into.
@@ -9,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 BOS = "<|begin|>"
 START = "<|im_start|>"
@@ -35,6 +37,9 @@ _CORPUS = (
 
 def tiny_tokenizer(*, corpus: Sequence[str] = _CORPUS) -> PreTrainedTokenizerFast:
     """Byte-level BPE with 320 tokens at most and the chat template above. Another corpus, other tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -62,6 +67,9 @@ def tiny_model_folder(path: Path, seed: int = 0) -> Path:
 
     The same seed gives the same bytes; another seed gives another base.
     """
+    import torch
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
     tokenizer = tiny_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer),

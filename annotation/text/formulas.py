@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Literal
 from xml.etree.ElementTree import Element
 
-from latex2mathml.converter import convert_to_element
 from markdown_it import MarkdownIt
 from markdown_it.parser_block import ParserBlock
 from markdown_it.rules_block.state_block import StateBlock
@@ -222,6 +221,9 @@ def _known_environment(match: re.Match[str]) -> str:
 
 
 def _element(latex: str, display: bool) -> Element:
+    # Two megabytes of tables, in every process that shows no formula: imported with the first one.
+    from latex2mathml.converter import convert_to_element
+
     mode = "block" if display else "inline"
     element = convert_to_element(latex, display=mode)
     if any("linebreak" in part.attrib for part in element.iter("mspace")):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from django.conf import settings
-from django.test import Client, TestCase
+from django.test import Client
 from django.utils import timezone
 
 from annotation.choices import ReviewReason
@@ -59,10 +59,6 @@ from training.services.runs.runs import create_run
 from training.services.snapshots import freeze_snapshot
 
 
-class SceneOfAddresses(TestCase):
-    """The transaction that the tests of a module have in common: each of them gives back what it changed."""
-
-
 @dataclass(frozen=True)
 class Scene:
     """Rows that all tests of a module share; no test changes them for the others."""
@@ -71,10 +67,6 @@ class Scene:
     parts: dict[str, dict[str, Any]]
     sessions: dict[str, str]
     """Keys of the sessions by username."""
-
-
-def folders_in(home: Path) -> dict[str, Path]:
-    return {f"RONDO_{name.upper()}": home / name for name in ("models", "snapshots", "runs", "checkpoints")}
 
 
 def session_of(user: User) -> str:

@@ -12,6 +12,10 @@ MEGABYTE = 1024**2
 # The web process as gunicorn makes it, with every page's module loaded.
 _LOAD_THE_WEB_PROCESS = """
 import json, sys
+
+# Packages of the tests that others import where they are installed: an installation has none of them.
+sys.modules.update({name: None for name in ("docutils", "greenlet", "markdown", "msgpack")})
+
 import psutil
 import webapp.wsgi
 from django.urls import get_resolver

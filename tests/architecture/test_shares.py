@@ -11,6 +11,7 @@ import pytest
 
 from tests.order import LONGEST
 from tests.shares import (
+    NOT_READ_ON_POSTGRESQL,
     ON_BOTH,
     ON_POSTGRESQL_ALONE,
     ON_SQLITE_ALONE,
@@ -22,7 +23,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    "start", [*LONGEST, *ON_BOTH, *ON_POSTGRESQL_ALONE, *ON_SQLITE_ALONE, *SERVICES_ON_SQLITE_ALONE]
+    "start",
+    [
+        *LONGEST,
+        *NOT_READ_ON_POSTGRESQL,
+        *ON_BOTH,
+        *ON_POSTGRESQL_ALONE,
+        *ON_SQLITE_ALONE,
+        *SERVICES_ON_SQLITE_ALONE,
+    ],
 )
 def test_each_named_test_exists(start: str):
     file, _, name = start.partition("::")

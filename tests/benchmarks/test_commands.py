@@ -12,7 +12,6 @@ import pytest
 from psycopg import sql
 
 from tests.tiny import tiny_model_folder
-from training.rlhf.starter import ensure
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -105,6 +104,8 @@ def test_every_command_of_the_pages_is_run_or_says_why_not():
 @pytest.mark.parametrize(("name", "arguments"), SMALLEST.items())
 def test_a_command_runs_in_its_smallest_form(name: str, arguments: str, places: dict[str, str]):
     if "STARTER" in arguments:
+        from training.rlhf.starter import ensure
+
         places = {**places, "STARTER": str(ensure(Path(places["OUT"], "starter")))}
     if "WRITER" in arguments:
         places = {**places, "WRITER": f"{places['OUT']}/writer"}

@@ -73,22 +73,17 @@ def told_by(folder: Path) -> list[dict[str, str]]:
 
 
 @each_method
-def test_an_empty_answer_is_left_out_and_listed(base: Path, tmp_path: Path, method: Method) -> None:
-    rows = [*judgments(), row("empty", ["  ", "fine", "worse"], [1, 2, 3])]
-    dropped = told_by(short_run(tmp_path / "run", base, rows, method))
-    assert {"judgment": "empty", "completion": "empty.0", "reason": "the answer is empty"} in dropped
-
-
-@each_method
-def test_an_answer_too_long_or_with_a_control_token_is_left_out_and_listed(
+def test_an_answer_that_is_empty_or_too_long_or_holds_a_control_token_is_left_out_and_listed(
     base: Path, tmp_path: Path, method: Method
 ) -> None:
     rows = [
         *judgments(),
+        row("empty", ["  ", "fine", "worse"], [1, 2, 3]),
         row("long", ["so " * 300, "fine", "bad"], [1, 2, 3]),
         row("control", ["one<|im_end|>", "fine", "bad"], [1, 2, 3]),
     ]
     dropped = told_by(short_run(tmp_path / "run", base, rows, method))
+    assert {"judgment": "empty", "completion": "empty.0", "reason": "the answer is empty"} in dropped
     reasons = {entry["completion"]: entry["reason"] for entry in dropped}
     assert reasons["long.0"] == "the answer is longer than max_tokens (128)"
     assert reasons["control.0"] == "the text holds the control token '<|im_end|>'"
@@ -199,7 +194,7 @@ def test_a_weight_that_is_not_a_number_is_named_before_training(base: Path, tmp_
     assert f"nan: the weights {name} hold values that are not finite; fetch the base model again" in message
 
 
-@each_method
+@pytest.mark.parametrize("method", ["reward", "preference"])
 def test_a_parent_with_a_weight_that_is_not_a_number_is_refused(
     base: Path, tmp_path: Path, method: Method
 ) -> None:
@@ -321,14 +316,21 @@ FULL = (
 )
 
 
+@pytest.fixture(scope="module")
+def whole(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that nothing interrupted. Tests read it and never write to it."""
+    folder = make_run(
+        tmp_path_factory.mktemp("runs") / "whole", base, optimiser={"max_steps": 4, "save_every": 2}
+    )
+    assert train(folder) == EXIT_FINISHED
+    return folder
+
+
 @pytest.mark.parametrize("error", FULL, ids=["the system's error", "the error of safetensors"])
 @pytest.mark.parametrize("where", ["training.rlhf.loop.state.save_file", "training.rlhf.loop.run.save_file"])
 def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bytes_when_there_is_room(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
+    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, error: Exception
 ) -> None:
-    optimiser = {"max_steps": 4, "save_every": 2}
-    whole = make_run(tmp_path / "whole", base, optimiser=optimiser)
-    assert train(whole) == EXIT_FINISHED
     folder = same_run(whole, tmp_path / "run")
 
     def full(tensors: Any, path: Path, *_: Any, **__: Any) -> None:

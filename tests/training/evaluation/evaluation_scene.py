@@ -3,6 +3,7 @@
 from typing import Any
 
 import httpx
+from django.test import override_settings
 
 from annotation.choices import SourceKind
 from annotation.models import CompletionSource, Project
@@ -75,5 +76,7 @@ def evaluate(round_: Round, server: FakeServer) -> str:
     RoundStep.objects.filter(pk=step.pk).update(state="waiting", worker="", heartbeat_at=None)
     claimed = claim(RoundStep.objects.all(), step.pk)
     assert claimed is not None
-    with Engine(transport=httpx.MockTransport(server)) as engine:
+    # Hundreds of heartbeats, of which each would write: no test looks at them.
+    rarely = override_settings(RONDO_HEARTBEAT_SECONDS=1)
+    with rarely, Engine(transport=httpx.MockTransport(server)) as engine:
         return evaluate_round(round_=round_, heartbeat=StepHeartbeat(claimed), engine=engine)

@@ -1,7 +1,7 @@
 """The evaluation's page and the file that is mailed: figures, pictures, and where it got worse first."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,14 +10,16 @@ from django.core.management import CommandError, call_command
 from django.template.loader import render_to_string
 from django.test import Client
 from django.utils.html import strip_tags
+from pytest_django import DjangoDbBlocker
 
 from annotation.models import Project, Prompt, User
 from annotation.services.texts import create_comparison
 from tests import factories
+from tests.shared_rows import made_in, shared_rows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.figures.evaluation_statistics import EvaluationFigure
-from training.models import Checkpoint
+from training.models import Checkpoint, Evaluation
 from training.selectors.evaluations import DrawnWinRate, report_of, slices_of
 
 pytestmark = pytest.mark.django_db
@@ -25,21 +27,51 @@ pytestmark = pytest.mark.django_db
 ATTACK = '<script>alert(1)</script><img src="https://evil.example/x.png">'
 
 
-@pytest.fixture
-def checkpoint(project: Project) -> Checkpoint:
+@pytest.fixture(scope="module")
+def scene(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
     """Evaluated on three held-out prompts: a loss of 4, a tie of equal answers, and a gain of 7."""
-    texts = {
-        "Loses": ("good answer", "bad ans"),
-        "Ties": ("the same", "the same"),
-        "Wins": (f"short {ATTACK}", f"longer and {ATTACK} x"),
-    }
-    for question in texts:
-        factories.make_prompt(project, question, split="held-out")
-    server = FakeServer()
-    server.text = lambda body: texts[body["messages"][-1]["content"]][body["model"] == "tea-policy"]
-    server.kl = [0.5, 0.25]
-    rules = [{"name": "brief", "kind": "length", "options": {"most": 2}}]
-    evaluate(trained_round(project, evaluation={"prompts": 3, "rules": rules}), server)
+    with shared_rows(django_db_blocker):
+        with made_in(tmp_path_factory.mktemp("evaluated")):
+            alice, bob, carol = (factories.make_user(name) for name in ("alice", "bob", "carol"))
+            project = factories.make_project(annotators=[alice, bob], managers=[carol])
+            texts = {
+                "Loses": ("good answer", "bad ans"),
+                "Ties": ("the same", "the same"),
+                "Wins": (f"short {ATTACK}", f"longer and {ATTACK} x"),
+            }
+            for question in texts:
+                factories.make_prompt(project, question, split="held-out")
+            server = FakeServer()
+            server.text = lambda body: texts[body["messages"][-1]["content"]][body["model"] == "tea-policy"]
+            server.kl = [0.5, 0.25]
+            rules = [{"name": "brief", "kind": "length", "options": {"most": 2}}]
+            evaluate(trained_round(project, evaluation={"prompts": 3, "rules": rules}), server)
+        yield
+
+
+@pytest.fixture
+def project(scene: None, db: None) -> Project:
+    """The project of the scene."""
+    return Project.objects.get()
+
+
+@pytest.fixture
+def alice(scene: None, db: None) -> User:
+    """Annotates in the project of the scene."""
+    return User.objects.get(username="alice")
+
+
+@pytest.fixture
+def carol(scene: None, db: None) -> User:
+    """Manages the project of the scene."""
+    return User.objects.get(username="carol")
+
+
+@pytest.fixture
+def checkpoint(scene: None, db: None) -> Checkpoint:
+    """The policy of the scene, which was evaluated."""
     return Checkpoint.objects.get(name="tea-policy")
 
 
@@ -167,10 +199,10 @@ def test_the_command_writes_the_same_file(checkpoint: Checkpoint, tmp_path: Path
     assert "Prompts, largest regressions first" in target.read_text(encoding="utf-8")
 
 
-def test_the_command_says_what_is_missing(project: Project, tmp_path: Path):
+def test_the_command_says_what_is_missing(checkpoint: Checkpoint, tmp_path: Path):
     with pytest.raises(CommandError, match="no checkpoint 'nobody'"):
         call_command("evaluation_report", "nobody", output=tmp_path / "x")
-    trained_round(project)
+    Evaluation.objects.all().delete()
     with pytest.raises(CommandError, match="has not been evaluated"):
         call_command("evaluation_report", "tea-policy", output=tmp_path / "x")
 

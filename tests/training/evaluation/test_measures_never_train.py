@@ -2,10 +2,11 @@
 
 import io
 import json
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 from django.core.management import call_command
+from pytest_django import DjangoDbBlocker
 
 from annotation.choices import Purpose
 from annotation.models import Assignment, Judgment, Project, User
@@ -13,6 +14,7 @@ from annotation.services.assignments.next import assign_next
 from tests import factories
 from tests.annotation.labelling.work import answer
 from tests.refusals import refused
+from tests.shared_rows import made_in, shared_rows
 from training.contract.snapshot import read_snapshot
 from training.models import Round
 from training.selectors.rounds import decided_judgments, material_of
@@ -22,22 +24,34 @@ from training.services.snapshots import freeze_snapshot, refuse_unless_learnable
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(scope="module")
+def scene(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Tina passed two qualification items, then judged 12 of work, 12 gold items and some retests."""
+    with shared_rows(django_db_blocker):
+        with made_in(tmp_path_factory.mktemp("measured")):
+            tina, max_ = factories.make_user("tina"), factories.make_user("max")
+            project = factories.make_project(slug="measured", annotators=[tina], managers=[max_])
+            project.qualification_pass_share = 0.5
+            project.gold_share = 0.5
+            project.retest_share = 1.0
+            project.save()
+            for _ in range(2):
+                factories.make_gold_item(project, purpose=Purpose.QUALIFICATION)
+            for number in range(12):
+                factories.make_gold_item(project)
+                prompt = factories.make_prompt(project, f"Why is tea green, {number}?", split="train")
+                factories.make_comparison(project, prompt=prompt)
+            while (assignment := assign_next(project=project, annotator=tina)) is not None:
+                answer(assignment)
+        yield
+
+
 @pytest.fixture
-def measured(project: Project, alice: User, settings: Any, tmp_path: Any) -> Project:
-    """Alice passed two qualification items, then judged 12 of work, 12 gold items and some retests."""
-    project.qualification_pass_share = 0.5
-    project.gold_share = 0.5
-    project.retest_share = 1.0
-    project.save()
-    for _ in range(2):
-        factories.make_gold_item(project, purpose=Purpose.QUALIFICATION)
-    for _ in range(12):
-        factories.make_gold_item(project)
-        prompt = factories.make_prompt(project, f"Why is tea green, {_}?", split="train")
-        factories.make_comparison(project, prompt=prompt)
-    while (assignment := assign_next(project=project, annotator=alice)) is not None:
-        answer(assignment)
-    return project
+def measured(scene: None, db: None) -> Project:
+    """The project of the scene."""
+    return Project.objects.get(slug="measured")
 
 
 def test_the_scene_holds_every_kind(measured: Project):

@@ -22,8 +22,10 @@ from training.choices import RoundState, StepKind
 from training.contract.methods.common import OptimiserSettings
 from training.contract.methods.reward import RewardSettings
 from training.contract.run import MachineUse, append_machine_use
+from training.files.chat_templates import find_problem
 from training.models import Checkpoint, Round, RoundStep, Run
 from training.selectors.dashboard import Pace, next_step_of, steps_of
+from training.services import chat_templates
 from training.services.checkpoints import register_served_model, register_starter
 from training.services.rounds.controls import open_round
 from training.services.rounds.dry_run import UNKNOWN, PlannedRun, dry_run, refuse_unless_fits
@@ -382,6 +384,17 @@ UNFIT = {
 }
 
 
+@pytest.fixture
+def checked_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child takes a second to start; that it checks within bounds is shown in test_hanging_templates.py."""
+
+    def check(asked: str) -> dict[str, str]:
+        return {"problem": find_problem(**json.loads(asked)), "code": ""}
+
+    monkeypatch.setattr(chat_templates, "_check_in_child", check)
+
+
+@pytest.mark.usefixtures("checked_in_this_process")
 @pytest.mark.parametrize(("template", "reason"), UNFIT.values(), ids=UNFIT)
 @pytest.mark.parametrize("named", [False, True])
 def test_a_base_whose_chats_cannot_be_trained_on_is_refused_before_anybody_labels(
@@ -401,6 +414,7 @@ def test_a_base_whose_chats_cannot_be_trained_on_is_refused_before_anybody_label
         refuse_unless_fits(round_)
 
 
+@pytest.mark.usefixtures("checked_in_this_process")
 @pytest.mark.parametrize(
     "name", ["qwen3", "qwen3_5_think", "deepseekv3", "glm4moe", "gptoss", "nemotron_3_nano"]
 )
@@ -412,6 +426,7 @@ def test_templates_of_reasoning_models_pass_the_dry_run(
     assert dry_run(round_=a_round(project)).problems == []
 
 
+@pytest.mark.usefixtures("checked_in_this_process")
 def test_a_template_file_goes_before_the_tokenizers_own(project: Project, prompts: list[Prompt], base: Path):
     (base / "tokenizer_config.json").write_text(json.dumps({**TOKENIZER, "chat_template": "{% for %}"}))
     (base / "chat_template.jinja").write_text(FIT)

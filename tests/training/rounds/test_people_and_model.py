@@ -1,12 +1,15 @@
 """A round decided by people and its reward model together: what it says, whom it asks, and when it stops."""
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pytest_django import DjangoDbBlocker
 
-from annotation.models import Comparison, Project, Prompt, User
+from annotation.models import Comparison, Project, User
 from tests import factories
+from tests.shared_rows import made_in, shared_rows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import evaluate, trained_round
 from training.choices import RoundState, RoundVerdict
@@ -22,30 +25,65 @@ NEW, OLD = "a longer response", "short"
 PROMPTS = 60
 
 
-@pytest.fixture
-def held_out(project: Project) -> list[Prompt]:
-    return [factories.make_prompt(project, f"What is {n} and {n}?", split="held-out") for n in range(PROMPTS)]
+@pytest.fixture(scope="module")
+def scene(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Round 1 of a project with sixty held-out prompts, evaluated; all tests begin with these rows."""
+    with shared_rows(django_db_blocker):
+        with made_in(tmp_path_factory.mktemp("decided")):
+            alice, bob, carol = (factories.make_user(name) for name in ("alice", "bob", "carol"))
+            project = factories.make_project(annotators=[alice, bob], managers=[carol])
+            respond(trained_round_with_prompts(project))
+        yield
 
 
 @pytest.fixture
-def server() -> FakeServer:
-    """The reward model likes what is longer."""
-    return FakeServer()
+def project(scene: None, db: None) -> Project:
+    """The project of the scene."""
+    return Project.objects.get()
 
 
-def evaluated(project: Project, server: FakeServer, *, new: Any = NEW, **promotion: Any) -> Round:
+@pytest.fixture
+def alice(scene: None, db: None) -> User:
+    """Annotates in the project of the scene."""
+    return User.objects.get(username="alice")
+
+
+@pytest.fixture
+def carol(scene: None, db: None) -> User:
+    """Manages the project of the scene."""
+    return User.objects.get(username="carol")
+
+
+def trained_round_with_prompts(project: Project) -> Round:
+    """Return a round that is to be evaluated on sixty held-out prompts."""
+    for number in range(PROMPTS):
+        factories.make_prompt(project, f"What is {number} and {number}?", split="held-out")
+    return trained_round(project, evaluation={"prompts": PROMPTS})
+
+
+def evaluated(project: Project, **promotion: Any) -> Round:
+    """Return the round of the scene, which promotes by these rules."""
+    Round.objects.update(recipe={"evaluation": {"prompts": PROMPTS}, "promotion": promotion})
+    round_ = project.rounds.get()
+    return round_
+
+
+def respond(round_: Round, *, new: Any = NEW) -> None:
+    """Evaluate a round whose policy responds so. The reward model likes what is longer."""
+    server = FakeServer()
+
     def text(body: dict[str, Any]) -> str:
-        if body["model"] != "tea-policy":
+        if not body["model"].endswith("-policy"):
             return OLD
         return str(new(int(body["messages"][-1]["content"].split()[2])) if callable(new) else new)
 
     server.text = text
-    round_ = trained_round(project, evaluation={"prompts": PROMPTS}, promotion=promotion)
     evaluate(round_, server)
     Round.objects.filter(pk=round_.pk).update(state=RoundState.DECIDING)
     round_.steps.update(state="finished")
     round_.refresh_from_db()
-    return round_
 
 
 def end_without_evidence(round_: Round) -> None:
@@ -76,19 +114,15 @@ def codes(round_: Round) -> list[str]:
     return [reason["code"] for reason in reasons(round_)]
 
 
-@pytest.mark.usefixtures("held_out")
-def test_a_reward_model_alone_decides_nothing_and_people_are_asked(project: Project, server: FakeServer):
-    round_ = evaluated(project, server)
+def test_a_reward_model_alone_decides_nothing_and_people_are_asked(project: Project):
+    round_ = evaluated(project)
     assert decision_of(round_=round_).verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
     end_without_evidence(round_)
     assert asked_of(round_.evaluations.get()).filter(open_slots__gt=0).exists()
 
 
-@pytest.mark.usefixtures("held_out")
-def test_few_answers_promote_where_people_agree_and_nobody_is_asked_further(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server)
+def test_few_answers_promote_where_people_agree_and_nobody_is_asked_further(project: Project, alice: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     answer(round_, alice, [True] * 9)
     settle_decision(round_)
@@ -106,11 +140,8 @@ def test_few_answers_promote_where_people_agree_and_nobody_is_asked_further(
     assert pairs.filter(judgments__isnull=False).count() == 18
 
 
-@pytest.mark.usefixtures("held_out")
-def test_people_who_prefer_the_parent_reject_it_whatever_the_reward_model_says(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server)
+def test_people_who_prefer_the_parent_reject_it_whatever_the_reward_model_says(project: Project, alice: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     answer(round_, alice, [False] * 25)
     settle_decision(round_)
@@ -118,11 +149,8 @@ def test_people_who_prefer_the_parent_reject_it_whatever_the_reward_model_says(
     assert round_.state == RoundState.REJECTED
 
 
-@pytest.mark.usefixtures("held_out")
-def test_an_open_decision_says_how_many_more_answers_are_expected(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server)
+def test_an_open_decision_says_how_many_more_answers_are_expected(project: Project, alice: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     answer(round_, alice, itertools.islice(itertools.cycle([True, True, True, False]), 16))
     assert codes(round_)[:3] == ["win_rate_open", "win_rate_alone", "answers_expected"]
@@ -130,11 +158,8 @@ def test_an_open_decision_says_how_many_more_answers_are_expected(
     assert 1 <= expected["answers"] <= PROMPTS - 16
 
 
-@pytest.mark.usefixtures("held_out")
-def test_prompts_that_can_hardly_decide_any_more_are_asked_no_further(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server)
+def test_prompts_that_can_hardly_decide_any_more_are_asked_no_further(project: Project, alice: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     ask_people(round_.evaluations.get(), round_number=2)
     answer(round_, alice, itertools.islice(itertools.cycle([True, False]), 50))
@@ -145,11 +170,8 @@ def test_prompts_that_can_hardly_decide_any_more_are_asked_no_further(
     assert not asked_of(round_.evaluations.get()).filter(open_slots__gt=0).exists()
 
 
-@pytest.mark.usefixtures("held_out")
-def test_a_difference_that_is_none_worth_having_keeps_the_parent(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server, worth_having=0.95)
+def test_a_difference_that_is_none_worth_having_keeps_the_parent(project: Project, alice: User):
+    round_ = evaluated(project, worth_having=0.95)
     end_without_evidence(round_)
     ask_people(round_.evaluations.get(), round_number=2)
     answer(round_, alice, itertools.islice(itertools.cycle([True, False]), 40))
@@ -160,11 +182,8 @@ def test_a_difference_that_is_none_worth_having_keeps_the_parent(
     assert round_.reasons[0]["bound"] == 0.95
 
 
-@pytest.mark.usefixtures("held_out")
-def test_the_next_pairs_are_asked_while_the_answers_may_still_decide(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server)
+def test_the_next_pairs_are_asked_while_the_answers_may_still_decide(project: Project, alice: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     evaluation = round_.evaluations.get()
     asked_of(evaluation).order_by("priority")[:1].get()
@@ -175,9 +194,8 @@ def test_the_next_pairs_are_asked_while_the_answers_may_still_decide(
     assert asked_of(evaluation).filter(open_slots__gt=0).count() == 25
 
 
-@pytest.mark.usefixtures("held_out")
-def test_pairs_come_in_a_random_order_that_no_strategy_changes(project: Project, server: FakeServer):
-    round_ = evaluated(project, server)
+def test_pairs_come_in_a_random_order_that_no_strategy_changes(project: Project):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     pairs = list(asked_of(round_.evaluations.get()).order_by("-priority").select_related("prompt"))
     assert len({pair.priority for pair in pairs}) == len(pairs)
@@ -187,11 +205,10 @@ def test_pairs_come_in_a_random_order_that_no_strategy_changes(project: Project,
     assert pairs != written
 
 
-@pytest.mark.usefixtures("held_out")
-def test_identical_responses_are_asked_of_nobody_and_stay_out_of_the_pool(
-    project: Project, server: FakeServer, alice: User
-):
-    round_ = evaluated(project, server, new=lambda number: OLD if number < 30 else NEW)
+def test_identical_responses_are_asked_of_nobody_and_stay_out_of_the_pool(alice: User):
+    milk = factories.make_project(slug="milk", annotators=[alice])
+    round_ = trained_round_with_prompts(milk)
+    respond(round_, new=lambda number: OLD if number < 30 else NEW)
     end_without_evidence(round_)
     ask_people(round_.evaluations.get(), round_number=2)
     assert asked_of(round_.evaluations.get()).count() == 30
@@ -201,17 +218,15 @@ def test_identical_responses_are_asked_of_nobody_and_stay_out_of_the_pool(
     assert round_.state == RoundState.PROMOTED
 
 
-@pytest.mark.usefixtures("held_out")
-def test_a_decision_by_a_manager_ends_the_questions(project: Project, server: FakeServer, carol: User):
-    round_ = evaluated(project, server)
+def test_a_decision_by_a_manager_ends_the_questions(project: Project, carol: User):
+    round_ = evaluated(project)
     end_without_evidence(round_)
     reject_round(round_=round_, actor=carol, note="Seen enough.")
     assert not asked_of(round_.evaluations.get()).filter(open_slots__gt=0).exists()
 
 
-@pytest.mark.usefixtures("held_out")
-def test_without_scores_people_alone_decide(project: Project, server: FakeServer, alice: User):
-    round_ = evaluated(project, server)
+def test_without_scores_people_alone_decide(project: Project, alice: User):
+    round_ = evaluated(project)
     for row in round_.evaluations.get().rows.all():
         row.figures = {**row.figures, "reward": None}
         row.save()
@@ -223,15 +238,14 @@ def test_without_scores_people_alone_decide(project: Project, server: FakeServer
     assert reasons(round_)[0]["by"] == "people"
 
 
-@pytest.mark.usefixtures("held_out")
 @pytest.mark.parametrize(
     ("claim", "verdict", "needed"),
     [("new_prompts", RoundVerdict.NOT_ENOUGH_EVIDENCE, 94), ("these_prompts", RoundVerdict.PROMOTE, 10)],
 )
 def test_a_decision_about_the_held_out_prompts_alone_takes_fewer_answers_and_says_so(
-    project: Project, server: FakeServer, alice: User, claim: str, verdict: RoundVerdict, needed: int
+    project: Project, alice: User, claim: str, verdict: RoundVerdict, needed: int
 ):
-    round_ = evaluated(project, server, claim=claim)
+    round_ = evaluated(project, claim=claim)
     end_without_evidence(round_)
     # Seventeen of twenty.
     answer(round_, alice, [True] * 5 + [False, True, True, True, True] * 3)
