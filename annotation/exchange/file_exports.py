@@ -311,6 +311,9 @@ def scene_of(project: Project, tokens: Tokens | None) -> Scene:
         step_granularity=step_granularity(dict(spans.values_list("key", "granularity")), polarities),
         criteria=tuple(f"{key}_{scale}" for key, scale in project.criteria.values_list("key", "scale")),
         questions=dict(project.questions.order_by("position", "id").values_list("key", "kind")),
+        questions_of_parts=frozenset(
+            project.questions.filter(subject__in=("span", "step")).values_list("key", flat=True)
+        ),
         has_decisions=ReviewDecision.objects.filter(review__comparison__project=project).exists(),
         tokens=tokens,
     )

@@ -256,8 +256,12 @@ class ShownJudgment:
         return [
             Remark(
                 about="" if row.completion_id is None else self.letters[row.completion_id],
-                kind=row.version.text,
+                kind=row.version.text
+                if row.step is None
+                else _("step %(number)s: %(question)s")
+                % {"number": row.step.index + 1, "question": row.version.text},
                 text=answer_in_words(row),
+                quote=row.span.quote if row.span else "",
             )
             for row in self.judgment.answers.all()
         ]
@@ -296,7 +300,7 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
-    answers = QuestionAnswer.objects.select_related("version")
+    answers = QuestionAnswer.objects.select_related("version", "step", "span")
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(

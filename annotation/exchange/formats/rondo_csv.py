@@ -37,7 +37,7 @@ from annotation.exchange.formats.items import (
     ranks_by_place,
 )
 from annotation.exchange.formats.rondo_jsonl import split_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
 from annotation.record.judgment import AnswerPart, RatingPart
 from annotation.record.questions import as_text
 
@@ -68,10 +68,15 @@ def header(scene: Scene) -> list[str]:
     return [
         *BEFORE,
         *(f"{_RATING}{name}" for name in scene.criteria),
-        *(f"{_QUESTION}{key}" for key in scene.questions),
+        *(f"{_QUESTION}{key}" for key in _in_cells(scene)),
         *AFTER,
         *(REVIEW if scene.has_decisions else ()),
     ]
+
+
+def _in_cells(scene: Scene) -> list[str]:
+    """Return the questions that have a column: those about the comparison and about responses."""
+    return [key for key in scene.questions if key not in scene.questions_of_parts]
 
 
 def safe(cell: Any) -> str:
@@ -92,7 +97,9 @@ def _rows(record: Record, scene: Scene) -> Written:
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
     metadata = record.get("metadata")
     answers = {
-        (a["completion"], a["question"]): as_text(_value(a["value"])) for a in record.get("answers", ())
+        (a["completion"], a["question"]): as_text(_value(a["value"]))
+        for a in record.get("answers", ())
+        if a not in about_parts(record, "span", "step")
     }
     decision = _decision_that_holds(record)
     for completion in record["completions"]:
@@ -110,7 +117,7 @@ def _rows(record: Record, scene: Scene) -> Written:
             **{f"{_RATING}{name}": ratings.get((pk, name)) for name in scene.criteria},
             **{
                 f"{_QUESTION}{key}": answers.get((pk, key), answers.get((None, key)))
-                for key in scene.questions
+                for key in _in_cells(scene)
             },
             "question": question,
             "text": completion["text"],
@@ -125,6 +132,8 @@ def _rows(record: Record, scene: Scene) -> Written:
     for name, what in (("spans", "marks"), ("missing", "missing info"), ("corrections", "corrections")):
         if record[name]:
             yield Dropped(f"{what}: a table has no place for them")
+    if about_parts(record, "span", "step"):
+        yield Dropped("answers about spans and steps: a table has no place for them")
     if len(record["messages"]) > 1:
         yield Dropped("earlier turns: a table holds the last question alone")
 
@@ -360,6 +369,6 @@ WRITERS = (
         carries_answers=True,
         carries_reviews=True,
         carries="preferences, ranks, ratings, positions, answers, comments, metadata",
-        loses="spans, missing information, corrections, earlier turns, context",
+        loses="spans, missing information, corrections, answers about spans or steps, earlier turns, context",
     ),
 )
