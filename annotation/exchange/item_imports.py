@@ -20,7 +20,6 @@ from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 
 from annotation.choices import NOT_ORDERED, AssignmentState, Purpose, RatingScale
 from annotation.exchange.formats.fields import FieldError, excerpt, row_error
@@ -103,12 +102,6 @@ _NAMED = {
     "span": (True, False, True),
 }
 """Subject of a question → whether an answer names a completion, a step and a span."""
-_OTHER_SUBJECT = {
-    "comparison": gettext_lazy("%(key)s is asked of the comparison. Name no step and no span."),
-    "completion": gettext_lazy("%(key)s is asked of each response. Name the response."),
-    "step": gettext_lazy("%(key)s is asked of each step of a trace. Name the response and the step."),
-    "span": gettext_lazy("%(key)s is asked of each span. Name the response and its span."),
-}
 
 
 class QuestionsInProject:
@@ -185,7 +178,12 @@ class QuestionsInProject:
         if not is_there or named != _NAMED[question.subject]:
             raise FieldError(
                 "answer_of_other_subject",
-                str(_OTHER_SUBJECT[question.subject]),
+                {
+                    "comparison": _("%(key)s is asked of the comparison. Name no step and no span."),
+                    "completion": _("%(key)s is asked of each response. Name the response."),
+                    "step": _("%(key)s is asked of each step of a trace. Name the response and the step."),
+                    "span": _("%(key)s is asked of each span. Name the response and its span."),
+                }[question.subject],
                 field="answers",
                 key=question.key,
             )

@@ -614,7 +614,12 @@ def _checked_answer(
     if part.target not in known[question.subject]:
         raise InvalidAnswer(
             "answer_of_other_subject",
-            str(_OTHER_SUBJECT[question.subject]),
+            {
+                "comparison": _("“%(question)s” is asked of the comparison. Leave the response out."),
+                "completion": _("“%(question)s” is asked of a response of this comparison. Name one."),
+                "span": _("“%(question)s” is asked of a span. Name a span of this annotation."),
+                "step": _("“%(question)s” is asked of a step of the agent. Name a response and its step."),
+            }[question.subject],
             field="answers",
             question=question.text,
         )
@@ -630,20 +635,6 @@ def _checked_answer(
             expected=expected_answer(question),
         )
     return replace(part, version=question.version, value=in_order_of_choices(question, part.value))
-
-
-_OTHER_SUBJECT = {
-    "comparison": gettext_lazy("“%(question)s” is asked of the comparison. Leave the response out."),
-    "completion": gettext_lazy("“%(question)s” is asked of a response of this comparison. Name one."),
-    "span": gettext_lazy("“%(question)s” is asked of a span. Name a span of this annotation."),
-    "step": gettext_lazy("“%(question)s” is asked of a step of the agent. Name a response and its step."),
-}
-_LACKING = {
-    "comparison": gettext_lazy("Answer “%(question)s”, or choose “cannot judge”."),
-    "completion": gettext_lazy("Answer “%(question)s” for each response, or choose “cannot judge”."),
-    "span": gettext_lazy("Answer “%(question)s” for each span, or choose “cannot judge”."),
-    "step": gettext_lazy("Answer “%(question)s” for each step of the agent, or choose “cannot judge”."),
-}
 
 
 def expected_answer(question: Question) -> str:
@@ -695,7 +686,12 @@ def _check_shown(
             is_alone = question.subject == "completion" and len(targets.completions) == 1
             raise InvalidAnswer(
                 "answer_missing",
-                str(_LACKING["comparison" if is_alone else question.subject]),
+                {
+                    "comparison": _("Answer “%(question)s”, or choose “cannot judge”."),
+                    "completion": _("Answer “%(question)s” for each response, or choose “cannot judge”."),
+                    "span": _("Answer “%(question)s” for each span, or choose “cannot judge”."),
+                    "step": _("Answer “%(question)s” for each step of the agent, or choose “cannot judge”."),
+                }["comparison" if is_alone else question.subject],
                 field="answers",
                 question=question.text,
             )
