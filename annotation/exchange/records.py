@@ -243,13 +243,13 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
         .values_list(
             *("comparison_id", "completion_id", "completion__text", "completion__source__name"),
             *("completion__sampling", "completion__seed", "completion__finish_reason"),
-            "completion__step_count",
+            *("completion__step_count", "completion__metadata"),
         )
     )
     listed = defaultdict(list)
     rows = list(candidates)
-    steps = _steps({pk for _, pk, *_, step_count in rows if step_count})
-    for comparison, pk, text, source, sampling, seed, finish_reason, _ in rows:
+    steps = _steps({pk for _, pk, *_, step_count, _metadata in rows if step_count})
+    for comparison, pk, text, source, sampling, seed, finish_reason, _, metadata in rows:
         listed[comparison].append(
             {
                 "id": str(pk),
@@ -259,6 +259,7 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
                 "seed": seed,
                 "finish_reason": finish_reason,
                 **({"steps": steps[pk]} if pk in steps else {}),
+                **({"metadata": metadata} if metadata else {}),
             }
         )
     return listed

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from django.db.models import Prefetch, Q, QuerySet
 from django.urls import reverse
@@ -644,7 +645,20 @@ class ComparisonPage:
 
         A value that names the model of a response is not shown: a manager may label, too.
         """
-        values = {**(self.comparison.prompt.metadata or {}), **(self.comparison.metadata or {})}
+        return self._shown({**(self.comparison.prompt.metadata or {}), **(self.comparison.metadata or {})})
+
+    @cached_property
+    def metadata_of_responses(self) -> list[tuple[int, list[tuple[str, str]]]]:
+        """The number of each response that has metadata, with name and value; of a blind review nothing."""
+        if self.is_blind:
+            return []
+        return [
+            (self.numbers[completion.pk], self._shown(completion.metadata))
+            for completion in self.completions
+            if completion.metadata
+        ]
+
+    def _shown(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
         models = {completion.source.name for completion in self.completions}
         return [
             (name, _("(names the model of a response)") if text in models else text)

@@ -86,7 +86,7 @@ def test_a_span_is_asked_in_its_editor_by_keys_alone(
     expect(page.get_by_role("heading", name="All done for now")).to_be_visible()
     assert answers_in(Judgment.objects.get()) == [
         ("sure", "Boil the", 3),
-        ("sure", "two", 1),
+        ("sure", "minutes", 1),
         ("why", "Boil the", "It was\nmeasured."),
     ]
 

@@ -44,6 +44,8 @@ class ImportedCompletion:
     finish_reason: str = ""
     steps: tuple[PlacedStep, ...] = ()
     """Of an agent trace or a session; a plain response has none."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Values about this response that no reader reads; kept with it."""
 
 
 @record
@@ -334,6 +336,7 @@ def checked(item: ImportedItem) -> ImportedItem:
         seen.add(key)
         _check_seed(completion.seed, f"{where}.seed")
         _check_object(completion.sampling, f"{where}.sampling")
+        _check_object(completion.metadata, f"{where}.metadata")
         _check_steps(completion, where)
     if item.judgments and not item.completions:
         raise FieldError(

@@ -311,6 +311,7 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], Sequence[ImportedCompl
                 ImportedCompletion(
                     text=fields.text(entry.get("body") or entry.get("text") or entry.get("html"), "data"),
                     source=fields.optional_text(entry.get("source"), "data"),
+                    metadata=fields.object_of(entry.get("metadata") or {}, "data.metadata"),
                 )
                 for entry in value
             ]

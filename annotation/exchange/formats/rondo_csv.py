@@ -57,6 +57,7 @@ BEFORE = (
     *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
 AFTER = ("question", "text", "comment", "metadata")
+OF_COMPLETION = "response_metadata"
 REVIEW = ("review_verdict", "review_strength", "review_rank", "reviewer", "review_reason")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
 _RATING = "rating_"
@@ -70,6 +71,7 @@ def header(scene: Scene) -> list[str]:
         *(f"{_RATING}{name}" for name in scene.criteria),
         *(f"{_QUESTION}{key}" for key in _in_cells(scene)),
         *AFTER,
+        *((OF_COMPLETION,) if scene.has_completion_metadata else ()),
         *(REVIEW if scene.has_decisions else ()),
     ]
 
@@ -122,7 +124,8 @@ def _rows(record: Record, scene: Scene) -> Written:
             "question": question,
             "text": completion["text"],
             "comment": record["comment"],
-            "metadata": json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else "",
+            "metadata": _as_cell(metadata),
+            OF_COMPLETION: _as_cell(completion.get("metadata")),
             "review_verdict": decision.get("verdict"),
             "review_strength": decision.get("strength"),
             "review_rank": decision.get("ranks", {}).get(pk),
@@ -141,6 +144,10 @@ def _rows(record: Record, scene: Scene) -> Written:
 def _decision_that_holds(record: Record) -> Mapping[str, Any]:
     decisions = record.get("review", {}).get("decisions", ())
     return decisions[-1] if decisions and decisions[-1]["kind"] == DecisionKind.DECIDED else {}
+
+
+def _as_cell(metadata: Mapping[str, Any] | None) -> str:
+    return json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else ""
 
 
 def _value(value: Any) -> Any:
@@ -235,7 +242,11 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
     yield ImportedItem(
         messages=fields.prompt(first.get("question"), "question"),
         completions=tuple(
-            ImportedCompletion(text=fields.text(line.get("text"), "text"), source=line.get("source", ""))
+            ImportedCompletion(
+                text=fields.text(line.get("text"), "text"),
+                source=line.get("source", ""),
+                metadata=_metadata(line.get(OF_COMPLETION, "")),
+            )
             for line in rows
         ),
         judgments=(
@@ -347,6 +358,7 @@ READERS = (
             "text": "the response",
             "comment": "the annotator's comment",
             "metadata": "metadata of the comparison",
+            OF_COMPLETION: "metadata of the response",
             "comparison": "an id, kept with the annotation",
             "round": "the number of the round, kept with the annotation",
         },

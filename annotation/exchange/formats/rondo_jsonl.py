@@ -282,6 +282,7 @@ def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion
         text=fields.text(completion.get("text"), f"{where}.text"),
         source=fields.optional_text(completion.get("source"), f"{where}.source"),
         sampling=fields.object_of(completion.get("sampling") or {}, f"{where}.sampling"),
+        metadata=fields.object_of(completion.get("metadata") or {}, f"{where}.metadata"),
         seed=None if seed is None else fields.whole_number(seed, f"{where}.seed"),
         finish_reason=finish,
         steps=tuple(

@@ -82,6 +82,8 @@ class Scene:
     """Keys of those that are asked of spans or steps: a table has no column for them."""
     has_decisions: bool = False
     """True if reviewers decided something in the project: a table then has columns for it."""
+    has_completion_metadata: bool = False
+    """True if responses of the project have metadata: a table then has a column for it."""
     tokens: Tokens | None = None
 
 
