@@ -114,6 +114,8 @@ class QuestionSubject(models.TextChoices):
 
     COMPARISON = "comparison", _("the comparison")
     COMPLETION = "completion", _("each response")
+    SPAN = "span", _("each span")
+    STEP = "step", _("each step of a trace")
 
 
 class Purpose(models.TextChoices):

@@ -134,11 +134,13 @@ class JudgedSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The answer of one judgment to one question, about the comparison or one completion."""
+    """The answer of one judgment to one question."""
 
     judgment: int
     question: str
-    completion: int | None
+    about: Hashable
+    """The same for what two annotators answered of the same: the comparison, a completion, a step of it, or
+    a span of the same category, start and end."""
     value: Any
 
 

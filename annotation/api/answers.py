@@ -30,6 +30,7 @@ from annotation.record.judgment import (
     RatingPart,
     SpanLink,
     SpanPart,
+    SpanPlace,
     StepLabelPart,
 )
 from annotation.selectors.configuration import configuration_of
@@ -121,14 +122,35 @@ class AnswerValueField(serializers.JSONField):
     """The value that answers a question."""
 
 
+class NamedSpanSerializer(serializers.Serializer[Any]):
+    """A span of the same answer and judgment."""
+
+    category = fields.text("The category's key.")
+    start = place_field()
+    end = place_field()
+
+
 class QuestionAnswerSerializer(serializers.Serializer[Any]):
     """The answer to one question of the project."""
 
     question = fields.text("The question's key.", most=60)
     completion = fields.text(
-        "Of a question about each response: which answer, by its name in the assignment; else null.",
+        "Of a question about each response, step or span: which answer, by its name in the assignment; "
+        "else null.",
         allow_null=True,
         default=None,
+    )
+    step = place_field(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Of a question about each step: its number among the answer's steps, from 0; else null.",
+    )
+    span = NamedSpanSerializer(
+        required=False,
+        allow_null=True,
+        default=None,
+        help_text="Of a question about each span: the span of this judgment; else null.",
     )
     value = AnswerValueField(
         help_text="The key of a choice, a list of keys, the point of a scale as a number, a number, a text, "
@@ -166,14 +188,6 @@ class TextOfAnswerSerializer(serializers.Serializer[Any]):
     text = text_field(allow_blank=True)
 
 
-class MendedSpanSerializer(serializers.Serializer[Any]):
-    """A span of the same answer and judgment that an edit mends."""
-
-    category = fields.text("The category's key.")
-    start = place_field()
-    end = place_field()
-
-
 class EditSerializer(serializers.Serializer[Any]):
     """A stretch of an answer, in code points, half open, that was replaced."""
 
@@ -186,7 +200,9 @@ class EditSerializer(serializers.Serializer[Any]):
         allow_null=True,
         default=None,
     )
-    span = MendedSpanSerializer(required=False, allow_null=True, default=None)
+    span = NamedSpanSerializer(
+        required=False, allow_null=True, default=None, help_text="The span that the edit mends."
+    )
     seed = fields.integer("Of the continuation; for managers.", read_only=True)
     sampling = serializers.DictField(read_only=True, help_text="Of the continuation; for managers.")
 
@@ -345,7 +361,11 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "corrections": [_correction(part, name) for part in record.corrections],
             "critiques": [_answered(part, name) for part in record.critiques],
             "answers": [
-                {**asdict(part), "completion": part.completion and name.of(part.completion)}
+                {
+                    **asdict(part),
+                    "completion": part.completion and name.of(part.completion),
+                    "span": _named(part.span),
+                }
                 for part in record.answers
             ],
             "demonstration": record.demonstration,
@@ -397,6 +417,8 @@ def answer_of(values: Mapping[str, Any], assignment: Assignment) -> JudgmentReco
                 ),
                 value=row["value"],
                 version=row["version"],
+                step=row["step"],
+                span=read.place(row["span"], f"answers.{index}.span"),
             )
             for index, row in enumerate(values["answers"])
         ),
@@ -445,6 +467,12 @@ class _Reader:
         message = _("The project has no category %(name)r.")
         return _known(self._categories, name, where, "unknown_category", message).key
 
+    def place(self, row: Mapping[str, Any] | None, where: str) -> SpanPlace | None:
+        """Return what names a span among those of its answer."""
+        if row is None:
+            return None
+        return self.category(row["category"], where), row["start"], row["end"]
+
     def span(self, row: Mapping[str, Any], where: str) -> SpanPart:
         return SpanPart(
             completion=self.answer(row["answer"], f"{where}.answer"),
@@ -473,7 +501,6 @@ class _Reader:
         return CorrectionPart(completion=completion, text=row["text"], edits=tuple(edits))
 
     def _edit(self, row: Mapping[str, Any], completion: str, where: str) -> Edit:
-        span = row["span"]
         text = self._text(completion)
         return Edit(
             start=row["start"],
@@ -482,7 +509,7 @@ class _Reader:
             replacement=row["replacement"],
             origin=Origin(
                 continuation=row["continuation"],
-                span=span and (self.category(span["category"], where), span["start"], span["end"]),
+                span=self.place(row["span"], where),
             ),
         )
 
@@ -531,6 +558,10 @@ def _answered(part: Any, name: _Names, *, but: Collection[str] = ()) -> dict[str
     return {"answer": name.of(values.pop("completion")), **values}
 
 
+def _named(span: SpanPlace | None) -> dict[str, Any] | None:
+    return span and dict(zip(("category", "start", "end"), span, strict=True))
+
+
 def _missing(part: MissingPart, name: _Names) -> dict[str, Any]:
     evidence = [{"passage": pointer.passage, "sentence": pointer.sentence} for pointer in part.evidence]
     return {**_answered(part, name), "evidence": evidence}
@@ -549,7 +580,7 @@ def _edit(edit: Edit, name: _Names) -> dict[str, Any]:
         "quote": edit.quote,
         "replacement": edit.replacement,
         "continuation": origin.continuation,
-        "span": origin.span and dict(zip(("category", "start", "end"), origin.span, strict=True)),
+        "span": _named(origin.span),
     }
     # How a model was sampled may tell an annotator which one it is.
     if origin.continuation is not None and name.are_ids:

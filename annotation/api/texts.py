@@ -113,12 +113,18 @@ class PromptFilters(Filters):
     view = fields.key("A saved view of prompts.", required=False)
 
 
-@fields.of(Completion, "id prompt source text text_hash sampling seed finish_reason token_count created_at")
+@fields.of(
+    Completion, "id prompt source text text_hash sampling seed finish_reason token_count metadata created_at"
+)
 class CompletionSerializer(serializers.ModelSerializer[Completion]):
     """A completion with its sampling parameters."""
 
     source = fields.text("Who wrote it.", source="source.name")  # type: ignore[assignment]
     sampling = serializers.DictField()
+    metadata = fields.computed("Columns of its file about this response that nothing else reads.")
+
+    def get_metadata(self, completion: Completion) -> dict[str, Any]:
+        return completion.metadata or {}
 
 
 class CompletionFilters(Filters):

@@ -24,7 +24,7 @@ from annotation.exchange.formats.rondo_csv import header, safe
 from annotation.exchange.formats.writers import Dropped, Record, Scene, Tokens, Writer, step_granularity
 from annotation.exchange.item_imports import Occurrences
 from annotation.exchange.records import as_line, records
-from annotation.models import Judgment, MissingInfo, Project, ReviewDecision, SpanFlag, User
+from annotation.models import Completion, Judgment, MissingInfo, Project, ReviewDecision, SpanFlag, User
 from annotation.selectors import access
 from annotation.selectors.allocation import tagged
 
@@ -311,6 +311,12 @@ def scene_of(project: Project, tokens: Tokens | None) -> Scene:
         step_granularity=step_granularity(dict(spans.values_list("key", "granularity")), polarities),
         criteria=tuple(f"{key}_{scale}" for key, scale in project.criteria.values_list("key", "scale")),
         questions=dict(project.questions.order_by("position", "id").values_list("key", "kind")),
+        questions_of_parts=frozenset(
+            project.questions.filter(subject__in=("span", "step")).values_list("key", flat=True)
+        ),
+        has_completion_metadata=Completion.objects.filter(
+            prompt__project=project, metadata__isnull=False
+        ).exists(),
         has_decisions=ReviewDecision.objects.filter(review__comparison__project=project).exists(),
         tokens=tokens,
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from annotation.exchange.formats.items import ImportedItem, NewCategory, Row, ch
 from annotation.exchange.formats.plans import Parts, Plan, Stated, require_answers, resolved
 from annotation.exchange.formats.registry import READERS, plan_for
 from annotation.exchange.formats.rows import NumberedRow, data_files, read_rows
+from annotation.exchange.formats.tables import answers_of
 from annotation.exchange.formats.trl import CORRECT_STEP
 from annotation.exchange.item_imports import (
     BATCH,
@@ -423,7 +425,37 @@ def items_of(rows: Iterator[NumberedRow], plan: Plan, on_error: OnError) -> Iter
             on_error(number, _in_their_names(error, plan))
             continue
         for item in items:
-            yield number, replace(item, metadata={**metadata, **item.metadata}) if metadata else item
+            yield number, _with_metadata(item, metadata, _answer_names(plan, row)) if metadata else item
+
+
+def _answer_names(plan: Plan, row: Row) -> Sequence[str]:
+    """Return the columns of the answers, as the file calls them, in the order of the answers."""
+    if plan.roles.answers or not plan.reader.inner or not isinstance(row.get(plan.reader.inner), dict):
+        return plan.roles.answers
+    return [name for name, _text in answers_of(row[plan.reader.inner])]
+
+
+def _with_metadata(item: ImportedItem, metadata: Mapping[str, Any], answers: Sequence[str]) -> ImportedItem:
+    """Return the item with the metadata of its row. A column whose name begins or ends with that of an
+    answer belongs to the answer: `response_a_length` is its `length`."""
+    # With several columns an empty one is no answer, and places would say nothing.
+    names = answers if len(answers) == len(item.completions) else ()
+    of_item, of_answers = dict(metadata), [dict[str, Any]() for _ in names]
+    for column in metadata:
+        for place in sorted(range(len(names)), key=lambda place: -len(names[place])):
+            match = re.fullmatch(
+                rf"{re.escape(names[place])}[_.\- ]+(.+)|(.+)[_.\- ]+{re.escape(names[place])}", column
+            )
+            if match:
+                of_answers[place][match[1] or match[2]] = of_item.pop(column)
+                break
+    completions = tuple(
+        replace(completion, metadata={**of_answer, **completion.metadata}) if of_answer else completion
+        for completion, of_answer in zip(item.completions, of_answers, strict=False)
+    )
+    return replace(
+        item, metadata={**of_item, **item.metadata}, completions=completions if names else item.completions
+    )
 
 
 def _metadata_of(row: Row, is_grouped: bool) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from annotation.models import (
     User,
     bulk,
 )
-from annotation.record.judgment import COLUMNS, AnswerPart, JudgmentRecord
+from annotation.record.judgment import COLUMNS, AnswerPart, JudgmentRecord, Target
 from annotation.record.questions import Question, fitted, in_order_of_choices
 from annotation.selectors import access
 from annotation.selectors.configuration import question_in
@@ -95,6 +95,15 @@ _MOST_ANONYMOUS = 1_000
 Numbered = tuple[int, ImportedItem]
 
 
+_NAMED = {
+    "comparison": (False, False, False),
+    "completion": (True, False, False),
+    "step": (True, True, False),
+    "span": (True, False, True),
+}
+"""Subject of a question → whether an answer names a completion, a step and a span."""
+
+
 class QuestionsInProject:
     """The additional questions of a project in all their versions, for the answers of a file."""
 
@@ -135,10 +144,10 @@ class QuestionsInProject:
         return replace(item, judgments=tuple(judgments))
 
     def _answers(self, answers: Sequence[AnswerPart], places: range) -> tuple[AnswerPart, ...]:
-        read: dict[tuple[str, str | None], AnswerPart] = {}
+        read: dict[tuple[str, Target], AnswerPart] = {}
         for answer in answers:
             part = self._answer(answer, places)
-            place = (part.question, part.completion)
+            place = (part.question, part.target)
             if read.get(place, part).value != part.value:
                 raise FieldError(
                     "answers_differ",
@@ -163,11 +172,18 @@ class QuestionsInProject:
             )
         question = self._versions.get((answer.question, answer.version or 0), newest)
         # A table has the same cell in every row of a judgment.
-        completion = answer.completion if question.is_about_completions else None
-        if question.is_about_completions and (completion is None or int(completion) not in places):
+        completion = None if question.subject == "comparison" else answer.completion
+        is_there = completion is None or int(completion) in places
+        named = (completion is not None, answer.step is not None, answer.span is not None)
+        if not is_there or named != _NAMED[question.subject]:
             raise FieldError(
                 "answer_of_other_subject",
-                _("%(key)s is asked of each response. Name the response."),
+                {
+                    "comparison": _("%(key)s is asked of the comparison. Name no step and no span."),
+                    "completion": _("%(key)s is asked of each response. Name the response."),
+                    "step": _("%(key)s is asked of each step of a trace. Name the response and the step."),
+                    "span": _("%(key)s is asked of each span. Name the response and its span."),
+                }[question.subject],
                 field="answers",
                 key=question.key,
             )
@@ -550,7 +566,12 @@ def _key_content(judgment: ImportedJudgment, answers: int) -> dict[str, Any]:
             {
                 "question": answer.question,
                 "value": answer.value,
-                **_filled(version=answer.version, completion=answer.completion),
+                **_filled(
+                    version=answer.version,
+                    completion=answer.completion,
+                    step=answer.step,
+                    span=answer.span,
+                ),
             }
             for answer in judgment.answers
         ],

@@ -303,7 +303,7 @@ def create_tasks(
 
 
 def add_metadata(
-    model: type[Prompt] | type[Comparison], rows: Sequence[tuple[int, Mapping[str, Any]]]
+    model: type[Prompt] | type[Comparison] | type[Completion], rows: Sequence[tuple[int, Mapping[str, Any]]]
 ) -> int:
     """Give rows that are there the names of metadata that they lack; return how many items say otherwise.
 
@@ -329,7 +329,8 @@ def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[l
     """The ids of every item's completions; what is not there yet is written.
 
     A seed under which another text stands already is left out: one seed gives one text. A text whose
-    seed the file does not tell is the one of the same source that is there, whatever its seed.
+    seed the file does not tell is the one of the same source that is there, whatever its seed. One that is
+    there keeps its metadata, and gets the names that it lacks.
     """
     sources = _sources({imported.source or IMPORTED for item, _ in placed for imported in item.completions})
     known, seeds, texts = _stored({prompt for _, prompt in placed} - new_prompts)
@@ -376,6 +377,14 @@ def store_completions(placed: Sequence[Placed], new_prompts: set[int]) -> list[l
     )
     if traces := [(known[key], imported.steps) for key, imported in new.items() if imported.steps]:
         write_steps(traces)
+    add_metadata(
+        Completion,
+        [
+            (known[key], completion.metadata)
+            for of_item, (item, _prompt) in zip(keys, placed, strict=True)
+            for key, completion in zip(of_item, item.completions, strict=True)
+        ],
+    )
     return [[known[key] for key in of_item] for of_item in keys]
 
 

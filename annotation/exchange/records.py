@@ -22,7 +22,7 @@ from annotation.models import (
     ReviewReturn,
     TraceStep,
 )
-from annotation.record.judgment import CorrectionPart, Edit, JudgmentRecord, SpanPart
+from annotation.record.judgment import AnswerPart, CorrectionPart, Edit, JudgmentRecord, SpanPart
 from annotation.selectors.records import records_of
 from annotation.selectors.reviews import decided_record
 
@@ -193,7 +193,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             # Lines of projects without these parts keep their bytes.
             **_listed("rubric_scores", record.rubric_scores),
             **_listed("step_labels", record.step_labels),
-            **_listed("answers", record.answers),
+            **_answers(record.answers),
             **_rubric(row),
             **({"help": help_of[row["assignment_id"]]} if row["assignment_id"] in help_of else {}),
             **_review(decisions.get(row["comparison_id"]), returns.get(row["assignment_id"])),
@@ -209,6 +209,20 @@ def _rubric(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(name: str, parts: Sequence[Any]) -> dict[str, Any]:
     return {name: [asdict(part) for part in parts]} if parts else {}
+
+
+def _answers(answers: Sequence[AnswerPart]) -> dict[str, Any]:
+    """Return the answers; only those about a step or a span have these fields."""
+    listed = []
+    for part in answers:
+        values = asdict(part)
+        step, span = values.pop("step"), values.pop("span")
+        if step is not None:
+            values["step"] = step
+        if span is not None:
+            values["span"] = dict(zip(("category", "start", "end"), span, strict=True))
+        listed.append(values)
+    return {"answers": listed} if listed else {}
 
 
 def _metadata(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,13 +243,13 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
         .values_list(
             *("comparison_id", "completion_id", "completion__text", "completion__source__name"),
             *("completion__sampling", "completion__seed", "completion__finish_reason"),
-            "completion__step_count",
+            *("completion__step_count", "completion__metadata"),
         )
     )
     listed = defaultdict(list)
     rows = list(candidates)
-    steps = _steps({pk for _, pk, *_, step_count in rows if step_count})
-    for comparison, pk, text, source, sampling, seed, finish_reason, _ in rows:
+    steps = _steps({pk for _, pk, *_, step_count, _metadata in rows if step_count})
+    for comparison, pk, text, source, sampling, seed, finish_reason, _, metadata in rows:
         listed[comparison].append(
             {
                 "id": str(pk),
@@ -245,6 +259,7 @@ def _completions(comparisons: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
                 "seed": seed,
                 "finish_reason": finish_reason,
                 **({"steps": steps[pk]} if pk in steps else {}),
+                **({"metadata": metadata} if metadata else {}),
             }
         )
     return listed
@@ -346,7 +361,7 @@ def _decided(record: JudgmentRecord) -> dict[str, Any]:
         **_parts(record),
         "corrections": [_correction(part) for part in record.corrections],
         **_listed("step_labels", record.step_labels),
-        **_listed("answers", record.answers),
+        **_answers(record.answers),
         "demonstration": record.demonstration or None,
     }
 

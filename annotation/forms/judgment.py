@@ -35,6 +35,7 @@ from annotation.record.judgment import (
     SpanLink,
     SpanPart,
     StepLabelPart,
+    Target,
 )
 from annotation.record.questions import Question, value_from_text
 from annotation.selectors.configuration import configuration_of
@@ -186,10 +187,16 @@ class Entered:
         tokens = list(tokens_of(assignment))
         criteria = configuration_of(assignment.comparison.project).asked_criteria
         ratings = [rating_field(token, criterion.key) for token in tokens for criterion in criteria]
+        questions = configuration_of(assignment.comparison.project).asked_questions
         asked = [
-            question_field(question, token)
-            for question in configuration_of(assignment.comparison.project).asked_questions
-            for token in (tokens if question.is_about_completions else ("",))
+            *(question_field(question) for question in questions if question.subject == "comparison"),
+            *(
+                question_field(question, token)
+                for question in questions
+                if question.subject == "completion"
+                for token in tokens
+            ),
+            *(name for name in data if any(_is_of_step(name, question) for question in questions)),
         ]
         edited = {token: data.get(f"correction-{token}") for token in tokens}
         return cls(
@@ -245,7 +252,12 @@ class Entered:
             choice=_choice_of(record, ranks, assignment) if is_chosen else "",
             ranks=ranks if record.verdict == Verdict.RANKED else {},
             partial="yes" if 0 < len(ranks) < len(assignment.display_order) else "",
-            span_flags=json.dumps([_span(part, token(part.completion)) for part in record.spans]),
+            span_flags=json.dumps(
+                [
+                    _span(part, token(part.completion), _answers_about(part, record.answers, questions))
+                    for part in record.spans
+                ]
+            ),
             missing=[_row(part, token(part.completion)) for part in record.missing],
             ratings={
                 rating_field(token(part.completion), part.criterion): str(part.value)
@@ -259,13 +271,11 @@ class Entered:
             step_labels={
                 step_field(token(part.completion), part.step): part.label for part in record.step_labels
             },
-            # An answer to an earlier version is not one to what is asked now.
             answers={
-                question_field(question, token(part.completion) if part.completion else ""): (
-                    part.value if isinstance(part.value, tuple) else (str(part.value),)
-                )
+                question_field(question, token(part.completion) if part.completion else "", part.step): values
                 for part in record.answers
-                if (question := questions.get(part.question)) is not None and question.version == part.version
+                if part.span is None
+                for question, values in _asked_still(part, questions)
             },
             demonstration=record.demonstration,
             comment=record.comment,
@@ -298,12 +308,21 @@ def _joined(before: str, spans: Sequence[dict[str, Any]]) -> list[Any]:
     """Return the spans of a form's field and others, none twice."""
     where = ("candidate", "category", "start", "end")
     names = [tuple(span[name] for name in where) for span in spans]
-    kept = [
-        span
-        for span in _loaded(before, list)
-        if not isinstance(span, dict) or tuple(span.get(name) for name in where) not in names
+    kept: list[Any] = []
+    answers: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for span in _loaded(before, list):
+        name = tuple(span.get(part) for part in where) if isinstance(span, dict) else ()
+        if name not in names:
+            kept.append(span)
+        elif isinstance(span.get("answers"), dict):
+            answers[name] = span["answers"]
+    return [
+        *kept,
+        *(
+            {**span, "answers": {**answers.get(name, {}), **span.get("answers", {})}}
+            for name, span in zip(names, spans, strict=True)
+        ),
     ]
-    return [*kept, *spans]
 
 
 def _loaded(written: str, kind: Callable[[], Any]) -> Any:
@@ -324,12 +343,44 @@ def rating_field(token: str, criterion_key: str) -> str:
 _QUESTION = "question."
 
 
-def question_field(question: Question, token: str = "") -> str:
-    """The name of the field in which a question is answered, of one answer where there is a token.
+OF_SPAN = "span"
+"""Stands in the place of a token in the name of a field of a question about spans."""
+
+
+def question_field(question: Question, token: str = "", step: int | None = None) -> str:
+    """The name of the field in which a question is answered, of one answer or of a step of it.
 
     It names the version: a page that was open while the question was changed sends no answer to another.
     """
-    return f"{_QUESTION}{question.key}.{question.version}{'.' if token else ''}{token}"
+    parts = (f"{_QUESTION}{question.key}", question.version, token, "" if step is None else step)
+    return ".".join(str(part) for part in parts if part != "")
+
+
+def _is_of_step(name: str, question: Question) -> bool:
+    """Return whether a field's name is of a question about steps."""
+    return question.subject == "step" and name.startswith(f"{question_field(question)}.")
+
+
+def _asked_still(
+    part: AnswerPart, questions: Mapping[str, Question]
+) -> Iterator[tuple[Question, Sequence[str]]]:
+    """Yield the question with the answer's texts; nothing where an earlier version was answered: that is no
+    answer to what is asked now."""
+    question = questions.get(part.question)
+    if question is not None and question.version == part.version:
+        yield question, part.value if isinstance(part.value, tuple) else (str(part.value),)
+
+
+def _answers_about(
+    span: SpanPart, answers: Sequence[AnswerPart], questions: Mapping[str, Question]
+) -> dict[str, list[str]]:
+    """Return the answers about a span as its entry in the field of spans has them."""
+    return {
+        question_field(question, OF_SPAN): list(values)
+        for part in answers
+        if (part.completion, part.span) == (span.completion, span.place)
+        for question, values in _asked_still(part, questions)
+    }
 
 
 def step_field(token: str, index: int) -> str:
@@ -369,11 +420,11 @@ def _row(part: MissingPart, token: str) -> MissingRow:
     )
 
 
-def _span(part: SpanPart, token: str) -> dict[str, object]:
+def _span(part: SpanPart, token: str, answers: Mapping[str, Sequence[str]]) -> dict[str, object]:
     values = asdict(part)
     for name in ("completion", "parent", "is_liked"):
         del values[name]
-    return {"candidate": token, **values}
+    return {"candidate": token, **values, **({"answers": answers} if answers else {})}
 
 
 def _shown(number: int | None) -> str:
@@ -573,28 +624,41 @@ class JudgmentForm(forms.Form):
 
     def clean_answers(self) -> tuple[AnswerPart, ...]:
         """Return the answers to the questions of the project. Refuse fields of another version."""
-        answers = []
+        answers: list[AnswerPart] = []
         names = set()
         for question in self._questions:
-            subjects = self._completions.items() if question.is_about_completions else [("", None)]
-            for token, completion in subjects:
-                names.add(name := question_field(question, token))
-                value = value_from_text(question, [_plain(v) for v in self.entered.answers.get(name, ())])
-                if value is not None:
-                    answers.append(
-                        AnswerPart(
-                            question=question.key,
-                            version=question.version,
-                            completion=completion,
-                            value=value,
-                        )
-                    )
+            for name, target in self._fields_of(question):
+                names.add(name)
+                answers += _answer(question, target, self.entered.answers.get(name, ()))
         unknown = (name for name in self.data if name.startswith(_QUESTION) and name not in names)
         if any(self.data.get(name) for name in unknown):
-            raise ValidationError(
-                _("A question was changed since this page was opened. Answer it as it stands now.")
-            )
-        return tuple(answers)
+            raise ValidationError(_CHANGED)
+        return (*answers, *self._answers_about_spans())
+
+    def _fields_of(self, question: Question) -> Iterator[tuple[str, Target]]:
+        """Yield the fields of a question on this page; those of spans stand with their spans."""
+        if question.subject == "comparison":
+            yield question_field(question), Target()
+        elif question.subject == "completion":
+            for token, completion in self._completions.items():
+                yield question_field(question, token), Target(completion)
+        elif question.subject == "step":
+            for name in filter(lambda name: _is_of_step(name, question), self.entered.answers):
+                token, _dot, step = name.removeprefix(f"{question_field(question)}.").partition(".")
+                if token in self._completions and step.isascii() and step.isdigit() and len(step) < 10:
+                    yield name, Target(self._completions[token], int(step))
+
+    def _answers_about_spans(self) -> Iterator[AnswerPart]:
+        names = {question_field(q, OF_SPAN): q for q in self._questions if q.subject == "span"}
+        sent = self.cleaned_data.get("span_flags") or ()
+        for part, span in zip(sent, _loaded(self.entered.span_flags, list), strict=False):
+            answers = span.get("answers") or {}
+            if not isinstance(answers, dict) or any(name not in names and answers[name] for name in answers):
+                raise ValidationError(_CHANGED)
+            for name, texts in answers.items():
+                if name in names and isinstance(texts, list):
+                    target = Target(part.completion, None, part.place)
+                    yield from _answer(names[name], target, list(map(str, texts)))
 
     def clean_demonstration(self) -> str:
         """The annotator's own answer; blank is none."""
@@ -663,6 +727,17 @@ class JudgmentForm(forms.Form):
         if key not in self._categories:
             raise KeyError(key)
         return key
+
+
+_CHANGED = gettext_lazy("A question was changed since this page was opened. Answer it as it stands now.")
+
+
+def _answer(question: Question, target: Target, texts: Sequence[str]) -> list[AnswerPart]:
+    """Return the answer that the texts of a field give; none where they are empty."""
+    value = value_from_text(question, list(map(_plain, texts)))
+    if value is None:
+        return []
+    return [AnswerPart(question=question.key, version=question.version, value=value, **target._asdict())]
 
 
 def _unranked_too(letters: Sequence[str]) -> str:

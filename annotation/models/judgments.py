@@ -354,7 +354,10 @@ class Critique(WrittenOnce):
 
 
 class QuestionAnswer(WrittenOnce):
-    """The answer of one judgment to one version of a question, about the comparison or one completion."""
+    """The answer of one judgment to one version of a question.
+
+    About the comparison, a completion, a step of it, or a span of the same judgment.
+    """
 
     judgment = models.ForeignKey(Judgment, on_delete=models.CASCADE, related_name="answers")
     version = models.ForeignKey(
@@ -368,6 +371,22 @@ class QuestionAnswer(WrittenOnce):
         related_name="answers",
         help_text="None where the question is about the comparison.",
     )
+    step = models.ForeignKey(
+        "annotation.TraceStep",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="answers",
+        help_text="The completion's step that the question is about; none for another question.",
+    )
+    span = models.ForeignKey(
+        SpanFlag,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        related_name="answers",
+        help_text="The judgment's span that the question is about; none for another question.",
+    )
     value = models.JSONField(
         help_text="The key of a choice, a list of keys, the point of a scale, a number, a text or a date."
     )
@@ -376,12 +395,29 @@ class QuestionAnswer(WrittenOnce):
         ordering = ["judgment", "id"]
         constraints = [
             models.UniqueConstraint(
-                fields=["judgment", "version", "completion"], name="question_answer_once"
+                fields=["judgment", "version", "completion"],
+                condition=Q(step__isnull=True, span__isnull=True),
+                name="question_answer_of_completion_once",
             ),
             models.UniqueConstraint(
                 fields=["judgment", "version"],
                 condition=Q(completion__isnull=True),
                 name="question_answer_of_comparison_once",
+            ),
+            models.UniqueConstraint(
+                fields=["judgment", "version", "step"],
+                condition=Q(step__isnull=False),
+                name="question_answer_of_step_once",
+            ),
+            models.UniqueConstraint(
+                fields=["judgment", "version", "span"],
+                condition=Q(span__isnull=False),
+                name="question_answer_of_span_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(step__isnull=True, span__isnull=True)
+                | (Q(completion__isnull=False) & (Q(step__isnull=True) | Q(span__isnull=True))),
+                name="question_answer_of_one_subject",
             ),
         ]
 

@@ -451,7 +451,7 @@ class Criterion(models.Model):
 
 
 class ProjectQuestion(models.Model):
-    """A question that a project asks of every comparison or of every response.
+    """A question that a project asks of every comparison, response, span, or step of a trace.
 
     Its wording and its choices are in its versions; the newest is asked.
     `services.projects.project_questions` writes it.
@@ -464,7 +464,7 @@ class ProjectQuestion(models.Model):
         max_length=10,
         choices=QuestionSubject,
         default=QuestionSubject.COMPARISON,
-        help_text="Whether the comparison or each response gets an answer. Chosen once.",
+        help_text="What gets an answer: the comparison, or each response, span or step. Chosen once.",
     )
     help_text = models.TextField(blank=True, help_text="Shown below the question.")
     is_required = models.BooleanField(

@@ -97,6 +97,9 @@ class Completion(WrittenOnce):
     step_count = models.PositiveIntegerField(
         default=0, db_default=0, help_text="Steps of an agent trace or a session; 0 for a plain response."
     )
+    metadata = models.JSONField(
+        null=True, blank=True, help_text="Columns of its file about this response that nothing else reads."
+    )
     deleted_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="A deleted response is in no list."
     )

@@ -7,7 +7,7 @@ code points, half open; passages, sentences and steps count from 0.
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -35,6 +35,10 @@ class SpanLink:
     """Index of the other in the judgment's spans."""
 
 
+SpanPlace = tuple[str, int, int]
+"""Category, start and end of a span: no other of the same judgment and completion has all three."""
+
+
 @record
 class SpanPart:
     """A marked stretch of one completion, in code points, half open."""
@@ -54,6 +58,11 @@ class SpanPart:
     is_liked: bool = False
     """Of a stored one: whether its category is a merit, and no fault."""
     relations: tuple[SpanLink, ...] = ()
+
+    @property
+    def place(self) -> SpanPlace:
+        """Return what names it among the spans of its completion."""
+        return self.category, self.start, self.end
 
 
 @record
@@ -85,8 +94,8 @@ class Origin:
 
     continuation: int | None = None
     """Id of the stored continuation of a model that it is a part of; None where it is of none."""
-    span: tuple[str, int, int] | None = None
-    """Category, start and end of a span in the original; None where it mends none."""
+    span: SpanPlace | None = None
+    """The span in the original; None where it mends none."""
     is_unstored: bool = False
     """True if a model wrote it and its continuation is not stored, as in an import."""
     seed: int | None = None
@@ -166,6 +175,17 @@ AnswerValue = str | int | float | tuple[str, ...]
 """The key of a choice, keys of several, the point of a scale, a number, a text or a date (ISO 8601)."""
 
 
+class Target(NamedTuple):
+    """What an answer is about: the comparison, a completion, one of its steps, or a span of it."""
+
+    completion: str | None = None
+    step: int | None = None
+    span: SpanPlace | None = None
+
+
+COMPARISON = Target()
+
+
 @record
 class AnswerPart:
     """The answer to one question of the project."""
@@ -176,6 +196,15 @@ class AnswerPart:
     """None where the question is about the comparison."""
     version: int | None = None
     """Version of the question that was answered; None for the one that is asked now."""
+    step: CountOrZero | None = None
+    """The step of the completion that it is about; None for none."""
+    span: SpanPlace | None = None
+    """The span of the same judgment and completion that it is about; None for none."""
+
+    @property
+    def target(self) -> Target:
+        """Return what the answer is about."""
+        return Target(self.completion, self.step, self.span)
 
 
 @record

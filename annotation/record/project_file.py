@@ -106,7 +106,7 @@ class QuestionEntry:
     key: Key
     kind: Literal["choice", "choices", "scale", "number", "text", "date"]
     text: Text
-    subject: Literal["comparison", "completion"] = "comparison"
+    subject: Literal["comparison", "completion", "span", "step"] = "comparison"
     help_text: str = ""
     is_required: bool = False
     choices: tuple[Choice, ...] = ()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotation.record.base import Text, one_of, record
-from annotation.record.judgment import AnswerPart, AnswerValue
+from annotation.record.judgment import AnswerPart, AnswerValue, SpanPlace, Target
 
 # Texts for a type checker, because the choices of the database are compared with them.
 Kind = Annotated[str, one_of("choice", "choices", "scale", "number", "text", "date")]
-Subject = Annotated[str, one_of("comparison", "completion")]
+SUBJECTS = ("comparison", "completion", "span", "step")
+Subject = Annotated[str, one_of(*SUBJECTS)]
 CHOSEN_KINDS = ("choice", "choices", "scale")
 """Kinds that are answered by choosing; another question may be shown by what was chosen."""
 
@@ -61,9 +63,16 @@ class Question:
         return tuple(choice.key for choice in self.choices)
 
     @property
-    def is_about_completions(self) -> bool:
-        """Return True where each completion gets an answer of its own."""
-        return self.subject == "completion"
+    def can_be_missing(self) -> bool:
+        """Return True where there may be nothing to ask it of: no span, no trace."""
+        return self.subject in ("span", "step")
+
+    def may_be_shown_by(self, subject: str) -> bool:
+        """Return whether an answer about such a subject can decide about this question.
+
+        One about the whole decides about its parts: about the comparison, the completion or the same span.
+        """
+        return subject in ("comparison", self.subject) or (subject == "completion" and self.can_be_missing)
 
     def accepts(self, value: AnswerValue) -> bool:
         """Return whether the value is an answer of this kind and within its bounds."""
@@ -178,33 +187,63 @@ def fitted(question: Question, value: AnswerValue) -> AnswerValue:
     return value
 
 
-Place = tuple[str, str | None]
-"""Key of a question, and the completion that it is about; None for the comparison."""
+Place = tuple[str, Target]
+"""Key of a question, and what it is asked of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Targets:
+    """All that questions can be asked of in one judgment."""
+
+    completions: Sequence[str] = ()
+    steps: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Completion → the steps that the agent took."""
+    spans: Sequence[tuple[str, SpanPlace]] = ()
+    """Completion and place of each span."""
+
+    def of(self, subject: str) -> Iterator[Target]:
+        """Yield what questions about this subject are asked of."""
+        if subject == "comparison":
+            yield Target()
+        elif subject == "completion":
+            yield from map(Target, self.completions)
+        elif subject == "step":
+            for completion in self.completions:
+                yield from (Target(completion, step) for step in self.steps.get(completion, ()))
+        else:
+            yield from (Target(completion, None, place) for completion, place in self.spans)
+
+
+def deciding_target(target: Target, subject: str) -> Target:
+    """Return what the question that shows another is asked of, where the other one is asked of `target`."""
+    if subject == "comparison":
+        return Target()
+    return Target(target.completion) if subject == "completion" else target
 
 
 def shown_places(
-    questions: Sequence[Question], answers: Iterable[AnswerPart], completions: Sequence[str]
+    questions: Sequence[Question], answers: Iterable[AnswerPart], targets: Targets
 ) -> set[Place]:
     """Return where questions are asked, by the answers to those before them.
 
     An answer where its own question is not shown shows nothing.
     """
     given: dict[Place, frozenset[str]] = {
-        (part.question, part.completion): chosen_keys(part.value) for part in answers
+        (part.question, part.target): chosen_keys(part.value) for part in answers
     }
     by_key = {question.key: question for question in questions}
     shown: set[Place] = set()
     for question in questions:
         if question.is_archived:
             continue
-        for completion in completions if question.is_about_completions else (None,):
+        for target in targets.of(question.subject):
             if question.shown_when is not None:
                 condition = question.shown_when
                 decides = by_key.get(condition.question)
                 if decides is None:
                     continue
-                place = (decides.key, completion if decides.is_about_completions else None)
+                place = (decides.key, deciding_target(target, decides.subject))
                 if place not in shown or not given.get(place, frozenset()) & set(condition.values):
                     continue
-            shown.add((question.key, completion))
+            shown.add((question.key, target))
     return shown

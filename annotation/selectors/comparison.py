@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from typing import Any
 
 from django.db.models import Prefetch, Q, QuerySet
 from django.urls import reverse
@@ -256,8 +257,12 @@ class ShownJudgment:
         return [
             Remark(
                 about="" if row.completion_id is None else self.letters[row.completion_id],
-                kind=row.version.text,
+                kind=row.version.text
+                if row.step is None
+                else _("step %(number)s: %(question)s")
+                % {"number": row.step.index + 1, "question": row.version.text},
                 text=answer_in_words(row),
+                quote=row.span.quote if row.span else "",
             )
             for row in self.judgment.answers.all()
         ]
@@ -296,7 +301,7 @@ def score_in_words(score: RubricScore) -> str:
 def judgments_of(comparison: Comparison) -> QuerySet[Judgment]:
     """Return every judgment of a comparison, superseded ones included, with all that belongs to it."""
     ranks = RankedCompletion.objects.order_by("rank", "id")
-    answers = QuestionAnswer.objects.select_related("version")
+    answers = QuestionAnswer.objects.select_related("version", "step", "span")
     return (
         Judgment.objects.filter(comparison=comparison)
         .select_related(
@@ -640,7 +645,20 @@ class ComparisonPage:
 
         A value that names the model of a response is not shown: a manager may label, too.
         """
-        values = {**(self.comparison.prompt.metadata or {}), **(self.comparison.metadata or {})}
+        return self._shown({**(self.comparison.prompt.metadata or {}), **(self.comparison.metadata or {})})
+
+    @cached_property
+    def metadata_of_responses(self) -> list[tuple[int, list[tuple[str, str]]]]:
+        """The number of each response that has metadata, with name and value; of a blind review nothing."""
+        if self.is_blind:
+            return []
+        return [
+            (self.numbers[completion.pk], self._shown(completion.metadata))
+            for completion in self.completions
+            if completion.metadata
+        ]
+
+    def _shown(self, values: Mapping[str, Any]) -> list[tuple[str, str]]:
         models = {completion.source.name for completion in self.completions}
         return [
             (name, _("(names the model of a response)") if text in models else text)

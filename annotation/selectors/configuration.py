@@ -62,7 +62,10 @@ class Configuration:
     @cached_property
     def must_answer(self) -> bool:
         """True if a question has to be answered on every screen."""
-        return any(question.is_required and not question.shown_when for question in self.asked_questions)
+        return any(
+            question.is_required and not question.shown_when and not question.can_be_missing
+            for question in self.asked_questions
+        )
 
     @cached_property
     def asked_categories(self) -> tuple[Category, ...]:

@@ -218,9 +218,10 @@ def answers_of(judgments: QuerySet[Judgment], versions: Mapping[str, int]) -> li
     """Return the answers of judgments to these versions of questions. One query."""
     answers = QuestionAnswer.objects.filter(judgment__in=judgments).order_by("id")
     return [
-        Answered(judgment=judgment, question=key, completion=completion, value=value)
-        for judgment, key, number, completion, value in answers.values_list(
-            "judgment_id", "version__question__key", "version__number", "completion_id", "value"
+        Answered(judgment=judgment, question=key, about=tuple(about), value=value)
+        for judgment, key, number, value, *about in answers.values_list(
+            *("judgment_id", "version__question__key", "version__number", "value"),
+            *("completion_id", "step_id", "span__category_id", "span__start", "span__end"),
         )
         if versions.get(key) == number
     ]

@@ -4,25 +4,43 @@ from collections.abc import Sequence
 
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
-from annotation.choices import Purpose, Verdict
-from annotation.models import Category, Judgment, ProjectQuestion, QuestionAnswer, QuestionVersion, SpanFlag
+from annotation.choices import Purpose, QuestionSubject, Verdict
+from annotation.models import (
+    Candidate,
+    Category,
+    Judgment,
+    ProjectQuestion,
+    QuestionAnswer,
+    QuestionVersion,
+    SpanFlag,
+)
 
 
 def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
     """Return the current judgments of people that do not answer the newest version of a question.
 
-    In arenas nobody is asked; who could not judge is not asked either.
+    In arenas nobody is asked; who could not judge is not asked either. A question about spans lacks an answer
+    where a span has none, one about steps where the comparison has a trace.
     """
     number = question.versions.order_by("-number").values("number")[:1]
     answered = QuestionAnswer.objects.filter(
         judgment=OuterRef("pk"), version__question=question, version__number=number
     )
-    return (
+    judgments = (
         Judgment.objects.current()
-        .filter(~Exists(answered), comparison__project=question.project_id, annotator__is_machine=False)
+        .filter(comparison__project=question.project_id, annotator__is_machine=False)
         .exclude(comparison__purpose__in=(Purpose.ARENA, Purpose.DELETED))
         .exclude(verdict=Verdict.CANNOT_JUDGE)
     )
+    if question.subject == QuestionSubject.SPAN:
+        of_span = QuestionAnswer.objects.filter(
+            span=OuterRef("pk"), version__question=question, version__number=number
+        )
+        return judgments.filter(Exists(SpanFlag.objects.filter(~Exists(of_span), judgment=OuterRef("pk"))))
+    if question.subject == QuestionSubject.STEP:
+        traces = Candidate.objects.filter(comparison=OuterRef("comparison"), completion__step_count__gt=0)
+        judgments = judgments.filter(Exists(traces))
+    return judgments.filter(~Exists(answered))
 
 
 def judgments_with_unsplit(category: Category) -> QuerySet[Judgment]:

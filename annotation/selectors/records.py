@@ -98,7 +98,10 @@ def records_of(judgments: Sequence[int]) -> dict[int, JudgmentRecord]:
     answers = _parts(
         QuestionAnswer,
         judgments,
-        ("completion_id", "version__question__key", "version__number", "value"),
+        [
+            *("completion_id", "version__question__key", "version__number", "value", "step__index"),
+            *("span__category__key", "span__start", "span__end"),
+        ],
         _answer,
         order=("judgment_id", "id"),
     )
@@ -140,12 +143,23 @@ def _parts(
     return listed
 
 
-def _answer(completion: int | None, question: str, version: int, value: Any) -> AnswerPart:
+def _answer(
+    completion: int | None,
+    question: str,
+    version: int,
+    value: Any,
+    step: int | None,
+    category: str | None,
+    start: int,
+    end: int,
+) -> AnswerPart:
     return AnswerPart(
         completion=None if completion is None else str(completion),
         question=question,
         version=version,
         value=tuple(value) if isinstance(value, list) else value,
+        step=step,
+        span=None if category is None else (category, start, end),
     )
 
 

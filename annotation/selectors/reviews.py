@@ -215,7 +215,7 @@ def part_keys(record: JudgmentRecord) -> Iterator[PartKey]:
     for step in record.step_labels:
         yield _key("step", step.completion, step.step, step.label)
     for answer in record.answers:
-        yield _key("answer", answer.completion, answer.question, answer.version, answer.value)
+        yield _key("answer", *answer.target, answer.question, answer.version, answer.value)
     for critique in record.critiques:
         yield _key("critique", critique.completion, critique.text)
     for correction in record.corrections:
@@ -251,6 +251,14 @@ def only_parts(record: JudgmentRecord, wanted: Collection[PartKey]) -> JudgmentR
         return tuple(part for part, key in zip(parts, own, strict=True) if key in wanted)
 
     agreed = keys[0] in wanted
+    spans = kept("span", record.spans)
+    kept_places = {(span.completion, span.place) for span in spans}
+    # An answer about a span stands on it.
+    answers = tuple(
+        part
+        for part in kept("answer", record.answers)
+        if part.span is None or (part.completion, part.span) in kept_places
+    )
     return replace(
         record,
         verdict=record.verdict if agreed else Verdict.NOT_ASKED,
@@ -258,15 +266,31 @@ def only_parts(record: JudgmentRecord, wanted: Collection[PartKey]) -> JudgmentR
         strength=record.strength if agreed and ("strength", record.strength) in wanted else None,
         comment="",
         active_seconds=None,
-        spans=_with_relations_among(record.spans, kept("span", record.spans)),
+        spans=_with_relations_among(record.spans, spans),
         missing=kept("missing", record.missing),
         ratings=kept("rating", record.ratings),
         step_labels=kept("step", record.step_labels),
-        answers=kept("answer", record.answers),
+        answers=answers,
         critiques=kept("critique", record.critiques),
         corrections=kept("correction", record.corrections),
         demonstration=record.demonstration if ("demonstration", record.demonstration) in wanted else "",
     )
+
+
+def _belonging(record: JudgmentRecord, keys: Sequence[PartKey], key: PartKey) -> Iterator[PartKey]:
+    """Yield the span that an answer is about, and the answers about a span."""
+    spans = dict(zip([each for each in keys if each[0] == "span"], record.spans, strict=True))
+    answers = dict(zip([each for each in keys if each[0] == "answer"], record.answers, strict=True))
+    for span_key, span in spans.items():
+        about = [
+            answer_key
+            for answer_key, answer in answers.items()
+            if (answer.completion, answer.span) == (span.completion, span.place)
+        ]
+        if key == span_key:
+            yield from about
+        elif key in about:
+            yield span_key
 
 
 def _with_relations_among(spans: Sequence[SpanPart], kept: Sequence[SpanPart]) -> tuple[SpanPart, ...]:
@@ -501,7 +525,8 @@ class ReviewPage:
     def part_of(self, name: str) -> JudgmentRecord | None:
         """Return one part of a vote as a record. `name` is the vote's and the part's place, a dot between.
 
-        A preference comes with its strength. None where there is no such part.
+        A preference comes with its strength, an answer about a span with the span, a span with the answers
+        about it. None where there is no such part.
         """
         vote, _dot, place = name.partition(".")
         record = self.record_of(vote)
@@ -509,7 +534,9 @@ class ReviewPage:
         if record is None or place not in map(str, range(len(keys))):
             return None
         key = keys[int(place)]
-        return only_parts(record, {key, ("strength", record.strength)} if key is keys[0] else {key})
+        if key is keys[0]:
+            return only_parts(record, {key, ("strength", record.strength)})
+        return only_parts(record, {key, *_belonging(record, keys, key)})
 
     @cached_property
     def votes(self) -> list[ReviewVote]:
@@ -614,6 +641,9 @@ class ReviewPage:
         categories = {category.key: category.label for category in configured.categories}
         criteria = {criterion.key: criterion.label for criterion in configured.criteria}
         questions = {question.key: question for question in configured.questions}
+        quotes: dict[tuple[Any, Any], str] = {
+            (span.completion, span.place): span.quote for span in record.spans
+        }
         keys = [key for key in part_keys(record) if key[0] not in ("preference", "strength")]
         parts: list[tuple[str | None, str, str, str]] = []
         for span in record.spans:
@@ -637,7 +667,10 @@ class ReviewPage:
             words = ", ".join(labels.get(str(value)) or str(value) for value in values)
             unit = question.unit if question else ""
             kind = question.text if question else answer.question
-            parts.append((answer.completion, kind, f"{words} {unit}".strip(), ""))
+            if answer.step is not None:
+                kind = _("step %(number)s: %(question)s") % {"number": answer.step + 1, "question": kind}
+            quote = quotes.get((answer.completion, answer.span), "")
+            parts.append((answer.completion, kind, f"{words} {unit}".strip(), quote))
         parts += [(critique.completion, _("critique"), critique.text, "") for critique in record.critiques]
         parts += [
             (correction.completion, _("corrected to"), correction.text, "")

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.db.models.functions import Substr
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from annotation.choices import TraceStepKind
@@ -53,11 +54,12 @@ def shown_steps(
     field_of: FieldOf = lambda index: "",
     chosen: Mapping[str, str] = {},
     labels: Mapping[int, Sequence[tuple[str, str, str]]] = {},
+    questions: Mapping[int, SafeString] = {},
 ) -> list[ShownStep]:
     """Return the steps of a trace.
 
     address: of the parts of its first step, which ends with the step's index. field_of: names the field of
-    each step that the agent took.
+    each step that the agent took. questions: those about each step, rendered.
     """
     before = address.removesuffix("0/")
     titles: dict[tuple[str, str], str] = {}
@@ -81,6 +83,7 @@ def shown_steps(
                 field=field,
                 chosen=chosen.get(field, ""),
                 labels=labels.get(step.index, ()),
+                questions=questions.get(step.index, SafeString()),
             )
         )
     return shown

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import date, timedelta
 from itertools import combinations
 from math import sqrt
@@ -200,21 +200,24 @@ def _answers(project: Project, selection: Selection) -> list[Answered]:
 
 
 def question_figures(project: Project, items: records.Items, answers: Iterable[Answered]) -> list[Figure]:
-    """Return the agreement on each additional question, among answers to its newest version."""
+    """Return the agreement on each additional question, among answers to its newest version.
+
+    A unit is what was asked of: one about spans only where annotators marked the same span.
+    """
     questions = [q for q in configuration_of(project).questions if q.kind in (*_LEVELS, "choices")]
     if not questions:
         return []
     item_of = {judgment.pk: pk for pk, item in items.items() for judgment in item}
-    units: dict[str, dict[int, dict[int | None, list[Any]]]] = defaultdict(
+    units: dict[str, dict[int, dict[Hashable, list[Any]]]] = defaultdict(
         lambda: defaultdict(lambda: defaultdict(list))
     )
     for answered in answers:
         if answered.judgment in item_of:
             of_item = units[answered.question][item_of[answered.judgment]]
-            of_item[answered.completion].append(answered.value)
+            of_item[answered.about].append(answered.value)
     figures = []
     for question in questions:
-        of_items = [list(by_completion.values()) for by_completion in units[question.key].values()]
+        of_items = [list(by_subject.values()) for by_subject in units[question.key].values()]
         if question.kind == "choices":
             sets = [[[frozenset(value) for value in unit] for unit in item] for item in of_items]
             figures.append(

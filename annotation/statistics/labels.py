@@ -54,19 +54,19 @@ FIGURES = {
     ),
     "question-nominal": (
         _("Krippendorff’s α on answers, nominal"),
-        _("The choice of each annotator."),
+        _("The choice of each annotator; about spans, where several marked the same span."),
     ),
     "question-ordinal": (
         _("Krippendorff’s α on answers, ordinal"),
-        _("The point on the scale."),
+        _("The point on the scale; about spans, where several marked the same span."),
     ),
     "question-interval": (
         _("Krippendorff’s α on answers, interval"),
-        _("With steps of equal size; dates in days."),
+        _("With steps of equal size; dates in days. About spans, where several marked the same span."),
     ),
     "question-sets": (
         _("Krippendorff’s α on several choices, MASI"),
-        _("The MASI distance counts choices in common (Passonneau 2006)."),
+        _("The MASI distance counts choices in common (Passonneau 2006). About spans, of the same span."),
     ),
     "span-alpha": (
         _("Krippendorff’s αᵤ of characters in spans"),

@@ -53,7 +53,7 @@ _STEP = (
     '<summary class="step__head"><span class="step__number number">{}</span> '
     '<span class="step__title">{}</span>'
     '{}{} <span class="step__preview">{}</span></summary>'
-    '<div class="step__body"><pre class="step__text" dir="auto">\n{}</pre>{}</div></details>{}</div>'
+    '<div class="step__body"><pre class="step__text" dir="auto">\n{}</pre>{}</div></details>{}{}</div>'
 )
 _MORE = (
     '<a class="button button--small step__more" href="{}?from={}" data-more>{} <span data-left>{}</span></a>'
@@ -87,6 +87,8 @@ class ShownStep:
     chosen: str = ""
     labels: Sequence[tuple[str, str, str]] = ()
     """Labels that it got: value, word, names of the annotators."""
+    questions: str = ""
+    """The markup of the project's questions about it."""
 
     @property
     def number(self) -> int:
@@ -119,6 +121,9 @@ def _markup(step: ShownStep) -> SafeString:
         SafeString(" open") if step.is_open else "",
         *(step.number, step.title, tool, failed, step.preview, step.body, more),
         _fields(step) if step.field else _labels(step),
+        format_html('<div class="step__questions" data-of="{}">{}</div>', step.column, step.questions)
+        if step.questions
+        else "",
     )
 
 

@@ -143,10 +143,14 @@ export class MarkEditor {
     this.marks.changed(this.marks.answers.get(flag.candidate));
   }
 
+  /** Enter leads from the note to the questions about the mark, and back where there is none. */
   leaveNote(event) {
     if (event.key !== "Enter" && event.key !== "Escape") return false;
+    if (event.key === "Enter" && event.target.matches("textarea")) return false;
     this.writeNote();
-    this.marks.first(this.marks.active()?.id)?.focus();
+    const { questions } = this.marks;
+    if (event.key === "Enter" && event.target === this.note && questions) questions.go(this.marks.active());
+    else this.marks.first(this.marks.active()?.id)?.focus();
     return true;
   }
 }

@@ -4,68 +4,27 @@
 const $ = (selector, root) => root.querySelector(selector);
 const $$ = (selector, root) => [...root.querySelectorAll(selector)];
 
-export class Questions {
-  constructor(screen) {
-    this.screen = screen;
-    this.form = screen.form;
-    this.element = $("#questions", this.form);
+/** The questions below an element, and the keys that answer them. */
+export class Asked {
+  constructor(element) {
+    this.element = element;
     // A question stands after the one that shows it in their order, not always on the page.
-    this.all = $$("[data-question]", this.element).sort((one, other) => one.dataset.order - other.dataset.order);
-    this.element.addEventListener("keydown", (event) => this.typed(event));
-    for (const name of ["input", "change"]) this.form.addEventListener(name, () => this.show(true));
-    this.show(false);
-    const again = $("[data-repeated]:not([data-off])", this.element);
-    if (again) this.focus(again);
+    this.all = $$("[data-question]", element).sort((one, other) => one.dataset.order - other.dataset.order);
+    element.addEventListener("keydown", (event) => this.typed(event));
   }
-
-  // ── Questions that another answer shows ─────────────────────────────────────────────
 
   /** The questions that are asked as the answers are now, in the order of the page. */
   asked() {
     return $$("[data-question]:not([data-off])", this.element);
   }
 
-  show(announces) {
-    for (const question of this.all) {
-      const { shownBy, shownValues } = question.dataset;
-      if (!shownBy) continue;
-      const chosen = $$(`[name="${CSS.escape(shownBy)}"]:checked:enabled`, this.form).map((input) => input.value);
-      const isOff = !JSON.parse(shownValues).some((value) => chosen.includes(value));
-      const wasOff = "off" in question.dataset;
-      question.toggleAttribute("data-off", isOff);
-      // What is not asked is not sent; it is there again when the answer that shows it comes back.
-      question.disabled = isOff;
-      if (announces && wasOff && !isOff) this.screen.announce(translate("New question: {question}", { question: nameOf(question) }));
-    }
-  }
-
-  // ── What is still missing ───────────────────────────────────────────────────────────
-
-  /** Why it cannot be submitted yet, in words; empty when it can. */
-  lacks() {
-    const lacking = this.lacking();
-    if (!lacking) return "";
-    const question = nameOf(lacking);
-    return isFilled(lacking)
-      ? translate("“{question}”: {expected}.", { question, expected: lacking.dataset.expected })
-      : translate("Answer “{question}”.", { question });
-  }
-
-  lacking() {
-    const cannot = $('input[name="choice"][value="cannot_judge"]:checked', this.form);
-    return this.asked().find((question) => isFilled(question) ? isWrong(question) : "required" in question.dataset && !cannot);
-  }
-
-  focusLack() {
-    this.focus(this.lacking());
-  }
-
-  /** To the first question without an answer after the one that has the focus, else to the first of all. */
-  next() {
-    const asked = this.asked();
-    const here = asked.indexOf(document.activeElement?.closest?.("[data-question]"));
-    const open = asked.filter((question) => !isFilled(question));
-    this.focus(open.find((question) => asked.indexOf(question) > here) ?? open[0] ?? asked[0]);
+  /** Show or hide a question. True where it is new on the page. */
+  turn(question, isOff) {
+    const wasOff = "off" in question.dataset;
+    question.toggleAttribute("data-off", isOff);
+    // What is not asked is not sent; it is there again when the answer that shows it comes back.
+    question.disabled = isOff;
+    return wasOff && !isOff;
   }
 
   focus(question) {
@@ -73,8 +32,6 @@ export class Questions {
     field?.focus();
     question?.scrollIntoView({ block: "nearest" });
   }
-
-  // ── Keys ────────────────────────────────────────────────────────────────────────────
 
   /** In a question a digit chooses; one choice goes on to the next. Backspace takes it back. */
   typed(event) {
@@ -98,22 +55,6 @@ export class Questions {
     event.preventDefault();
   }
 
-  /** The key of a choice, anywhere on the screen. True if there is one. A capital letter is its own key. */
-  handleKey(event, name, keys) {
-    if (event.altKey || event.ctrlKey || event.metaKey || event.key.length !== 1) return false;
-    const isCapital = event.shiftKey && /^\p{Lu}$/u.test(event.key);
-    if (!isCapital && Object.values(keys).includes(name)) return false;
-    const wanted = isCapital ? event.key : name;
-    const inputs = $$(`[data-shortcut="${CSS.escape(wanted)}"]:enabled`, this.element);
-    // Of one for each response: that of the response at work, else the first that is open.
-    const card = this.screen.card?.dataset.candidate;
-    const input = inputs.find((each) => each.closest("[data-of]")?.dataset.of === card)
-      ?? inputs.find((each) => !isFilled(each.closest("[data-question]"))) ?? inputs[0];
-    if (!input) return false;
-    this.choose(input);
-    return true;
-  }
-
   choose(input) {
     const question = input.closest("[data-question]");
     input.checked = input.type === "radio" || !input.checked;
@@ -127,22 +68,117 @@ export class Questions {
     const asked = this.asked();
     const next = asked[asked.indexOf(question) + 1];
     if (next) this.focus(next);
-    else if (!question.matches("[data-kind=choice], [data-kind=scale]")) document.activeElement.blur();
+    else this.ended(question);
+  }
+
+  ended(question) {
+    if (!question.matches("[data-kind=choice], [data-kind=scale]")) document.activeElement.blur();
   }
 }
 
-const nameOf = (question) => $("legend", question).firstChild.textContent.trim();
-const changed = (input) => input.dispatchEvent(new Event("change", { bubbles: true }));
+/** The questions about the comparison, about each response and about each step of a trace. */
+export class Questions extends Asked {
+  constructor(screen) {
+    super(screen.form);
+    this.screen = screen;
+    this.form = screen.form;
+    for (const name of ["input", "change"]) this.form.addEventListener(name, () => this.show(true));
+    this.show(false);
+    const again = $("[data-repeated]:not([data-off])", this.element);
+    if (again) this.focus(again);
+  }
 
-function isFilled(question) {
-  if ($("[type=radio], [type=checkbox]", question)) return Boolean($("input:checked", question));
-  return Boolean($("input, textarea", question).value.trim());
+  // ── Questions that another answer shows ─────────────────────────────────────────────
+
+  show(announces) {
+    for (const question of this.all) {
+      const { shownBy, shownValues } = question.dataset;
+      if (!shownBy) continue;
+      const chosen = chosenIn(this.form, shownBy);
+      const isNew = this.turn(question, !JSON.parse(shownValues).some((value) => chosen.includes(value)));
+      if (announces && isNew) this.screen.announce(translate("New question: {question}", { question: nameOf(question) }));
+    }
+  }
+
+  // ── What is still missing ───────────────────────────────────────────────────────────
+
+  /** Why it cannot be submitted yet, in words; empty when it can. */
+  lacks() {
+    const lacking = this.lacking();
+    if (!lacking) return "";
+    const question = nameOf(lacking);
+    return isFilled(lacking)
+      ? translate("“{question}”: {expected}.", { question, expected: lacking.dataset.expected })
+      : translate("Answer “{question}”.", { question });
+  }
+
+  lacking() {
+    const cannot = cannotJudge(this.form);
+    return this.asked().find((question) => isFilled(question) ? isWrong(question, textsOf(question)) : "required" in question.dataset && !cannot);
+  }
+
+  focusLack() {
+    this.focus(this.lacking());
+  }
+
+  /** To the first question without an answer after the one that has the focus, else to the first of all. */
+  next() {
+    const asked = this.asked();
+    const active = document.activeElement;
+    // From the head of a step to its own questions.
+    const before = active?.closest?.("[data-question]") ?? null;
+    const isAfter = (question) => before ? asked.indexOf(question) > asked.indexOf(before)
+      : Boolean(active?.closest?.("[data-step]") && active.compareDocumentPosition(question) & Node.DOCUMENT_POSITION_FOLLOWING);
+    const open = asked.filter((question) => !isFilled(question));
+    this.focus(open.find(isAfter) ?? open[0] ?? asked[0]);
+  }
+
+  // ── Keys ────────────────────────────────────────────────────────────────────────────
+
+  /** The key of a choice, anywhere on the screen. True if there is one. A capital letter is its own key. */
+  handleKey(event, name, keys) {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.key.length !== 1) return false;
+    const isCapital = event.shiftKey && /^\p{Lu}$/u.test(event.key);
+    if (!isCapital && Object.values(keys).includes(name)) return false;
+    const wanted = isCapital ? event.key : name;
+    const selector = `[data-shortcut="${CSS.escape(wanted)}"]:enabled`;
+    // Of a mark that has the focus or is edited, its own question.
+    const ofSpans = this.screen.marks?.questions;
+    const ofMark = ofSpans?.isOpen() && $(selector, ofSpans.element);
+    if (ofMark) {
+      ofSpans.choose(ofMark);
+      return true;
+    }
+    const inputs = $$(selector, this.element);
+    // Of one for each response or step: that at work, else the first that is open.
+    const step = event.target.closest?.("[data-step]");
+    const card = this.screen.card?.dataset.candidate;
+    const input = inputs.find((each) => step?.contains(each))
+      ?? inputs.find((each) => !each.closest("[data-step]") && each.closest("[data-of]")?.dataset.of === card)
+      ?? inputs.find((each) => !isFilled(each.closest("[data-question]"))) ?? inputs[0];
+    if (!input) return false;
+    this.choose(input);
+    return true;
+  }
+}
+
+export const nameOf = (question) => $("legend", question).firstChild.textContent.trim();
+export const chosenIn = (form, name) => $$(`[name="${CSS.escape(name)}"]:checked:enabled`, form).map((input) => input.value);
+export const cannotJudge = (form) => Boolean($('input[name="choice"][value="cannot_judge"]:checked', form));
+const changed = (input) => input.dispatchEvent(new Event("change", { bubbles: true }));
+const isFilled = (question) => textsOf(question).length > 0;
+
+/** The texts that answer a question as its fields stand. */
+export function textsOf(question) {
+  if ($("[type=radio], [type=checkbox]", question)) return $$("input:checked", question).map(({ value }) => value);
+  const text = $("input, textarea", question).value.trim();
+  return text ? [text] : [];
 }
 
 /** A number that is none, or beyond its bounds. */
-function isWrong(question) {
+export function isWrong(question, [text]) {
   if (question.dataset.kind !== "number") return false;
   const { least, most } = question.dataset;
-  const number = Number($("input", question).value.trim().replace(",", "."));
+  const number = Number(text.replace(",", "."));
   return !Number.isFinite(number) || (least !== undefined && number < Number(least)) || (most !== undefined && number > Number(most));
 }

@@ -152,8 +152,8 @@ export class Answer {
 /* The marker has no id: htmx would carry its style attribute over to the next screen, and the content
    security policy refuses style attributes. */
 export class Marks {
-  constructor(screen, data, { announce, onChange, onRewrite }) {
-    Object.assign(this, { screen, announce, onChange, onRewrite, keys: data.keys });
+  constructor(screen, data, { announce, onChange, onRewrite, update }) {
+    Object.assign(this, { screen, announce, onChange, onRewrite, update, keys: data.keys });
     this.categories = data.categories;
     this.relates = data.relates;
     this.relations = null;
@@ -164,10 +164,13 @@ export class Marks {
       return [candidate.token, new Answer(element, candidate)];
     }));
     this.nextId = 1;
+    const asked = [...this.marker.querySelectorAll("[data-question]")];
+    this.fields = new Set(asked.map(({ dataset }) => dataset.field));
     this.flags = this.stored();
     this.pending = null;
     this.bind();
-    this.editor = null;
+    this.editor = this.questions = null;
+    if (asked.length) this.loadQuestions();
     for (const answer of this.answers.values()) this.draw(answer);
     if (this.relates) this.loadRelations();
     // Asked no more: they are left out of what is submitted.
@@ -181,10 +184,22 @@ export class Marks {
     for (const answer of this.answers.values()) this.draw(answer);
   }
 
+  /** Few projects ask something of a span. */
+  async loadQuestions() {
+    const [{ SpanQuestions }] = await Promise.all([import("./label-span-questions.js"), this.loadEditor()]);
+    this.questions = new SpanQuestions(this);
+    this.questions.show(this.active());
+    const again = this.questions.repeated();
+    if (again) this.questions.go(...again);
+    this.update();
+  }
+
   stored() {
     try {
       const sent = JSON.parse(this.field.value || "[]");
-      const flags = sent.map(({ candidate, category, start, end, severity = null, note = "" }) => ({ id: String(this.nextId++), candidate, category, start, end, severity, note, relations: [] }));
+      const flags = sent.map(({ candidate, category, start, end, severity = null, note = "", answers = {} }) => ({ id: String(this.nextId++), candidate, category, start, end, severity, note, relations: [],
+        // Answers to what is asked no more are left out.
+        answers: Object.fromEntries(Object.entries(answers).filter(([field]) => this.fields.has(field))) }));
       sent.forEach(({ relations = [] }, index) => {
         if (this.relates) flags[index].relations = relations.filter(({ to }) => flags[to]).map(({ kind, to }) => ({ kind, to: flags[to].id }));
       });
@@ -209,7 +224,7 @@ export class Marks {
   bind() {
     const { marker, screen } = this;
     // A press on a button must not end the selection it is about.
-    const keepSelection = (event) => { if (!event.target.closest("input")) event.preventDefault(); };
+    const keepSelection = (event) => { if (!event.target.closest("input, textarea, label")) event.preventDefault(); };
     marker.addEventListener("pointerdown", keepSelection);
     marker.addEventListener("mousedown", keepSelection);
     marker.addEventListener("click", (event) => {
@@ -300,6 +315,7 @@ export class Marks {
     }
     this.marker.hidden = false;
     this.editor?.show(flag);
+    this.questions?.show(flag);
     this.loadEditor();
     this.place();
   }
@@ -359,7 +375,7 @@ export class Marks {
   /** The mark of a stretch: a new one, or the one that is there. */
   add(answer, category, start, end) {
     const same = (flag) => flag.candidate === answer.token && flag.category === category && flag.start === start && flag.end === end;
-    if (!this.flags.some(same)) this.flags.push({ id: String(this.nextId++), candidate: answer.token, category, start, end, severity: null, note: "", relations: [] });
+    if (!this.flags.some(same)) this.flags.push({ id: String(this.nextId++), candidate: answer.token, category, start, end, severity: null, note: "", relations: [], answers: {} });
     this.changed(answer);
     return this.flags.find(same);
   }
@@ -404,13 +420,15 @@ export class Marks {
     return this.categories.find(({ key }) => key === flag.category) ?? {};
   }
 
-  /** What the first incomplete mark lacks: [the mark, "part", "severity" or "note"]; null for nothing. */
+  /** What the first incomplete mark lacks: [the mark, "part", "severity", "note" or a question]; null for nothing. */
   lack() {
     for (const flag of this.flags) {
       const { isSplit, severitySteps, needsNote } = this.category(flag);
       if (isSplit) return [flag, "part"];
       if (severitySteps && !flag.severity) return [flag, "severity"];
       if (needsNote && !flag.note.trim()) return [flag, "note"];
+      const question = this.questions?.lacking(flag);
+      if (question) return [flag, question];
     }
     return null;
   }
@@ -423,12 +441,14 @@ export class Marks {
     const values = { steps: this.severitySteps(flag), label: this.label(flag.category), letter: answer.letter, quote: answer.quote(flag.start, flag.end) };
     if (what === "part") return translate("Choose a sub-category: {label} in {letter}, “{quote}”.", values);
     if (what === "note") return translate("Write a note: {label} in {letter}, “{quote}”.", values);
+    if (what.dataset) return this.questions.words(what, flag, values);
     return translate("Say how severe it is, 1 to {steps}: {label} in {letter}, “{quote}”.", values);
   }
 
   focusLack() {
-    const [flag] = this.lack() ?? [];
-    if (flag) this.first(flag.id)?.focus();
+    const [flag, what] = this.lack() ?? [];
+    if (what?.dataset) this.questions.go(flag, what);
+    else if (flag) this.first(flag.id)?.focus();
   }
 
   remove(flag) {
@@ -454,10 +474,12 @@ export class Marks {
   /** Write the marks into the form. */
   write() {
     const places = new Map(this.flags.map(({ id }, place) => [id, place]));
-    this.field.value = JSON.stringify(this.flags.map(({ candidate, category, start, end, severity, note, relations }) => {
+    this.field.value = JSON.stringify(this.flags.map((flag) => {
+      const { candidate, category, start, end, severity, note, relations } = flag;
+      const said = this.questions ? { answers: this.questions.answersOf(flag) } : {};
       const marked = this.answers.get(candidate);
       const related = relations.length ? { relations: relations.map(({ kind, to }) => ({ kind, to: places.get(to) })) } : {};
-      return { candidate, category, start, end, severity, note, ...related, quote: marked.quote(start, end), text_hash: marked.textHash };
+      return { candidate, category, start, end, severity, note, ...related, ...said, quote: marked.quote(start, end), text_hash: marked.textHash };
     }));
   }
 

@@ -104,7 +104,7 @@ class Screen {
     this.data = JSON.parse($("#screen-data", element).textContent);
     this.keys = this.data.keys;
     const onRewrite = () => this.rewrite();
-    this.marks = this.data.categories.length || this.data.rewrites ? new Marks(element, this.data, { announce, onChange, onRewrite }) : null;
+    this.marks = this.data.categories.length || this.data.rewrites ? new Marks(element, this.data, { announce, onChange, onRewrite, update: () => this.update() }) : null;
     this.answers = new Answers(element, this.data, { announce, onChange });
     this.announce = announce;
     if (this.data.rewrites && this.form.elements.rewrites.value !== "{}") this.openRewrites();

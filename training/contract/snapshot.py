@@ -89,6 +89,8 @@ _UNKNOWN = ("shown", "group", "answers")
 """Fields that are empty where nothing is known, or nothing was asked."""
 _OF_SPANS = ("parent", "is_liked", "relations")
 """Fields of spans that are empty of most."""
+_OF_ANSWERS = ("step", "span")
+"""Fields of answers that are None of most."""
 _OMITTED = (*_READ, "feedback")
 """Fields that are not written where they are None: rows without them keep their bytes."""
 
@@ -144,12 +146,7 @@ class SnapshotRow(JudgmentParts):
                 require(
                     item.completion in texts, where, f"field {name!r} has a completion that is not in the row"
                 )
-        for answer in self.answers:
-            require(
-                answer.completion is None or answer.completion in texts,
-                where,
-                "field 'answers' has a completion that is not in the row",
-            )
+        self._check_answers(where)
         flagged = [{span.completion for span in self.spans}, {lack.completion for lack in self.missing}]
         for name, ids in zip(_READ, flagged, strict=True):
             read = getattr(self, name)
@@ -178,6 +175,17 @@ class SnapshotRow(JudgmentParts):
                 f"the edits of completion {correction.completion} do not give its corrected text",
             )
 
+    def _check_answers(self, where: str) -> None:
+        steps = {completion.id: len(completion.steps) for completion in self.completions}
+        spans = {(span.completion, span.place) for span in self.spans}
+        for answer in self.answers:
+            for what, is_there in (
+                ("completion", answer.completion is None or answer.completion in steps),
+                ("step", answer.step is None or answer.step < steps.get(answer.completion or "", 0)),
+                ("span", answer.span is None or (answer.completion, answer.span) in spans),
+            ):
+                require(is_there, where, f"field 'answers' has a {what} that is not in the row")
+
     @staticmethod
     def _check_ranks(ranks: Mapping[str, int], texts: Mapping[str, str], where: str) -> None:
         require(set(ranks) <= set(texts), where, "names a completion that is not in the row")
@@ -191,8 +199,9 @@ class SnapshotRow(JudgmentParts):
     def to_json(self) -> str:
         """Return the row's canonical JSON, over which the snapshot's digest is computed.
 
-        Omits what is None of `_OMITTED`, what is empty of `_UNKNOWN` and `_OF_SPANS`, and steps where
-        there are none: older rows keep their digest. What `_provenance` names is not training data.
+        Omits what is None of `_OMITTED` and `_OF_ANSWERS`, what is empty of `_UNKNOWN` and `_OF_SPANS`, and
+        steps where there are none: older rows keep their digest. What `_provenance` names is not training
+        data.
         """
         values = dataclasses.asdict(self)
         for part, name in _provenance(values):
@@ -200,10 +209,8 @@ class SnapshotRow(JudgmentParts):
         for name in _UNKNOWN:
             if not values[name]:
                 del values[name]
-        for span in values["spans"]:
-            for name in _OF_SPANS:
-                if not span[name]:
-                    del span[name]
+        for part, name in _empty_of_most(values):
+            del part[name]
         for part in (values, *values["completions"]):
             for name in _STEPS:
                 if not part.get(name, True):
@@ -234,6 +241,14 @@ def _provenance(values: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str
     yield from ((span, "text_hash") for span in values["spans"])
     yield from ((pointer, "quote") for lack in values["missing"] for pointer in lack["evidence"])
     yield from ((edit, "origin") for correction in values["corrections"] for edit in correction["edits"])
+
+
+def _empty_of_most(values: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the spans and answers of a row, and the fields of each that are empty."""
+    yield from ((span, name) for span in values["spans"] for name in _OF_SPANS if not span[name])
+    yield from (
+        (answer, name) for answer in values.get("answers", ()) for name in _OF_ANSWERS if answer[name] is None
+    )
 
 
 def _edited(text: str, correction: CorrectionPart) -> str | None:

@@ -43,7 +43,7 @@ from annotation.exchange.formats.tables import (
     prompt_parts,
 )
 from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, read_value, winner_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
 from annotation.record.judgment import AnswerPart, RatingPart, SpanPart
 
 _SUFFIX = ".responses"
@@ -370,6 +370,7 @@ def _record(record: Record, _scene: Scene) -> Written:
         **{
             _question_name(answer, names): _response_value(answer["value"])
             for answer in record.get("answers", ())
+            if answer not in about_parts(record, "span", "step")
         },
     }
     yield {
@@ -390,6 +391,8 @@ def _record(record: Record, _scene: Scene) -> Written:
     for name in ("missing", "corrections", "critiques", "demonstration", "strength"):
         if record[name]:
             yield Dropped(f"{name}: Argilla has no question for it")
+    if about_parts(record, "span", "step"):
+        yield Dropped("answers about spans and steps: Argilla has no question for them")
 
 
 def _preference(record: Record, names: Mapping[str, str]) -> dict[str, Any]:
@@ -429,6 +432,9 @@ WRITERS = (
         rows=_record,
         carries_answers=True,
         carries="preferences, rankings with ties, spans, ratings, answers, comments, metadata",
-        loses="missing information, corrections, critiques, demonstrations, strength, severities, sources",
+        loses=(
+            "missing information, corrections, critiques, demonstrations, strength, severities, sources, "
+            "answers about spans and steps"
+        ),
     ),
 )

@@ -44,6 +44,8 @@ class ImportedCompletion:
     finish_reason: str = ""
     steps: tuple[PlacedStep, ...] = ()
     """Of an agent trace or a session; a plain response has none."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Values about this response that no reader reads; kept with it."""
 
 
 @record
@@ -334,6 +336,7 @@ def checked(item: ImportedItem) -> ImportedItem:
         seen.add(key)
         _check_seed(completion.seed, f"{where}.seed")
         _check_object(completion.sampling, f"{where}.sampling")
+        _check_object(completion.metadata, f"{where}.metadata")
         _check_steps(completion, where)
     if item.judgments and not item.completions:
         raise FieldError(
@@ -369,10 +372,7 @@ def _check_judgment(item: ImportedItem, judgment: ImportedJudgment) -> None:
     for critique in judgment.critiques:
         _completion(item, critique.completion, "critiques")
     _refuse_doubles("ratings", [(entry.completion, entry.criterion) for entry in judgment.ratings])
-    for answer in judgment.answers:
-        if answer.completion is not None:
-            _completion(item, answer.completion, "answers")
-    _refuse_doubles("answers", [(answer.question, answer.completion) for answer in judgment.answers])
+    _check_answers(item, judgment)
     _refuse_doubles("corrections", [correction.completion for correction in judgment.corrections])
     _check_edits(item, judgment)
     _refuse_doubles("critiques", [critique.completion for critique in judgment.critiques])
@@ -402,17 +402,35 @@ def _check_steps(completion: ImportedCompletion, where: str) -> None:
         done = step.end
 
 
+def _check_answers(item: ImportedItem, judgment: ImportedJudgment) -> None:
+    spans = {(span.completion, span.place) for span in judgment.spans}
+    for answer in judgment.answers:
+        if answer.completion is not None:
+            _completion(item, answer.completion, "answers")
+            if answer.step is not None:
+                _check_step(item, answer.completion, answer.step, "answers")
+        if answer.span is not None and (answer.completion, answer.span) not in spans:
+            raise FieldError(
+                "span_not_there", _("The judgment does not have this span."), field="answers.span"
+            )
+    _refuse_doubles("answers", [(answer.question, answer.target) for answer in judgment.answers])
+
+
+def _check_step(item: ImportedItem, completion: str, step: int, where: str) -> None:
+    steps = _completion(item, completion, where).steps
+    if not 0 <= step < len(steps) or not steps[step].is_agents:
+        raise FieldError(
+            "step_not_there",
+            _("Step %(step)s is not one of the agent's. The number of steps is %(count)s."),
+            field=where,
+            step=step,
+            count=len(steps),
+        )
+
+
 def _check_step_labels(item: ImportedItem, labels: Sequence[StepLabelPart]) -> None:
     for label in labels:
-        steps = _completion(item, label.completion, "step_labels").steps
-        if not 0 <= label.step < len(steps) or not steps[label.step].is_agents:
-            raise FieldError(
-                "step_not_there",
-                _("Step %(step)s is not one of the agent's. The number of steps is %(count)s."),
-                field="step_labels",
-                step=label.step,
-                count=len(steps),
-            )
+        _check_step(item, label.completion, label.step, "step_labels")
     _refuse_doubles("step_labels", [(step_label.completion, step_label.step) for step_label in labels])
 
 

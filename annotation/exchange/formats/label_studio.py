@@ -58,7 +58,7 @@ from annotation.exchange.formats.tables import (
     prompt_parts,
 )
 from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, named_place, no_winner, winner_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
 from annotation.record.judgment import AnswerPart, RatingPart, SpanPart
 
 # Judgments as tasks of Label Studio, in the shape of its JSON export: out.
@@ -113,6 +113,8 @@ def _task(record: Record, scene: Scene) -> Written:
     for name in ("missing", "corrections", "critiques", "demonstration", "strength"):
         if record[name]:
             yield Dropped(f"{name}: Label Studio has no type for it")
+    if about_parts(record, "step"):
+        yield Dropped("answers about steps: Label Studio has no steps")
 
 
 def _listed(record: Record, names: dict[str, str]) -> dict[str, Any]:
@@ -163,9 +165,13 @@ def _verdict(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
 
 
 def _labels(record: Record, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+    asked = {_region_of(answer) for answer in about_parts(record, "span")}
     for span in record["spans"]:
+        region = _region(span["completion"], span)
         meta = {"severity": span["severity"]} if span["severity"] is not None else {}
         yield {
+            # Answers about the span find it by its id.
+            **({"id": region} if region in asked else {}),
             "from_name": "marks",
             "to_name": names[span["completion"]],
             "type": "labels",
@@ -205,17 +211,32 @@ _TYPES = {
 """Kind of an additional question → type of the result, and the name of its value."""
 
 
+def _region(completion: str, span: Mapping[str, Any]) -> str:
+    return f"span-{completion}-{span['start']}-{span['end']}-{span['category']}"
+
+
+def _region_of(answer: Mapping[str, Any]) -> str:
+    return _region(answer["completion"], answer["span"])
+
+
 def _question_answers(record: Record, names: dict[str, str], scene: Scene) -> Iterator[dict[str, Any]]:
     for answer in record.get("answers", ()):
+        if "step" in answer:
+            continue
+        about_span = answer.get("span")
         kind = scene.questions.get(answer["question"], "text")
         result_type, name = _TYPES[kind]
         value = answer["value"]
         is_list = name in ("choices", "text")
         yield {
+            **({"id": _region_of(answer)} if about_span else {}),
             "from_name": f"{_QUESTION}{answer['question']}",
             "to_name": "prompt" if answer["completion"] is None else names[answer["completion"]],
             "type": result_type,
-            "value": {name: [value] if is_list and not isinstance(value, list | tuple) else value},
+            "value": {
+                **({"start": about_span["start"], "end": about_span["end"]} if about_span else {}),
+                name: [value] if is_list and not isinstance(value, list | tuple) else value,
+            },
             "meta": {"version": answer["version"]},
         }
 
@@ -290,6 +311,7 @@ def _answers(data: Mapping[str, Any]) -> tuple[list[str], Sequence[ImportedCompl
                 ImportedCompletion(
                     text=fields.text(entry.get("body") or entry.get("text") or entry.get("html"), "data"),
                     source=fields.optional_text(entry.get("source"), "data"),
+                    metadata=fields.object_of(entry.get("metadata") or {}, "data.metadata"),
                 )
                 for entry in value
             ]
@@ -310,6 +332,7 @@ class _AnnotationReading:
         self._spans: list[SpanPart] = []
         self._ratings: list[RatingPart] = []
         self._question_answers: list[AnswerPart] = []
+        self._about_regions: list[tuple[str, AnswerPart]] = []
         self._comments: list[str] = []
         self._notes: list[tuple[str, Mapping[str, Any], int | None, str]] = []
         self._regions: list[tuple[str, SpanPart]] = []
@@ -325,6 +348,7 @@ class _AnnotationReading:
             if not self._is_answer(result, at):
                 self._result(result, at)
         self._place_notes()
+        self._place_answers()
 
     def judgment(self, annotator: str, annotation: Mapping[str, Any], where: str) -> ImportedJudgment:
         more: dict[str, Any] = {
@@ -389,17 +413,30 @@ class _AnnotationReading:
             return False
         place = self._place(result, at)
         version = (result.get("meta") or {}).get("version")
-        self._question_answers.append(
-            AnswerPart(
-                question=key_of(name.removeprefix(_QUESTION)),
-                completion=None if place is None else str(place),
-                value=fields.answer_value(said, f"{at}.value"),
-                version=None if version is None else fields.whole_number(version, f"{at}.meta.version"),
-            )
+        answer = AnswerPart(
+            question=key_of(name.removeprefix(_QUESTION)),
+            completion=None if place is None else str(place),
+            value=fields.answer_value(said, f"{at}.value"),
+            version=None if version is None else fields.whole_number(version, f"{at}.meta.version"),
         )
+        if isinstance(value, dict) and "start" in value:
+            # Its region may come after it.
+            self._about_regions.append((str(result.get("id")), answer))
+        else:
+            self._question_answers.append(answer)
         reading = "an answer to an additional question"
         self.parts.append(RowPart(_part_name(result), _shown(value), "read", reading))
         return True
+
+    def _place_answers(self) -> None:
+        """Give the answers about regions their spans. Of one whose region has no label the answer goes to the
+        response, where the project refuses it if it asks that of spans."""
+        spans = dict(self._regions)
+        for region, answer in self._about_regions:
+            span = spans.get(region)
+            self._question_answers.append(
+                replace(answer, completion=span.completion, span=span.place) if span else answer
+            )
 
     def _words(self, result: Mapping[str, Any], value: Mapping[str, Any], at: str) -> None:
         lines = value.get("text")
@@ -717,6 +754,9 @@ WRITERS = (
         rows=_task,
         carries_answers=True,
         carries="preferences, rankings with ties, spans, ratings, answers, comments",
-        loses="missing information, corrections, critiques, demonstrations, strength, metadata",
+        loses=(
+            "missing information, corrections, critiques, demonstrations, strength, metadata, answers about "
+            "steps"
+        ),
     ),
 )

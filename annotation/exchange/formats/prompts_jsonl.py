@@ -25,6 +25,7 @@ from annotation.exchange.formats.fields import (
     FieldError,
     excerpt,
     missing_field,
+    object_of,
     refuse_undecodable,
     refuse_unknown,
     text,
@@ -33,7 +34,7 @@ from annotation.exchange.formats.fields import (
 from annotation.exchange.formats.items import LONGEST_SOURCE, ImportedCompletion, ImportedItem, Reader
 
 FIELDS = ("prompt", "context", "reference", "tags", "completions")
-_COMPLETION_FIELDS = ("text", "source")
+_COMPLETION_FIELDS = ("text", "source", "metadata")
 _PASSAGE_FIELDS = ("title", "text", "sentences")
 _MESSAGE_FIELDS = ("role", "content")
 
@@ -223,7 +224,11 @@ def _completion(value: Any, where: str) -> ImportedCompletion:
             field=f"{where}.source",
             most=LONGEST_SOURCE,
         )
-    return ImportedCompletion(text=text(value["text"], f"{where}.text"), source=source)
+    return ImportedCompletion(
+        text=text(value["text"], f"{where}.text"),
+        source=source,
+        metadata=object_of(value.get("metadata") or {}, f"{where}.metadata"),
+    )
 
 
 def _texts(value: Any, where: str, *, single: bool) -> list[str]:

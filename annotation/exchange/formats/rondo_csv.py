@@ -37,7 +37,7 @@ from annotation.exchange.formats.items import (
     ranks_by_place,
 )
 from annotation.exchange.formats.rondo_jsonl import split_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written
+from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
 from annotation.record.judgment import AnswerPart, RatingPart
 from annotation.record.questions import as_text
 
@@ -57,6 +57,7 @@ BEFORE = (
     *("seconds", "created_at", "completion", "source", "position", "letter", "rank"),
 )
 AFTER = ("question", "text", "comment", "metadata")
+OF_COMPLETION = "response_metadata"
 REVIEW = ("review_verdict", "review_strength", "review_rank", "reviewer", "review_reason")
 _DANGEROUS = ("=", "+", "-", "@", "\t", "\r", "'")
 _RATING = "rating_"
@@ -68,10 +69,16 @@ def header(scene: Scene) -> list[str]:
     return [
         *BEFORE,
         *(f"{_RATING}{name}" for name in scene.criteria),
-        *(f"{_QUESTION}{key}" for key in scene.questions),
+        *(f"{_QUESTION}{key}" for key in _in_cells(scene)),
         *AFTER,
+        *((OF_COMPLETION,) if scene.has_completion_metadata else ()),
         *(REVIEW if scene.has_decisions else ()),
     ]
+
+
+def _in_cells(scene: Scene) -> list[str]:
+    """Return the questions that have a column: those about the comparison and about responses."""
+    return [key for key in scene.questions if key not in scene.questions_of_parts]
 
 
 def safe(cell: Any) -> str:
@@ -92,7 +99,9 @@ def _rows(record: Record, scene: Scene) -> Written:
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
     metadata = record.get("metadata")
     answers = {
-        (a["completion"], a["question"]): as_text(_value(a["value"])) for a in record.get("answers", ())
+        (a["completion"], a["question"]): as_text(_value(a["value"]))
+        for a in record.get("answers", ())
+        if a not in about_parts(record, "span", "step")
     }
     decision = _decision_that_holds(record)
     for completion in record["completions"]:
@@ -110,12 +119,13 @@ def _rows(record: Record, scene: Scene) -> Written:
             **{f"{_RATING}{name}": ratings.get((pk, name)) for name in scene.criteria},
             **{
                 f"{_QUESTION}{key}": answers.get((pk, key), answers.get((None, key)))
-                for key in scene.questions
+                for key in _in_cells(scene)
             },
             "question": question,
             "text": completion["text"],
             "comment": record["comment"],
-            "metadata": json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else "",
+            "metadata": _as_cell(metadata),
+            OF_COMPLETION: _as_cell(completion.get("metadata")),
             "review_verdict": decision.get("verdict"),
             "review_strength": decision.get("strength"),
             "review_rank": decision.get("ranks", {}).get(pk),
@@ -125,6 +135,8 @@ def _rows(record: Record, scene: Scene) -> Written:
     for name, what in (("spans", "marks"), ("missing", "missing info"), ("corrections", "corrections")):
         if record[name]:
             yield Dropped(f"{what}: a table has no place for them")
+    if about_parts(record, "span", "step"):
+        yield Dropped("answers about spans and steps: a table has no place for them")
     if len(record["messages"]) > 1:
         yield Dropped("earlier turns: a table holds the last question alone")
 
@@ -132,6 +144,10 @@ def _rows(record: Record, scene: Scene) -> Written:
 def _decision_that_holds(record: Record) -> Mapping[str, Any]:
     decisions = record.get("review", {}).get("decisions", ())
     return decisions[-1] if decisions and decisions[-1]["kind"] == DecisionKind.DECIDED else {}
+
+
+def _as_cell(metadata: Mapping[str, Any] | None) -> str:
+    return json.dumps(metadata, ensure_ascii=False, sort_keys=True) if metadata else ""
 
 
 def _value(value: Any) -> Any:
@@ -226,7 +242,11 @@ def _judgment(row: Row) -> Iterator[ImportedItem]:
     yield ImportedItem(
         messages=fields.prompt(first.get("question"), "question"),
         completions=tuple(
-            ImportedCompletion(text=fields.text(line.get("text"), "text"), source=line.get("source", ""))
+            ImportedCompletion(
+                text=fields.text(line.get("text"), "text"),
+                source=line.get("source", ""),
+                metadata=_metadata(line.get(OF_COMPLETION, "")),
+            )
             for line in rows
         ),
         judgments=(
@@ -338,6 +358,7 @@ READERS = (
             "text": "the response",
             "comment": "the annotator's comment",
             "metadata": "metadata of the comparison",
+            OF_COMPLETION: "metadata of the response",
             "comparison": "an id, kept with the annotation",
             "round": "the number of the round, kept with the annotation",
         },
@@ -360,6 +381,6 @@ WRITERS = (
         carries_answers=True,
         carries_reviews=True,
         carries="preferences, ranks, ratings, positions, answers, comments, metadata",
-        loses="spans, missing information, corrections, earlier turns, context",
+        loses="spans, missing information, corrections, answers about spans or steps, earlier turns, context",
     ),
 )

@@ -282,6 +282,7 @@ def _completion(where: str, completion: Mapping[str, Any]) -> ImportedCompletion
         text=fields.text(completion.get("text"), f"{where}.text"),
         source=fields.optional_text(completion.get("source"), f"{where}.source"),
         sampling=fields.object_of(completion.get("sampling") or {}, f"{where}.sampling"),
+        metadata=fields.object_of(completion.get("metadata") or {}, f"{where}.metadata"),
         seed=None if seed is None else fields.whole_number(seed, f"{where}.seed"),
         finish_reason=finish,
         steps=tuple(
@@ -448,12 +449,12 @@ def _edit(row: Mapping[str, Any], original: str) -> Edit:
             is_unstored=model is not None,
             seed=None if seed is None else fields.whole_number(seed, f"{where}.model.seed"),
             sampling=fields.object_of(written.get("sampling") or {}, f"{where}.model.sampling"),
-            span=None if mended is None else _mended(mended, f"{where}.span"),
+            span=None if mended is None else _span_place(mended, f"{where}.span"),
         ),
     )
 
 
-def _mended(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
+def _span_place(span: Mapping[str, Any], where: str) -> tuple[str, int, int]:
     category = key_of(fields.text(span.get("category"), where))
     start, end = (fields.whole_number(span.get(name), where) for name in ("start", "end"))
     return category, start, end
@@ -494,13 +495,27 @@ def _rating(rating: Mapping[str, Any], completion: str) -> RatingPart:
 
 
 def _answer(answer: Mapping[str, Any], completion: str | None) -> AnswerPart:
-    version = answer.get("version")
+    version, step, span = (answer.get(name) for name in ("version", "step", "span"))
     return AnswerPart(
         question=key_of(fields.text(answer.get("question"), "answers.question")),
         completion=completion,
         value=fields.answer_value(answer.get("value"), "answers.value"),
         version=None if version is None else fields.whole_number(version, "answers.version"),
+        step=None if step is None else _index(step, "answers.step"),
+        span=None if span is None else _span_place(fields.object_of(span, "answers.span"), "answers.span"),
     )
+
+
+def _index(value: Any, where: str) -> int:
+    index = fields.whole_number(value, where)
+    if index < 0:
+        raise FieldError(
+            "step_not_there",
+            _("Step %(step)s is not one of the agent's. Steps count from 0."),
+            field=where,
+            step=index,
+        )
+    return index
 
 
 def _whole(record: Record, scene: Scene) -> Written:

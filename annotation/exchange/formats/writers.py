@@ -78,8 +78,12 @@ class Scene:
     criteria: tuple[str, ...] = ()
     questions: Mapping[str, str] = field(default_factory=dict)
     """Key of an additional question → its kind."""
+    questions_of_parts: frozenset[str] = frozenset()
+    """Keys of those that are asked of spans or steps: a table has no column for them."""
     has_decisions: bool = False
     """True if reviewers decided something in the project: a table then has columns for it."""
+    has_completion_metadata: bool = False
+    """True if responses of the project have metadata: a table then has a column for it."""
     tokens: Tokens | None = None
 
 
@@ -109,6 +113,11 @@ class Writer:
     """Parts of a judgment that go out, for the guide."""
     loses: str = ""
     """Parts of a judgment that have no place in the format, for the guide."""
+
+
+def about_parts(record: Record, *kinds: Literal["span", "step"]) -> list[Mapping[str, Any]]:
+    """Return the answers to additional questions that are about spans or about steps."""
+    return [answer for answer in record.get("answers", ()) if any(kind in answer for kind in kinds)]
 
 
 NO_ORDER = {

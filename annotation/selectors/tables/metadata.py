@@ -1,7 +1,8 @@
 """Metadata: columns of imported files that nothing else reads, as columns of tables and values of conditions.
 
-A comparison has its own metadata and that of its prompt; where both have a name, its own counts. A prompt and
-a response have what their oldest comparison has, where the prompt itself lacks the name.
+A comparison has its own metadata and that of its prompt; where both have a name, its own counts. A prompt
+has what its oldest comparison has, where it lacks the name itself. A response has its own metadata, else that
+of its prompt, else that of its oldest comparison.
 """
 
 from collections.abc import Sequence
@@ -98,12 +99,20 @@ def value_of(model: type[Model], kind: type[_MetadataValue], name: str) -> Combi
     elif model is Prompt:
         path, fallback = "metadata", _oldest(kind, name, "prompt")
     elif model is Completion:
-        path, fallback = "prompt__metadata", _oldest(kind, name, "candidates__completion")
+        path, fallback = "metadata", _first(kind, name, "prompt__metadata", _oldest_of_completion(kind, name))
     else:
         raise NotImplementedError(model)
+    return _first(kind, name, path, fallback)
+
+
+def _first(kind: type[_MetadataValue], name: str, path: str, fallback: Combinable) -> Combinable:
     # A text in the first place is no number, and not the number in the second.
     has_name = IsNull(MetadataText(path, name), False)
     return Case(When(has_name, then=kind(path, name)), default=fallback)
+
+
+def _oldest_of_completion(kind: type[_MetadataValue], name: str) -> Combinable:
+    return _oldest(kind, name, "candidates__completion")
 
 
 def _oldest(kind: type[_MetadataValue], name: str, path: str) -> Combinable:
@@ -122,12 +131,18 @@ class MetadataName:
     is_number: bool
 
 
-def metadata_names(project: Project) -> list[MetadataName]:
-    """Return the names of the project's metadata in order; of a large project those of a while ago."""
-    return cached(lambda: _names_in_use(project), "names of metadata", project.pk)
+def metadata_names(project: Project, model: type[Model] = Comparison) -> list[MetadataName]:
+    """Return the names of the metadata that rows of a model have, in order; of a large project those of a
+    while ago. Responses have names of their own."""
+    is_of_completions = model is Completion
+    return cached(
+        lambda: _names_in_use(project, is_of_completions=is_of_completions),
+        "names of metadata of responses" if is_of_completions else "names of metadata",
+        project.pk,
+    )
 
 
-def _names_in_use(project: Project) -> list[MetadataName]:
+def _names_in_use(project: Project, *, is_of_completions: bool) -> list[MetadataName]:
     # The names are JSON's own, so they come from the database's functions for it.
     if connection.vendor == "postgresql":
         each = "jsonb_each(CASE jsonb_typeof(metadata) WHEN 'object' THEN metadata ELSE '{}' END)"
@@ -137,14 +152,20 @@ def _names_in_use(project: Project) -> list[MetadataName]:
         each = "json_each(metadata)"
         is_number = f"type IN ('integer', 'real', 'text') AND CAST(value AS TEXT) REGEXP '{NUMBER}'"
         all_numbers = f"min({is_number})"
-    both = " UNION ALL ".join(
+    selected = [
         f"SELECT metadata FROM {model._meta.db_table} WHERE project_id = %s AND metadata IS NOT NULL"  # noqa: S608
         for model in (Prompt, Comparison)
-    )
+    ]
+    if is_of_completions:
+        prompts, completions = Prompt._meta.db_table, Completion._meta.db_table
+        selected.append(
+            f"SELECT metadata FROM {completions} WHERE metadata IS NOT NULL "  # noqa: S608
+            f"AND prompt_id IN (SELECT id FROM {prompts} WHERE project_id = %s)"
+        )
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT key, {all_numbers} FROM ({both}) AS texts, {each} AS pairs "  # noqa: S608
+            f"SELECT key, {all_numbers} FROM ({' UNION ALL '.join(selected)}) AS texts, {each} AS pairs "  # noqa: S608
             "GROUP BY key ORDER BY key LIMIT %s",
-            [project.pk, project.pk, MOST_NAMES],
+            [*[project.pk] * len(selected), MOST_NAMES],
         )
         return [MetadataName(name, bool(is_number)) for name, is_number in cursor.fetchall()]

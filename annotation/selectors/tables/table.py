@@ -220,7 +220,7 @@ class View:
         model = self.table.rows(self.project).model
         metadata = [
             _metadata_column(model, each.name, is_number=each.is_number)
-            for each in metadata_names(self.project)
+            for each in metadata_names(self.project, model)
         ]
         return [*self.table.columns, *metadata]
 

@@ -1,6 +1,7 @@
 """Check a judgment part by part before it is stored; each refusal names its field."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import Any
@@ -33,8 +34,9 @@ from annotation.record.judgment import (
     RubricScorePart,
     SpanPart,
     StepLabelPart,
+    Target,
 )
-from annotation.record.questions import Question, in_order_of_choices, shown_places
+from annotation.record.questions import Question, Targets, in_order_of_choices, shown_places
 from annotation.selectors.configuration import Configuration, configuration_of, question_in
 from annotation.text.edits import applied, changing, is_faithful
 
@@ -352,9 +354,7 @@ def check_step_labels(labels: Sequence[StepLabelPart], completions: Mapping[str,
         )
     steps = {
         (str(step.completion_id), step.index): step
-        for step in TraceStep.objects.filter(
-            completion__in={int(step_label.completion) for step_label in labels}
-        ).only("completion_id", "index", "kind", "role")
+        for step in _steps_of({step_label.completion for step_label in labels})
     }
     for label in labels:
         step = steps.get((label.completion, label.step))
@@ -373,6 +373,11 @@ def check_step_labels(labels: Sequence[StepLabelPart], completions: Mapping[str,
                 field="step_labels",
                 step=label.step,
             )
+
+
+def _steps_of(completions: Collection[str]) -> Iterable[TraceStep]:
+    steps = TraceStep.objects.filter(completion__in=set(map(int, completions))).order_by("index")
+    return steps.only("completion_id", "index", "kind", "role")
 
 
 def check_ratings(
@@ -524,6 +529,18 @@ def earlier_versions(
     return {(row.question.key, row.number): question_in(row.question, row) for row in rows}
 
 
+def targets_in(answer: JudgmentRecord, completions: Sequence[str], questions: Sequence[Question]) -> Targets:
+    """Return all that questions can be asked of. One query where there is a question about steps."""
+    steps: dict[str, list[int]] = defaultdict(list)
+    if any(question.subject == "step" for question in questions):
+        for step in _steps_of(completions):
+            if step.is_agents:
+                steps[str(step.completion_id)].append(step.index)
+    return Targets(
+        completions=completions, steps=steps, spans=[(span.completion, span.place) for span in answer.spans]
+    )
+
+
 def check_answers(
     answer: JudgmentRecord,
     completions: Sequence[str],
@@ -534,7 +551,7 @@ def check_answers(
 ) -> tuple[AnswerPart, ...]:
     """Return the answers with their versions, in the order of the questions.
 
-    Refuse one to a question, a version or a response that is not there, one that its question does not
+    Refuse one to a question, a version or a subject that is not there, one that its question does not
     accept, one where its question is not shown, and, where answers must be `whole`, the lack of a required
     one that is shown. earlier: questions in versions that are no longer asked, by key and version.
     """
@@ -543,26 +560,31 @@ def check_answers(
     refuse_doubles(
         "answers",
         _("Answer %(number)s is there twice; take one away."),
-        [(part.question, part.completion) for part in answer.answers],
+        [(part.question, part.target) for part in answer.answers],
     )
     by_key = {question.key: question for question in questions}
+    targets = targets_in(answer, completions, questions)
+    known = {subject: frozenset(targets.of(subject)) for subject in {q.subject for q in questions}}
     checked = [
-        _checked_answer(part, number, completions, by_key, earlier)
+        _checked_answer(part, number, known, by_key, earlier)
         for number, part in enumerate(answer.answers, start=1)
     ]
     if whole:
-        _check_shown(answer, checked, completions, questions)
+        _check_shown(answer, checked, targets, questions)
     order = {question.key: place for place, question in enumerate(questions)}
     places = {completion: place for place, completion in enumerate(completions)}
-    return tuple(
-        sorted(checked, key=lambda part: (order[part.question], places.get(part.completion or "", 0)))
-    )
+
+    def place(part: AnswerPart) -> tuple[Any, ...]:
+        span = part.span or ("", 0, 0)
+        return order[part.question], places.get(part.completion or "", 0), part.step or 0, span[1:], span[0]
+
+    return tuple(sorted(checked, key=place))
 
 
 def _checked_answer(
     part: AnswerPart,
     number: int,
-    completions: Sequence[str],
+    known: Mapping[str, Collection[Target]],
     questions: Mapping[str, Question],
     earlier: Mapping[tuple[str, int], Question],
 ) -> AnswerPart:
@@ -589,14 +611,15 @@ def _checked_answer(
             key=part.question,
             version=part.version,
         )
-    if (part.completion is None) == question.is_about_completions or (
-        part.completion is not None and part.completion not in completions
-    ):
+    if part.target not in known[question.subject]:
         raise InvalidAnswer(
             "answer_of_other_subject",
-            _("“%(question)s” is asked of a response of this comparison. Name one.")
-            if question.is_about_completions
-            else _("“%(question)s” is asked of the comparison. Leave the response out."),
+            {
+                "comparison": _("“%(question)s” is asked of the comparison. Leave the response out."),
+                "completion": _("“%(question)s” is asked of a response of this comparison. Name one."),
+                "span": _("“%(question)s” is asked of a span. Name a span of this annotation."),
+                "step": _("“%(question)s” is asked of a step of the agent. Name a response and its step."),
+            }[question.subject],
             field="answers",
             question=question.text,
         )
@@ -641,14 +664,14 @@ def expected_answer(question: Question) -> str:
 def _check_shown(
     answer: JudgmentRecord,
     answers: Sequence[AnswerPart],
-    completions: Sequence[str],
+    targets: Targets,
     questions: Sequence[Question],
 ) -> None:
     """Refuse answers where nothing is asked, and the lack of one that is required."""
-    shown = shown_places(questions, answers, completions)
-    given = {(part.question, part.completion) for part in answers}
+    shown = shown_places(questions, answers, targets)
+    given = {(part.question, part.target) for part in answers}
     by_key = {question.key: question for question in questions}
-    for key, _completion in sorted(given - shown, key=str):
+    for key, _target in sorted(given - shown, key=str):
         raise InvalidAnswer(
             "answer_not_asked",
             _("“%(question)s” is not asked here. Leave it out."),
@@ -658,13 +681,17 @@ def _check_shown(
     if answer.verdict == Verdict.CANNOT_JUDGE:
         return
     for question in questions:
-        lacking = [key for key, completion in shown - given if key == question.key]
+        lacking = [key for key, _target in shown - given if key == question.key]
         if question.is_required and lacking:
+            is_alone = question.subject == "completion" and len(targets.completions) == 1
             raise InvalidAnswer(
                 "answer_missing",
-                _("Answer “%(question)s” for each response, or choose “cannot judge”.")
-                if question.is_about_completions and len(completions) > 1
-                else _("Answer “%(question)s”, or choose “cannot judge”."),
+                {
+                    "comparison": _("Answer “%(question)s”, or choose “cannot judge”."),
+                    "completion": _("Answer “%(question)s” for each response, or choose “cannot judge”."),
+                    "span": _("Answer “%(question)s” for each span, or choose “cannot judge”."),
+                    "step": _("Answer “%(question)s” for each step of the agent, or choose “cannot judge”."),
+                }["comparison" if is_alone else question.subject],
                 field="answers",
                 question=question.text,
             )

@@ -1,6 +1,6 @@
 """Store the parts of judgments: of one that was submitted as of thousands that are imported."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,18 +117,7 @@ def store_parts(judgments: Sequence[StoredJudgment], keys: PartKeys) -> None:
             for part in row.record.critiques
         ],
     )
-    _store(
-        QuestionAnswer,
-        ["judgment_id", "version_id", "completion_id", "value"],
-        [
-            (
-                *(row.judgment, keys.questions[part.question, part.version or 0]),
-                *(row.completions[part.completion] if part.completion else None, bulk.json_value(part.value)),
-            )
-            for row in detailed
-            for part in row.record.answers
-        ],
-    )
+    _store_answers(detailed, keys, spans)
     _store(
         Demonstration,
         ["judgment_id", "text"],
@@ -198,9 +187,41 @@ def _store_spans(judgments: Sequence[StoredJudgment], keys: PartKeys) -> _Spans:
         ],
     )
     return {
-        (row.judgment, part.completion, part.category, part.start, part.end): pk
-        for (row, part), pk in zip(spans, ids, strict=True)
+        (row.judgment, part.completion, *part.place): pk for (row, part), pk in zip(spans, ids, strict=True)
     }
+
+
+def _store_answers(judgments: Sequence[StoredJudgment], keys: PartKeys, spans: _Spans) -> None:
+    steps = _step_ids(
+        row.completions[part.completion]
+        for row in judgments
+        for part in row.record.answers
+        if part.step is not None and part.completion
+    )
+    rows = []
+    for row in judgments:
+        for part in row.record.answers:
+            completion = row.completions[part.completion] if part.completion else None
+            rows.append(
+                (
+                    *(row.judgment, keys.questions[part.question, part.version or 0], completion),
+                    None if part.step is None or completion is None else steps[completion, part.step],
+                    spans[row.judgment, part.completion or "", *part.span] if part.span else None,
+                    bulk.json_value(part.value),
+                )
+            )
+    _store(
+        QuestionAnswer,
+        ["judgment_id", "version_id", "completion_id", "step_id", "span_id", "value"],
+        rows,
+    )
+
+
+def _step_ids(completions: Iterable[int]) -> dict[tuple[int, int], int]:
+    """Return completion and index → id of the step. No query without a completion."""
+    named = set(completions)
+    steps = TraceStep.objects.filter(completion__in=named) if named else TraceStep.objects.none()
+    return {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
 
 
 def _evidence(part: MissingPart, passages: Sequence[Mapping[str, Any]]) -> tuple[Any, ...]:
@@ -224,11 +245,8 @@ def _store_step_labels(judgments: Sequence[StoredJudgment]) -> None:
         for row in judgments
         for part in row.record.step_labels
     ]
-    if not labels:
-        return
-    steps = TraceStep.objects.filter(completion__in={completion for _, completion, *_ in labels})
-    ids = {(of, index): pk for pk, of, index in steps.values_list("pk", "completion_id", "index")}
-    bulk.insert(
+    ids = _step_ids(completion for _, completion, *_ in labels)
+    _store(
         LabelledStep,
         ["judgment_id", "step_id", "label"],
         [(pk, ids[completion, step], label) for pk, completion, step, label in labels],

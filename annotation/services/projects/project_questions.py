@@ -238,10 +238,12 @@ def _deciding(
         )
     if decides.is_archived:
         raise _invalid("shown_when", _("“%(key)s” is archived. Choose another."), key=decides.key)
-    if decides.subject == "completion" and row.subject == "comparison":
+    if not question.may_be_shown_by(decides.subject):
         raise _invalid(
             "shown_when",
-            _("A question about the comparison is not shown by an answer about one response."),
+            _("A question about the comparison is not shown by an answer about one response.")
+            if question.subject == "comparison"
+            else _("Choose a question about the comparison, the response, or the same span or step."),
         )
     known = newest(decides).choice_keys
     if not condition.values or not set(condition.values) <= set(known):

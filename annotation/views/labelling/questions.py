@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
 
-from annotation.forms.judgment import question_field
-from annotation.record.judgment import AnswerPart
-from annotation.record.questions import Question, shown_places, value_from_text
+from annotation.forms.judgment import OF_SPAN, question_field
+from annotation.record.judgment import COMPARISON, AnswerPart, Target
+from annotation.record.questions import Question, Targets, deciding_target, shown_places, value_from_text
 from annotation.services.judgments.checks import expected_answer
 from annotation.text.rendering import attributes
 
@@ -33,15 +34,16 @@ class OptionOnScreen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOnScreen:
-    """A question, asked of the comparison or of one response, with what was entered."""
+    """A question, asked of the comparison, one response, a step or a span, with what was entered."""
 
     question: Question
     field: str
-    values: Sequence[str]
+    values: Sequence[str] = ()
     order: int
-    token: str = ""
+    target: Target = COMPARISON
+    """With the token of a response as its completion."""
     response: str = ""
-    """Words about the response; empty for the comparison."""
+    """Words about the response or the step; empty for the comparison, and for spans."""
     decided_by: str = ""
     """Name of the field whose choice shows this question; empty where it is always shown."""
     is_shown: bool = True
@@ -112,39 +114,43 @@ def questions_on_screen(
     questions: Sequence[Question],
     entered: Mapping[str, Sequence[str]],
     tokens: Mapping[str, str],
+    steps: Mapping[str, Sequence[int]] | None = None,
     *,
     is_invalid: bool = False,
     repeated: Collection[str] = (),
 ) -> list[QuestionOnScreen]:
-    """Return every place where a question is asked, in order.
+    """Return every place where a question is asked, in order; those about spans are in the editor of a span.
 
-    entered: name of a field → its values. tokens: token of a response → words about it.
+    entered: name of a field → its values. tokens: token of a response → words about it. steps: token → the
+    steps that the agent took.
     """
+    targets = Targets(completions=list(tokens), steps=steps or {})
+    asked = [question for question in questions if question.subject != "span"]
     answers = [
-        AnswerPart(question=question.key, completion=token or None, value=value)
-        for question in questions
-        for token in _tokens(question, tokens)
-        if (value := value_from_text(question, entered.get(question_field(question, token), ()))) is not None
+        AnswerPart(question=question.key, value=value, **target._asdict())
+        for question in asked
+        for target in targets.of(question.subject)
+        if (value := value_from_text(question, entered.get(_field(question, target), ()))) is not None
     ]
-    shown = shown_places(questions, answers, list(tokens))
+    shown = shown_places(asked, answers, targets)
     by_key = {question.key: question for question in questions}
     places = []
     for order, question in enumerate(questions):
         decides = by_key.get(question.shown_when.question) if question.shown_when else None
-        for token in _tokens(question, tokens):
-            is_shown = (question.key, token or None) in shown
+        for target in targets.of(question.subject):
+            is_shown = (question.key, target) in shown
             decided_by = ""
             if decides is not None:
-                decided_by = question_field(decides, token if decides.is_about_completions else "")
-            values = entered.get(question_field(question, token), ())
+                decided_by = _field(decides, deciding_target(target, decides.subject))
+            values = entered.get(_field(question, target), ())
             places.append(
                 QuestionOnScreen(
                     question=question,
-                    field=question_field(question, token),
+                    field=_field(question, target),
                     values=values,
                     order=order,
-                    token=token,
-                    response=tokens.get(token, ""),
+                    target=target,
+                    response=_words(target, tokens),
                     decided_by=decided_by,
                     is_shown=is_shown,
                     is_invalid=is_invalid and is_shown and question.is_required and not values,
@@ -154,5 +160,36 @@ def questions_on_screen(
     return places
 
 
-def _tokens(question: Question, tokens: Mapping[str, str]) -> Sequence[str]:
-    return list(tokens) if question.is_about_completions else [""]
+def questions_about_spans(
+    questions: Sequence[Question], repeated: Collection[str] = ()
+) -> list[QuestionOnScreen]:
+    """Return the questions about spans for the editor of a span, which fills them in for the one it edits."""
+    by_key = {question.key: question for question in questions}
+    # The script puts the token of the response in which the span is.
+    tokens = {"comparison": "", "completion": "{candidate}", "span": OF_SPAN}
+    places = []
+    for order, question in enumerate(questions):
+        if question.subject == "span":
+            decides = by_key.get(question.shown_when.question) if question.shown_when else None
+            places.append(
+                QuestionOnScreen(
+                    question=question,
+                    field=question_field(question, OF_SPAN),
+                    order=order,
+                    decided_by=question_field(decides, tokens[decides.subject]) if decides else "",
+                    is_shown=decides is None,
+                    is_repeated=question.key in repeated,
+                )
+            )
+    return places
+
+
+def _field(question: Question, target: Target) -> str:
+    return question_field(question, target.completion or "", target.step)
+
+
+def _words(target: Target, tokens: Mapping[str, str]) -> str:
+    response = tokens.get(target.completion or "", "")
+    if target.step is None:
+        return response
+    return _("step %(number)s of %(response)s") % {"number": target.step + 1, "response": response}

@@ -77,7 +77,11 @@ from annotation.text.rendering import (
 )
 from annotation.text.step_markup import ShownStep
 from annotation.views.labelling.places import LabellingPlace
-from annotation.views.labelling.questions import QuestionOnScreen, questions_on_screen
+from annotation.views.labelling.questions import (
+    QuestionOnScreen,
+    questions_about_spans,
+    questions_on_screen,
+)
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
 
@@ -406,6 +410,10 @@ class Screen:
             else Completion.objects.in_bulk(tokens.values())
         )
         traces = steps_by_completion(list(completions.values()))
+        self.agent_steps = {
+            token: [step.index for step in traces.get(pk, ()) if step.is_agents]
+            for token, pk in tokens.items()
+        }
         self.candidates = [
             CandidateOnScreen(
                 *(letter, token, completions[pk], entered, len(tokens)),
@@ -450,6 +458,7 @@ class Screen:
             address=address,
             field_of=lambda index: step_field(token, index) if self.project.ask_step_labels else "",
             chosen=self.entered.step_labels,
+            questions=self._questions_by_step.get(token, {}),
         )
 
     @cached_property
@@ -638,30 +647,61 @@ class Screen:
 
     @cached_property
     def questions(self) -> list[QuestionOnScreen]:
-        """The questions of the project, about the comparison and about each response."""
+        """The questions of the project, about the comparison, each response and each step."""
         asked = configuration_of(self.project).asked_questions
         if not asked:
             return []
+        language = get_language()
+        names = zip(string.ascii_uppercase, self.agent_steps, strict=False)
         return questions_on_screen(
             asked,
             self.entered.answers,
-            {candidate.token: candidate.labels.response for candidate in self.candidates},
+            {token: _labels(letter, language).response for letter, token in names},
+            self.agent_steps,
             is_invalid=self.form is not None and "answers" in self.form.errors,
             repeated=self.repeated,
         )
 
     @cached_property
+    def questions_about_spans(self) -> list[QuestionOnScreen]:
+        """The questions of the project about spans, for the editor of a span."""
+        asked = configuration_of(self.project).asked_questions
+        return questions_about_spans(asked, self.repeated) if self.span_categories else []
+
+    @property
+    def has_questions(self) -> bool:
+        """True if the project asks something here."""
+        return bool(self.questions or self.questions_about_spans)
+
+    @cached_property
     def questions_of_comparison(self) -> list[QuestionOnScreen]:
         """The questions about the comparison."""
-        return [place for place in self.questions if not place.token]
+        return [place for place in self.questions if place.question.subject == "comparison"]
+
+    @cached_property
+    def _questions_by_step(self) -> dict[str, dict[int, SafeString]]:
+        """Token of a response → its steps → the questions about each, rendered."""
+        steps: dict[str, dict[int, list[QuestionOnScreen]]] = {}
+        for place in self.questions:
+            if place.target.step is not None:
+                of_response = steps.setdefault(place.target.completion or "", {})
+                of_response.setdefault(place.target.step, []).append(place)
+        return {
+            token: {
+                step: render_to_string("annotation/question_fields.html", {"places": places})
+                for step, places in of_response.items()
+            }
+            for token, of_response in steps.items()
+        }
 
     @cached_property
     def questions_by_candidate(self) -> list[tuple[CandidateOnScreen, list[QuestionOnScreen]]]:
         """The questions about each response, with it; none where no question is about responses."""
-        if not any(place.token for place in self.questions):
+        about = [place for place in self.questions if place.question.subject == "completion"]
+        if not about:
             return []
         return [
-            (candidate, [place for place in self.questions if place.token == candidate.token])
+            (candidate, [place for place in about if place.target.completion == candidate.token])
             for candidate in self.candidates
         ]
 
@@ -844,7 +884,7 @@ class Screen:
             has_missing=bool(self.missing_categories),
             has_evidence=bool(self.evidence),
             has_criteria=bool(self.criteria),
-            has_questions=bool(self.questions),
+            has_questions=self.has_questions,
             shortcuts=tuple(
                 (choice.shortcut, f"{question.text}: {choice.label or choice.key}")
                 for question in configuration_of(asked).asked_questions

@@ -264,9 +264,10 @@ def test_answers_are_sent_and_read_over_the_api(
         headers={"Idempotency-Key": str(uuid.uuid4())},
     )
     assert sent.status_code == 201, sent.content
+    first_of_the_whole = {"version": 1, "step": None, "span": None}
     assert sent.json()["judgment"]["answers"] == [
-        {"question": "faults", "completion": None, "value": ["tone", "form"], "version": 1},
-        {"question": "age", "completion": token, "value": 12, "version": 1},
+        {"question": "faults", "completion": None, "value": ["tone", "form"], **first_of_the_whole},
+        {"question": "age", "completion": token, "value": 12, **first_of_the_whole},
     ]
 
 
