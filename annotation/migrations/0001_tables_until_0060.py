@@ -1,4 +1,4 @@
-"""The tables of `annotation` up to 0059, made at once in a new installation.
+"""The tables of `annotation` up to 0060, made at once in a new installation.
 
 Its name comes after that of 0001_initial: Django takes the first of an app by name for the one
 that others of its apps depend on, also where those before are applied one by one.
@@ -23,7 +23,7 @@ from annotation.migrations._tables import CreateTables
 
 class Migration(migrations.Migration):
 
-    replaces = [('annotation', '0001_initial'), ('annotation', '0016_blind_judgments'), ('annotation', '0017_delivery_heartbeat'), ('annotation', '0018_project_archived'), ('annotation', '0019_member_daily_limit'), ('annotation', '0020_people_inbox'), ('annotation', '0021_search_indexes'), ('annotation', '0022_archived_questions'), ('annotation', '0023_context_display'), ('annotation', '0024_hourly_wage'), ('annotation', '0025_review_requested'), ('annotation', '0026_agreement'), ('annotation', '0027_fill_agreement'), ('annotation', '0028_allocation'), ('annotation', '0029_quarantine_by_hand'), ('annotation', '0030_conversations'), ('annotation', '0031_traces'), ('annotation', '0032_choice_labels'), ('annotation', '0033_judgment_by_comparison'), ('annotation', '0034_rubrics'), ('annotation', '0035_rewrites'), ('annotation', '0036_suggestions'), ('annotation', '0037_acquisition_features'), ('annotation', '0038_annotator_groups'), ('annotation', '0039_information_directed'), ('annotation', '0040_import_account'), ('annotation', '0041_incomplete_projects'), ('annotation', '0042_reservations'), ('annotation', '0043_fill_reservations'), ('annotation', '0044_project_questions'), ('annotation', '0045_reviews'), ('annotation', '0046_fill_review_decisions'), ('annotation', '0047_retired_gold'), ('annotation', '0048_team_comments'), ('annotation', '0049_saved_views'), ('annotation', '0050_deletion'), ('annotation', '0051_import_deletion'), ('annotation', '0052_deleted_responses'), ('annotation', '0053_sub_categories'), ('annotation', '0054_span_relations'), ('annotation', '0055_pay'), ('annotation', '0056_panels'), ('annotation', '0057_pastes'), ('annotation', '0058_calibration'), ('annotation', '0059_data')]
+    replaces = [('annotation', '0001_initial'), ('annotation', '0016_blind_judgments'), ('annotation', '0017_delivery_heartbeat'), ('annotation', '0018_project_archived'), ('annotation', '0019_member_daily_limit'), ('annotation', '0020_people_inbox'), ('annotation', '0021_search_indexes'), ('annotation', '0022_archived_questions'), ('annotation', '0023_context_display'), ('annotation', '0024_hourly_wage'), ('annotation', '0025_review_requested'), ('annotation', '0026_agreement'), ('annotation', '0027_fill_agreement'), ('annotation', '0028_allocation'), ('annotation', '0029_quarantine_by_hand'), ('annotation', '0030_conversations'), ('annotation', '0031_traces'), ('annotation', '0032_choice_labels'), ('annotation', '0033_judgment_by_comparison'), ('annotation', '0034_rubrics'), ('annotation', '0035_rewrites'), ('annotation', '0036_suggestions'), ('annotation', '0037_acquisition_features'), ('annotation', '0038_annotator_groups'), ('annotation', '0039_information_directed'), ('annotation', '0040_import_account'), ('annotation', '0041_incomplete_projects'), ('annotation', '0042_reservations'), ('annotation', '0043_fill_reservations'), ('annotation', '0044_project_questions'), ('annotation', '0045_reviews'), ('annotation', '0046_fill_review_decisions'), ('annotation', '0047_retired_gold'), ('annotation', '0048_team_comments'), ('annotation', '0049_saved_views'), ('annotation', '0050_deletion'), ('annotation', '0051_import_deletion'), ('annotation', '0052_deleted_responses'), ('annotation', '0053_sub_categories'), ('annotation', '0054_span_relations'), ('annotation', '0055_pay'), ('annotation', '0056_panels'), ('annotation', '0057_pastes'), ('annotation', '0058_calibration'), ('annotation', '0059_data'), ('annotation', '0060_answers_of_parts_and_response_metadata')]
 
     initial = True
 
@@ -288,6 +288,7 @@ class Migration(migrations.Migration):
                     ('prompt', models.ForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='completions', to='annotation.prompt')),
                     ('step_count', models.PositiveIntegerField(db_default=0, default=0, help_text='Steps of an agent trace or a session; 0 for a plain response.')),
                     ('deleted_at', models.DateTimeField(blank=True, editable=False, help_text='A deleted response is in no list.', null=True)),
+                    ('metadata', models.JSONField(blank=True, help_text='Columns of its file about this response that nothing else reads.', null=True)),
                 ],
                 options={
                     'constraints': [models.UniqueConstraint(fields=('prompt', 'source', 'seed'), name='completion_once_per_seed')],
@@ -927,7 +928,7 @@ class Migration(migrations.Migration):
                     ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                     ('key', models.SlugField(help_text='Name in exports; stays when the wording changes.', max_length=60)),
                     ('kind', models.CharField(choices=[('choice', 'one choice'), ('choices', 'several choices'), ('scale', 'scale'), ('number', 'number'), ('text', 'text'), ('date', 'date')], help_text='Chosen once.', max_length=10)),
-                    ('subject', models.CharField(choices=[('comparison', 'the comparison'), ('completion', 'each response')], default='comparison', help_text='Whether the comparison or each response gets an answer. Chosen once.', max_length=10)),
+                    ('subject', models.CharField(choices=[('comparison', 'the comparison'), ('completion', 'each response'), ('span', 'each span'), ('step', 'each step of a trace')], default='comparison', help_text='What gets an answer: the comparison, or each response, span or step. Chosen once.', max_length=10)),
                     ('help_text', models.TextField(blank=True, help_text='Shown below the question.')),
                     ('is_required', models.BooleanField(default=False, help_text='No annotation without an answer, where it is shown.')),
                     ('shown_values', models.JSONField(blank=True, default=list, help_text='Keys of the choices of that question that show this one.')),
@@ -940,7 +941,7 @@ class Migration(migrations.Migration):
                 options={
                     'ordering': ['project', 'position', 'id'],
                     'indexes': [],
-                    'constraints': [models.UniqueConstraint(fields=('project', 'key'), name='project_question_key_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['choice', 'choices', 'scale', 'number', 'text', 'date'])), name='project_question_kind_known'), models.CheckConstraint(condition=models.Q(('subject__in', ['comparison', 'completion'])), name='project_question_subject_known'), models.CheckConstraint(condition=models.Q(('shown_when__isnull', True), models.Q(('shown_when', models.F('id')), _negated=True), _connector='OR'), name='project_question_not_shown_by_itself')],
+                    'constraints': [models.UniqueConstraint(fields=('project', 'key'), name='project_question_key_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['choice', 'choices', 'scale', 'number', 'text', 'date'])), name='project_question_kind_known'), models.CheckConstraint(condition=models.Q(('shown_when__isnull', True), models.Q(('shown_when', models.F('id')), _negated=True), _connector='OR'), name='project_question_not_shown_by_itself'), models.CheckConstraint(condition=models.Q(('subject__in', ['comparison', 'completion', 'span', 'step'])), name='project_question_subject_known')],
                 },
             ), migrations.CreateModel(
                 name='Prompt',
@@ -970,11 +971,13 @@ class Migration(migrations.Migration):
                     ('completion', models.ForeignKey(blank=True, help_text='None where the question is about the comparison.', null=True, on_delete=django.db.models.deletion.PROTECT, related_name='answers', to='annotation.completion')),
                     ('judgment', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='answers', to='annotation.judgment')),
                     ('version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='answers', to='annotation.questionversion')),
+                    ('span', models.ForeignKey(blank=True, help_text="The judgment's span that the question is about; none for another question.", null=True, on_delete=django.db.models.deletion.CASCADE, related_name='answers', to='annotation.spanflag')),
+                    ('step', models.ForeignKey(blank=True, help_text="The completion's step that the question is about; none for another question.", null=True, on_delete=django.db.models.deletion.PROTECT, related_name='answers', to='annotation.tracestep')),
                 ],
                 options={
                     'ordering': ['judgment', 'id'],
                     'indexes': [],
-                    'constraints': [models.UniqueConstraint(fields=('judgment', 'version', 'completion'), name='question_answer_once'), models.UniqueConstraint(condition=models.Q(('completion__isnull', True)), fields=('judgment', 'version'), name='question_answer_of_comparison_once')],
+                    'constraints': [models.UniqueConstraint(condition=models.Q(('completion__isnull', True)), fields=('judgment', 'version'), name='question_answer_of_comparison_once'), models.UniqueConstraint(condition=models.Q(('span__isnull', True), ('step__isnull', True)), fields=('judgment', 'version', 'completion'), name='question_answer_of_completion_once'), models.UniqueConstraint(condition=models.Q(('step__isnull', False)), fields=('judgment', 'version', 'step'), name='question_answer_of_step_once'), models.UniqueConstraint(condition=models.Q(('span__isnull', False)), fields=('judgment', 'version', 'span'), name='question_answer_of_span_once'), models.CheckConstraint(condition=models.Q(models.Q(('span__isnull', True), ('step__isnull', True)), models.Q(('completion__isnull', False), models.Q(('step__isnull', True), ('span__isnull', True), _connector='OR')), _connector='OR'), name='question_answer_of_one_subject')],
                 },
             ), migrations.CreateModel(
                 name='QuestionVersion',
