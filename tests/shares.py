@@ -41,6 +41,7 @@ NOT_READ_ON_POSTGRESQL = (
     "tests/training/launchers/test_outside_trainer.py",
     "tests/training/recipe/",
     "tests/training/registry/test_",
+    "tests/training/runs/test_processes.py",
     "tests/training/snapshots/",
     "tests/training/suggestions/",
     "tests/webapp/test_guide",

@@ -1,22 +1,30 @@
-"""Episodes that a command wrote come in as traces, whose steps people label."""
+"""Episodes that a command wrote come in as traces, whose steps people label.
+
+Both databases run it; torch comes with what it imports of the trainer, and only when it runs.
+"""
+
+from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from annotation.exchange.file_imports import import_file
 from annotation.models import Comparison, Completion
 from tests import factories
-from training.rlhf.environments.__main__ import write_traces
-from training.rlhf.environments.calculator.environment import Environment
-from training.rlhf.environments.episodes import EpisodeSample
-from training.rlhf.environments.protocol import Description
+
+if TYPE_CHECKING:
+    from training.rlhf.environments.episodes import EpisodeSample
 
 CALL = '<tool_call>{"name": "calculator", "arguments": {"expression": "2 + 2"}}</tool_call>'
 
 
 def episode(*turns: str) -> EpisodeSample:
     """An episode in the calculator's environment with these turns of the policy."""
+    from training.rlhf.environments.calculator.environment import Environment
+    from training.rlhf.environments.episodes import EpisodeSample
+
     world = Environment()
     start = tuple(world.reset(3))
     replies, rewards = [], []
@@ -41,6 +49,10 @@ def episode(*turns: str) -> EpisodeSample:
 
 @pytest.mark.django_db
 def test_episodes_are_imported_with_a_step_for_each_turn_call_and_result(tmp_path: Path) -> None:
+    from training.rlhf.environments.__main__ import write_traces
+    from training.rlhf.environments.calculator.environment import Environment
+    from training.rlhf.environments.protocol import Description
+
     described = Description(name="calculator", sentence="", tools=tuple(Environment.tools))
     groups = [[episode(f"I compute.{CALL}", "It is 4."), episode(CALL, "")]]
     path = tmp_path / "episodes.jsonl"

@@ -4,10 +4,11 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tests.rlhf.runs import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.long

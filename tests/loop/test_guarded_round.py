@@ -19,7 +19,6 @@ from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.benchmarks.guard import TRUTH
 from tests.benchmarks.loop.grammar import prompts as write_prompts
-from tests.benchmarks.loop.writer import build
 from tests.records import judgment_record
 from training.choices import QuestionOutcome, RoundState, RunState, StepKind, StepState
 from training.contract import read_manifest, read_metrics
@@ -51,6 +50,9 @@ RECIPE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Both databases read this module: torch comes only with the test.
+    from tests.benchmarks.loop.writer import build
+
     folder = tmp_path_factory.mktemp("models")
     build(folder / WRITER, steps=80)
     return folder

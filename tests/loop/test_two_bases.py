@@ -16,7 +16,6 @@ from tests import factories
 from tests.chat_templates import template
 from tests.loop.recipe import TINY, tiny_recipe
 from tests.model_server import RunningServer, running_model_server
-from tests.rlhf.model.families import family_folder
 from tests.tiny import tiny_model_folder, tiny_tokenizer
 from tests.training.conftest import judge_all
 from training.choices import BaseOrigin, CheckpointKind, RoundState
@@ -41,6 +40,9 @@ MEMORY_BYTES = 24 * 2**30
 def models(rondo_home: Path) -> Path:
     """A tiny Llama among Rondo's models, and a tiny Qwen2 with a tokenizer and template of its own."""
     tiny_model_folder(rondo_home / "models" / TINY)
+    # Both databases read this module: torch comes only with the test.
+    from tests.rlhf.model.families import family_folder
+
     folder = family_folder(rondo_home / "elsewhere" / QWEN, "qwen2", seed=1, max_position_embeddings=2048)
     tokenizer = tiny_tokenizer(corpus=("pack my box with five dozen liquor jugs", "how vexingly quick"))
     tokenizer.chat_template = template("qwen2_5")

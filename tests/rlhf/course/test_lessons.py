@@ -20,10 +20,25 @@ LONGER = {
 }
 
 
+BROKEN_LONGER = {
+    # The same trainer in a process of its own; without the imitation, which the plain one begins with.
+    "string-reversal": [pytest.mark.long],
+}
+
+
 @pytest.mark.parametrize(
-    "lesson", [pytest.param(each, id=each.slug, marks=LONGER.get(each.slug, ())) for each in LESSONS]
+    ("lesson", "broken"),
+    [
+        pytest.param(
+            each,
+            broken,
+            id=f"{'broken' if broken else 'plain'}-{each.slug}",
+            marks=(*LONGER.get(each.slug, ()), *(BROKEN_LONGER.get(each.slug, ()) if broken else ())),
+        )
+        for broken in (False, True)
+        for each in LESSONS
+    ],
 )
-@pytest.mark.parametrize("broken", [False, True], ids=["plain", "broken"])
 def test_a_lesson_runs_in_its_smallest_form(lesson, broken):
     points = []
     setting = LessonSetting(

@@ -1,18 +1,20 @@
 """A trainer's report on its machine, and a model card that comes from outside into an export."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.rlhf.runs import ENVIRONMENT, ROOT, make_run, train
+from tests.rlhf.runs import make_run, train
 from training.contract.run import EXIT_FINISHED, read_machine_use
+from training.rlhf import export
 from training.rlhf.runtime.run_folder import MachineWriter, RunFolder
 
 
-def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(base: Path, tmp_path: Path) -> None:
+def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = make_run(tmp_path / "run", base, optimiser={"max_steps": 2})
     assert train(run) == EXIT_FINISHED
     uses = read_machine_use(run)
@@ -24,9 +26,10 @@ def test_a_run_tells_what_it_uses_and_its_export_takes_a_card(base: Path, tmp_pa
     card = tmp_path / "card.md"
     card.write_text("# Of my own\n")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "training.rlhf.export", str(run / "checkpoint")]
-    command += ["--base", str(base), "--out", str(out), "--card", str(card)]
-    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True)
+    # That it is a command of its own is shown in tests/rlhf/model/test_plain_loading.py.
+    options = ["--base", str(base), "--out", str(out), "--card", str(card)]
+    monkeypatch.setattr(sys, "argv", ["export", str(run / "checkpoint"), *options])
+    assert export.main() == 0
     assert (out / "README.md").read_text() == "# Of my own\n"
 
 

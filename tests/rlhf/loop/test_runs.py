@@ -147,12 +147,13 @@ def adapter_values(folder: Path) -> torch.Tensor:
 def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, method: Method) -> None:
     # 13 judgments in batches of 4: the last batch of an epoch is one judgment, and a process has none.
     rows = [*judgments(), row("odd", ["good answer", "bad"], [1, 2])]
-    single = make_run(tmp_path / "one", base, rows, method=method)
-    two = make_run(tmp_path / "two", base, rows, method=method)
+    # Two epochs.
+    single = make_run(tmp_path / "one", base, rows, method=method, optimiser={"max_steps": 8})
+    two = make_run(tmp_path / "two", base, rows, method=method, optimiser={"max_steps": 8})
     assert train(single) == EXIT_FINISHED
     finish_two(two)
     ours, theirs = read_metrics(single), read_metrics(two)
-    assert len(ours) == len(theirs) == 16
+    assert len(ours) == len(theirs) == 8
     for left, right in zip(ours, theirs, strict=True):
         assert left["loss"] == pytest.approx(right["loss"], abs=2e-5)
         assert left["tokens"] == right["tokens"]
@@ -164,9 +165,8 @@ def test_two_processes_draw_the_loss_curve_of_one(base: Path, tmp_path: Path, me
 def test_micro_batches_change_speed_and_not_results(base: Path, tmp_path: Path) -> None:
     curves = []
     for size in (16, 4096):
-        folder = make_run(
-            tmp_path / f"size-{size}", base, optimiser={"batch_size": 8, "micro_batch_tokens": size}
-        )
+        optimiser = {"batch_size": 8, "micro_batch_tokens": size, "max_steps": 4}
+        folder = make_run(tmp_path / f"size-{size}", base, optimiser=optimiser)
         assert train(folder) == EXIT_FINISHED
         curves.append([line["loss"] for line in read_metrics(folder)])
     assert curves[0][0] == pytest.approx(curves[1][0], abs=1e-6)

@@ -65,19 +65,19 @@ def test_over_all_orders_of_a_pool_whose_mean_is_one_half_the_capital_is_one_on_
     assert mean == pytest.approx(1, abs=1e-9)
 
 
+@pytest.mark.parametrize("size", [4, pytest.param(5, marks=pytest.mark.long)])
 @pytest.mark.parametrize("null", [0.5, 0.4])
 @pytest.mark.parametrize("agreement", [0.1, 0.5, 0.8, 1.0])
 def test_over_all_pools_of_an_equal_policy_the_capital_for_new_prompts_is_at_most_one_on_average(
-    null, agreement
+    null, agreement, size
 ):
-    size = 5
     # Each prompt: people's outcome with the mean `null`, and the evaluator's that agrees so often.
     chances = {
         (won, scored): (null if won else 1 - null) * (agreement if won == scored else 1 - agreement)
         for won in (0.0, 1.0)
         for scored in (0.0, 1.0)
     }
-    for answered in (1, 3, 5):
+    for answered in (1, 3, size):
         mean = 0.0
         for pool in itertools.product(chances, repeat=size):
             chance = math.prod(chances[prompt] for prompt in pool)

@@ -23,13 +23,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A run of two processes that has not been started."""
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run of two processes that has not been started; long where a test looks at it on its way."""
+    epochs = 12 if request.node.get_closest_marker("long") else 1
     return make_run(
         tmp_path / "run",
         tiny_model_folder(tmp_path / "tiny"),
         judgments(),
-        optimiser={"epochs": 12, "keep_best": False, "save_every": 2},
+        optimiser={"epochs": epochs, "keep_best": False, "save_every": 2},
         processes=2,
     )
 
