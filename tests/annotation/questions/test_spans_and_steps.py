@@ -196,11 +196,10 @@ def test_the_page_sends_answers_about_spans_with_them_and_gives_them_back(
     client = client_of(alice)
     page = client.get(reverse("label", args=["tea"]))
     assert b"data-span-questions" in page.content
-    token = page.context["screen"].candidates[0].token
-    source = page.context["screen"].candidates[0]
+    completion = completions_of(pair)[0]
     entry = {
-        **{"candidate": token, "category": "untruthful", "start": 0, "end": 4, "severity": None},
-        **{"quote": source.source[:4], "text_hash": source.text_hash},
+        **{"candidate": token_of(marked, completion.text), "category": "untruthful", "start": 0, "end": 4},
+        **{"severity": None, "quote": "Grün", "text_hash": completion.text_hash},
         "answers": {"question.sure.1.span": ["2"], "question.why.1.span": ["So."]},
     }
     old = {**entry, "answers": {"question.sure.7.span": ["2"]}}
