@@ -1,16 +1,19 @@
 """Operations that may refuse a request that fits the document, and why the document cannot say so."""
 
 _FILTERS = "filters name annotators and categories of the project"
+_CONDITIONS = "conditions are JSON in a text, and name columns, which metadata of the project adds to"
 
 REFUSALS = {
     "DELETE /api/v1/checkpoints/{name}/": "rounds and judges still need the files of the scene's checkpoint",
     "DELETE /api/v1/base-models/{name}/": "the scene's rounds need the base model",
     "GET /api/v1/hub-models/": "no hub answers in tests",
+    "GET /api/v1/projects/{slug}/comparisons/": _CONDITIONS,
     "GET /api/v1/projects/{slug}/exports/{format_name}/": _FILTERS,
     "GET /api/v1/projects/{slug}/exports/{format_name}/dropped/": _FILTERS,
     "GET /api/v1/projects/{slug}/exports/{format_name}/manifest/": _FILTERS,
     "GET /api/v1/projects/{slug}/leaderboard/": "a round and a tag exclude each other",
     "GET /api/v1/projects/{slug}/pay/": "a period ends after it begins",
+    "GET /api/v1/projects/{slug}/prompts/": _CONDITIONS,
     "GET /api/v1/projects/{slug}/statistics/": _FILTERS,
     "GET /api/v1/projects/{slug}/statistics/items/": _FILTERS,
     "PATCH /api/v1/projects/{slug}/categories/{key}/": "only a category that was split is asked again",

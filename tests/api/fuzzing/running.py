@@ -32,6 +32,8 @@ CHECKS = {
 """Every check that this Schemathesis has. A version with another one fails until it is listed here."""
 ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "412", "429"]
 """Answers to a request that fits the document: the person, the row or its version may be another's."""
+REJECTED = ["400", "401", "403", "404", "405", "406", "409", "412", "415", "422", "428", "429", "5xx"]
+"""Answers to one that does not: Schemathesis's own, and 412, as a precondition is looked at before the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,7 @@ def configuration(
             "checks": {
                 "max_response_time": 10,
                 "positive_data_acceptance": {"expected-statuses": ACCEPTED},
+                "negative_data_rejection": {"expected-statuses": REJECTED},
             },
             "auth": {"wfc": {"path": str(path), "user": who, "peers": ["member", "outsider"]}},
             "operations": [
