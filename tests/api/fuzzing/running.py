@@ -33,7 +33,7 @@ CHECKS = {
 ACCEPTED = ["2xx", "3xx", "401", "403", "404", "409", "412", "429"]
 """Answers to a request that fits the document: the person, the row or its version may be another's."""
 REJECTED = ["400", "401", "403", "404", "405", "406", "409", "412", "415", "422", "428", "429", "5xx"]
-"""Answers to one that does not: Schemathesis's own, and 412, as a precondition is looked at before the body."""
+"""Answers to one that does not: Schemathesis's own, and 412: a precondition is looked at before the body."""
 
 
 @dataclass(frozen=True, slots=True)
