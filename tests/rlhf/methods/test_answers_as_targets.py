@@ -79,6 +79,17 @@ def test_a_head_learns_a_choice_whose_order_the_recipe_names(backbone: Backbone)
     assert part.loss.item() == pytest.approx(expected, abs=1e-5)
 
 
+def test_an_answer_about_a_span_says_nothing_of_the_response(backbone: Backbone) -> None:
+    head = RatingHead(name="clear", criterion="clarity", answers=("1", "2"))
+    method = reward_method(backbone, ratings=(head,))
+    span = {"completion": "a.0", "category": "vague", "start": 0, "end": 3, "quote": "the"}
+    answer = {"question": "clarity", "value": 1, "completion": "a.0", "span": ["vague", 0, 3]}
+    texts = ["the sun rises", "no"]
+    rows = [row("a", texts, (1, 2), prompt="question a", spans=[span], answers=[answer])]
+    (example,) = examples_of(backbone, method, rows)
+    assert example.labels.questions == ()
+
+
 def test_a_question_that_nobody_answered_is_no_target(backbone: Backbone) -> None:
     head = RatingHead(name="clear", criterion="clarity", answers=("1", "2"))
     method = reward_method(backbone, ratings=(head,))

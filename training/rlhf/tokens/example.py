@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from annotation.record.judgment import SpanPart, StepLabel
+from annotation.record.judgment import SpanPart, StepLabel, Target
 from training.contract.snapshot import SnapshotRow
 from training.rlhf.losses import NOT_ORDERED
 from training.rlhf.tokens.encoding import EncodedAnswer
@@ -118,7 +118,9 @@ class RowLabels:
         self._questions = [
             (item.completion, item.question, str(item.value))
             for item in row.answers
-            if item.completion is not None and item.question in asked
+            if item.completion is not None
+            and item.target == Target(item.completion)
+            and item.question in asked
         ]
         self._flags = [
             item
