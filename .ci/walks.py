@@ -37,7 +37,7 @@ class Part:
     trace: str
     steps: tuple[Step, ...]
     hands_over: str = ""
-    """What the next part reads of it."""
+    """Place where the next part reads its result."""
 
 
 _TRAINER = "training.rlhf.train.train_run"

@@ -32,6 +32,7 @@ from annotation.record.judgment import (
     SpanPart,
     SpanPlace,
     StepLabelPart,
+    named_place,
 )
 from annotation.selectors.configuration import configuration_of
 from annotation.selectors.records import records_of
@@ -559,7 +560,7 @@ def _answered(part: Any, name: _Names, *, but: Collection[str] = ()) -> dict[str
 
 
 def _named(span: SpanPlace | None) -> dict[str, Any] | None:
-    return span and dict(zip(("category", "start", "end"), span, strict=True))
+    return span and named_place(span)
 
 
 def _missing(part: MissingPart, name: _Names) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -439,16 +440,12 @@ def _with_metadata(item: ImportedItem, metadata: Mapping[str, Any], answers: Seq
     """Return the item with the metadata of its row. A column whose name begins or ends with that of an
     answer belongs to the answer: `response_a_length` is its `length`."""
     # With several columns an empty one is no answer, and places would say nothing.
-    names = answers if len(answers) == len(item.completions) else ()
+    names = tuple(answers) if len(answers) == len(item.completions) else ()
     of_item, of_answers = dict(metadata), [dict[str, Any]() for _ in names]
     for column in metadata:
-        for place in sorted(range(len(names)), key=lambda place: -len(names[place])):
-            match = re.fullmatch(
-                rf"{re.escape(names[place])}[_.\- ]+(.+)|(.+)[_.\- ]+{re.escape(names[place])}", column
-            )
-            if match:
-                of_answers[place][match[1] or match[2]] = of_item.pop(column)
-                break
+        if found := _answer_of_column(column, names):
+            place, name = found
+            of_answers[place][name] = of_item.pop(column)
     completions = tuple(
         replace(completion, metadata={**of_answer, **completion.metadata}) if of_answer else completion
         for completion, of_answer in zip(item.completions, of_answers, strict=False)
@@ -456,6 +453,19 @@ def _with_metadata(item: ImportedItem, metadata: Mapping[str, Any], answers: Seq
     return replace(
         item, metadata={**of_item, **item.metadata}, completions=completions if names else item.completions
     )
+
+
+@lru_cache(maxsize=1_000)
+def _answer_of_column(column: str, names: tuple[str, ...]) -> tuple[int, str] | None:
+    """Return the place of the answer that a column belongs to, and the column's name there; None for none.
+
+    The rows of a file have the same columns, so each is looked at once.
+    """
+    for place in sorted(range(len(names)), key=lambda place: -len(names[place])):
+        name = re.escape(names[place])
+        if match := re.fullmatch(rf"{name}[_.\- ]+(.+)|(.+)[_.\- ]+{name}", column):
+            return place, match[1] or match[2]
+    return None
 
 
 def _metadata_of(row: Row, is_grouped: bool) -> dict[str, Any]:

@@ -22,7 +22,14 @@ from annotation.models import (
     ReviewReturn,
     TraceStep,
 )
-from annotation.record.judgment import AnswerPart, CorrectionPart, Edit, JudgmentRecord, SpanPart
+from annotation.record.judgment import (
+    AnswerPart,
+    CorrectionPart,
+    Edit,
+    JudgmentRecord,
+    SpanPart,
+    named_place,
+)
 from annotation.selectors.records import records_of
 from annotation.selectors.reviews import decided_record
 
@@ -220,7 +227,7 @@ def _answers(answers: Sequence[AnswerPart]) -> dict[str, Any]:
         if step is not None:
             values["step"] = step
         if span is not None:
-            values["span"] = dict(zip(("category", "start", "end"), span, strict=True))
+            values["span"] = named_place(span)
         listed.append(values)
     return {"answers": listed} if listed else {}
 

@@ -36,6 +36,7 @@ from annotation.record.judgment import (
     SpanPart,
     StepLabelPart,
     Target,
+    named_place,
 )
 from annotation.record.questions import Question, value_from_text
 from annotation.selectors.configuration import configuration_of
@@ -56,7 +57,7 @@ def rewrite_shown(edit: Edit) -> dict[str, Any]:
         "end": edit.end,
         "text": edit.replacement,
         "continuation": edit.origin.continuation,
-        "span": span and dict(zip(("category", "start", "end"), span, strict=True)),
+        "span": span and named_place(span),
     }
 
 

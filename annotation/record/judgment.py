@@ -175,8 +175,13 @@ AnswerValue = str | int | float | tuple[str, ...]
 """The key of a choice, keys of several, the point of a scale, a number, a text or a date (ISO 8601)."""
 
 
+def named_place(place: SpanPlace) -> dict[str, Any]:
+    """Return the place of a span with its names, as files, forms and the API write it."""
+    return dict(zip(("category", "start", "end"), place, strict=True))
+
+
 class Target(NamedTuple):
-    """What an answer is about: the comparison, a completion, one of its steps, or a span of it."""
+    """The subject of an answer: the comparison, a completion, one of its steps, or a span of it."""
 
     completion: str | None = None
     step: int | None = None

@@ -43,7 +43,15 @@ from annotation.exchange.formats.tables import (
     prompt_parts,
 )
 from annotation.exchange.formats.verdicts import VerdictRanks, is_left_out, read_value, winner_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
+from annotation.exchange.formats.writers import (
+    Dropped,
+    Record,
+    Scene,
+    Writer,
+    Written,
+    about_parts,
+    about_wholes,
+)
 from annotation.record.judgment import AnswerPart, RatingPart, SpanPart
 
 _SUFFIX = ".responses"
@@ -368,9 +376,7 @@ def _record(record: Record, _scene: Scene) -> Written:
         **_span_responses(record, names),
         **({"comment": record["comment"]} if record["comment"] else {}),
         **{
-            _question_name(answer, names): _response_value(answer["value"])
-            for answer in record.get("answers", ())
-            if answer not in about_parts(record, "span", "step")
+            _question_name(answer, names): _response_value(answer["value"]) for answer in about_wholes(record)
         },
     }
     yield {

@@ -37,7 +37,15 @@ from annotation.exchange.formats.items import (
     ranks_by_place,
 )
 from annotation.exchange.formats.rondo_jsonl import split_of
-from annotation.exchange.formats.writers import Dropped, Record, Scene, Writer, Written, about_parts
+from annotation.exchange.formats.writers import (
+    Dropped,
+    Record,
+    Scene,
+    Writer,
+    Written,
+    about_parts,
+    about_wholes,
+)
 from annotation.record.judgment import AnswerPart, RatingPart
 from annotation.record.questions import as_text
 
@@ -98,11 +106,7 @@ def _rows(record: Record, scene: Scene) -> Written:
     ratings = {(r["completion"], f"{r['criterion']}_{r['scale']}"): r["value"] for r in record["ratings"]}
     question = next((m["content"] for m in reversed(record["messages"]) if m["role"] == "user"), "")
     metadata = record.get("metadata")
-    answers = {
-        (a["completion"], a["question"]): as_text(_value(a["value"]))
-        for a in record.get("answers", ())
-        if a not in about_parts(record, "span", "step")
-    }
+    answers = {(a["completion"], a["question"]): as_text(_value(a["value"])) for a in about_wholes(record)}
     decision = _decision_that_holds(record)
     for completion in record["completions"]:
         pk = completion["id"]

@@ -120,6 +120,11 @@ def about_parts(record: Record, *kinds: Literal["span", "step"]) -> list[Mapping
     return [answer for answer in record.get("answers", ()) if any(kind in answer for kind in kinds)]
 
 
+def about_wholes(record: Record) -> list[Mapping[str, Any]]:
+    """Return the answers to additional questions that are about the comparison or a response."""
+    return [answer for answer in record.get("answers", ()) if not answer.keys() & {"span", "step"}]
+
+
 NO_ORDER = {
     Verdict.EQUAL: "equal: neither is better",
     Verdict.BOTH_GOOD: "both good: neither is better",

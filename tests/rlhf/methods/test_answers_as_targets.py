@@ -55,7 +55,7 @@ def test_a_head_learns_the_points_of_a_scale_in_their_order(backbone: Backbone) 
     ]
     examples = examples_of(backbone, method, rows)
     method.begin(examples)
-    # 5, 2 and 1 of five points are 1, ¼ and 0. What is said of the whole comparison is no completion's.
+    # 5, 2 and 1 of five points are 1, ¼ and 0. An answer about the comparison is no completion's.
     assert backbone.extra("reward", "clear.bias").item() == pytest.approx(1.25 / 3)
     assert [method.weights(example)["clear"] for example in examples] == [1.0, 1.0]
 
