@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache, cached
+from django.db.models import Q
 from django.db.models.signals import post_delete, post_save
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -28,6 +29,7 @@ from annotation.models import (
     ProjectQuestion,
     Prompt,
     QuestionVersion,
+    RepeatedQuestion,
     Rubric,
     RubricVersion,
     User,
@@ -53,6 +55,8 @@ class Configuration:
     """The published version that annotators rate by, with its criteria."""
     questions: tuple[Question, ...] = ()
     """The project's own, in their newest version, the archived too."""
+    has_repeated: bool = False
+    """True if a question or a split category waited to be answered again when this was read."""
 
     @cached_property
     def asked_questions(self) -> tuple[Question, ...]:
@@ -91,21 +95,28 @@ class Configuration:
 @cached(LRUCache(_KEPT), key=lambda project: (project.pk, project.revision), lock=Lock())
 def configuration_of(project: Project) -> Configuration:
     """The configuration of a project as its row was read. Asks the database once per revision."""
+    categories = tuple(
+        Category.objects.filter(project=project).select_related("parent").order_by("position", "id")
+    )
+    questions = tuple(
+        question_in(row, versions[0])
+        for row in ProjectQuestion.objects.filter(project=project)
+        .select_related("shown_when")
+        .prefetch_related("versions")
+        .order_by("position", "id")
+        if (versions := row.versions.all())
+    )
+    repeated = RepeatedQuestion.objects.filter(
+        Q(question__project=project) | Q(category__project=project), answered_at__isnull=True
+    )
+    may_repeat = bool(questions) or any(category.parent_id for category in categories)
     return Configuration(
-        categories=tuple(
-            Category.objects.filter(project=project).select_related("parent").order_by("position", "id")
-        ),
+        categories=categories,
         criteria=tuple(Criterion.objects.filter(project=project).order_by("position", "id")),
         guideline=Guideline.objects.filter(project=project).order_by("-version").first(),
         rubric=_asked_rubric(project),
-        questions=tuple(
-            question_in(row, versions[0])
-            for row in ProjectQuestion.objects.filter(project=project)
-            .select_related("shown_when")
-            .prefetch_related("versions")
-            .order_by("position", "id")
-            if (versions := row.versions.all())
-        ),
+        questions=questions,
+        has_repeated=may_repeat and repeated.exists(),
     )
 
 
@@ -156,10 +167,15 @@ def _asked_rubric(project: Project) -> RubricVersion | None:
 _Part = Category | Criterion | Guideline | ProjectQuestion | Rubric
 
 
-def _changed(sender: Any, instance: _Part, **_: Any) -> None:
-    """Make readers of the project read its parts again."""
+def draw_revision(project_id: int) -> uuid.UUID:
+    """Make readers of a project read its parts again; return the new revision."""
     revision = uuid.uuid4()
-    Project.objects.filter(pk=instance.project_id).update(revision=revision)
+    Project.objects.filter(pk=project_id).update(revision=revision)
+    return revision
+
+
+def _changed(sender: Any, instance: _Part, **_: Any) -> None:
+    revision = draw_revision(instance.project_id)
     if "project" in instance._state.fields_cache:
         instance.project.revision = revision
 

@@ -26,7 +26,7 @@ from annotation.models import (
     User,
 )
 from annotation.record.questions import CHOSEN_KINDS, Choice, Question
-from annotation.selectors.configuration import question_in
+from annotation.selectors.configuration import draw_revision, question_in
 from annotation.selectors.questions import judgments_with_unsplit, judgments_without
 from annotation.services import audit
 from annotation.services.people.shortcuts import screen_keys
@@ -400,6 +400,7 @@ def _repeat(judged: QuerySet[Judgment], **subject: ProjectQuestion | Category) -
         for pk in judged.order_by("pk").values_list("assignment_id", flat=True).distinct()
     ]
     RepeatedQuestion.objects.bulk_create(rows, ignore_conflicts=True)
+    project.revision = draw_revision(project.pk)
     return len(rows)
 
 

@@ -137,15 +137,12 @@ def assignment_to_change(project: Project, annotator: User) -> Assignment | None
     """Return the annotation that its annotator has to look at again before anything else; None for none.
 
     The oldest that a reviewer returned, else the oldest to which a question or a split category is put again.
-    No query where the project has none of them.
+    No query where nothing waits in the project.
     """
     returned = oldest_return(project, annotator)
     if returned is not None:
         return returned
-    configured = configuration_of(project)
-    if not configured.asked_questions and not configured.split_categories:
-        return None
-    return oldest_repeated(project, annotator)
+    return oldest_repeated(project, annotator) if configuration_of(project).has_repeated else None
 
 
 def show_again(

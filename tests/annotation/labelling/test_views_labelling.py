@@ -11,12 +11,13 @@ from django.test import Client
 from django.urls import reverse
 
 from annotation.choices import AssignmentState, Verdict
-from annotation.models import Assignment, Comparison, Completion, Judgment, Project, User
+from annotation.models import Assignment, Comparison, Completion, Judgment, Project, QuestionAnswer, User
 from annotation.services.assignments.display_order import tokens_of
 from annotation.services.assignments.next import assign_next
 from annotation.services.texts import create_comparison
 from annotation.text.identity import text_hash
 from tests import factories
+from tests.annotation.questions.asking import ask
 
 HTMX = {"HX-Request": "true"}
 
@@ -301,12 +302,15 @@ LABEL_BUDGET = {
 """Statements of a label. A feature that adds one to every label of everybody says here what for."""
 
 
+@pytest.mark.parametrize("more", [{}, {"answers to the project's questions": 1}], ids=["", "questions"])
 def test_submit_and_next_keeps_to_its_budget_of_statements(
-    project, alice, browser, monkeypatch, django_assert_max_num_queries
+    project, rita, alice, browser, monkeypatch, django_assert_max_num_queries, more
 ):
     # What is kept for some seconds stays kept, however slow the machine.
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now)
+    for key in ("topic", "faults", "ease", "age") if more else ():
+        ask(project, rita, key)
     for number in range(30):
         factories.make_comparison(project, [f"first {number}", f"second {number}"])
     page = browser.get(reverse("label", args=[project.slug]), headers=HTMX).content.decode()
@@ -319,6 +323,7 @@ def test_submit_and_next_keeps_to_its_budget_of_statements(
         assert choice is not None
         assert key is not None
         fields = {"idempotency_key": key[1], "guideline": "1", "active_seconds": "1", "choice": choice[1]}
+        fields |= dict(re.findall(r'name="(question\.[^"]+)" value="([^"]+)"', page))
         answer = browser.post(action[1], fields, headers=HTMX)
         assert answer.status_code == 200
         return str(answer.content.decode())
@@ -326,8 +331,9 @@ def test_submit_and_next_keeps_to_its_budget_of_statements(
     # What a person's pace and the round's total hang on is looked up now and then, more often at first.
     for _ in range(12):
         page = label(page)
-    with django_assert_max_num_queries(sum(LABEL_BUDGET.values())):
+    with django_assert_max_num_queries(sum({**LABEL_BUDGET, **more}.values())):
         page = label(page)
+    assert QuestionAnswer.objects.count() == (13 * 3 if more else 0)
     assert Judgment.objects.filter(annotator=alice).count() == 13
     # It goes on from the tally, whoever counted last.
     assert "13 today" in page

@@ -35,10 +35,11 @@ import json, sys
 import django
 django.setup()
 from django.db.models import Count
-from annotation.models import Comparison, Judgment
+from annotation.models import Comparison, Judgment, QuestionAnswer
 keys = {str(k) for k in Judgment.objects.values_list("idempotency_key", flat=True)}
 over = Comparison.objects.annotate(n=Count("judgments")).filter(n__gt=1).count()
-json.dump({"keys": sorted(keys), "over": over}, sys.stdout)
+answers = QuestionAnswer.objects.count()
+json.dump({"keys": sorted(keys), "over": over, "answers": answers}, sys.stdout)
 """
 
 
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=0.0, help="first seconds that no latency counts of")
     parser.add_argument("--soak", type=float, help="minutes, instead of --seconds; tells growth of memory")
     parser.add_argument("--tasks", type=int, default=10_000)
+    parser.add_argument("--own-questions", action="store_true", help="the project asks four of its own")
     parser.add_argument("--workers", type=int)
     parser.add_argument("--threads", type=int)
     options = parser.parse_args()
@@ -63,6 +65,7 @@ def main() -> None:
                 database_url=options.database,
                 tasks=options.tasks,
                 annotators=number,
+                has_questions=options.own_questions,
                 port=free_port(),
                 workers=options.workers,
                 threads=options.threads,
@@ -119,6 +122,7 @@ def _report(
         "next_and_submit_p99_ms": round(1000 * _share(latencies, 0.99), 1),
         "cpu_ms_per_label": round(1000 * computed / max(1, len(acknowledged)), 1),
         "labels": len(acknowledged),
+        "answers": stored["answers"],
         "lost": len(set(acknowledged) - set(stored["keys"])),  # type: ignore[call-overload]
         "judged_twice": stored["over"],
         "handed_twice": sum(count > 1 for count in handed.values()),

@@ -15,6 +15,8 @@ TOKEN = re.compile(r'name="csrfmiddlewaretoken" value="([^"]+)"')
 ACTION = re.compile(r'id="judgment" method="post" action="([^"]+)"')
 CHOICE = re.compile(r'name="choice" value="(win:[^"]+)"')
 KEY = re.compile(r'name="idempotency_key" value="([^"]+)"')
+OPTION = re.compile(r'<input type="(?:radio|checkbox)" name="(question\.[^"]+)" [^>]*?value="([^"]*)"')
+NUMBER = re.compile(r'inputmode="decimal" name="(question\.[^"]+)"')
 
 
 @dataclass
@@ -73,6 +75,9 @@ class Annotator:
                 "span_flags": "[]",
                 "choice": self.chance.choice(CHOICE.findall(page)),
                 "comment": "",
+                # One answer to each question of the project: the last choice that stands there.
+                **dict(OPTION.findall(page)),
+                **dict.fromkeys(NUMBER.findall(page), "5"),
             }
             if think:
                 time.sleep(think * self.chance.uniform(0.5, 1.5))

@@ -9,14 +9,52 @@ from django.db import transaction
 
 from annotation.choices import Role, SourceKind, Split
 from annotation.models import Candidate, Comparison, Completion, CompletionSource, Prompt, User
+from annotation.record.questions import Choice, Question
+from annotation.services.projects.project_questions import save_question
 from annotation.services.projects.projects import add_member, create_project
 from annotation.services.texts import completion_set
 from annotation.text.identity import content_hash, text_hash
 from tests.benchmarks.labelling.tasks import make_tasks
 
+OWN_QUESTIONS = (
+    Question(
+        key="domain",
+        kind="choice",
+        text="Which domain?",
+        choices=(
+            Choice(key="law", label="Law"),
+            Choice(key="medicine", label="Medicine"),
+            Choice(key="other", label="Other"),
+        ),
+        is_required=True,
+    ),
+    Question(
+        key="faults",
+        kind="choices",
+        text="Which faults are there?",
+        choices=(
+            Choice(key="wrong", label="Wrong"),
+            Choice(key="long", label="Too long"),
+            Choice(key="rude", label="Rude"),
+        ),
+    ),
+    Question(
+        key="clarity",
+        kind="scale",
+        text="How clear is it?",
+        subject="completion",
+        choices=tuple(Choice(key=str(point), label="") for point in range(1, 6)),
+        is_required=True,
+    ),
+    Question(key="minutes", kind="number", text="Minutes to check it?", least=0, most=60),
+)
+"""One about each response and three about the comparison, of four kinds."""
+
 
 @transaction.atomic
-def fill(*, tasks: int, annotators: int, overlap: int, **project_settings: Any) -> list[str]:
+def fill(
+    *, tasks: int, annotators: int, overlap: int, has_questions: bool = False, **project_settings: Any
+) -> list[str]:
     """A project `load` with its pairs and its annotators; the annotators' session keys."""
     project = create_project(
         name="Load",
@@ -68,6 +106,9 @@ def fill(*, tasks: int, annotators: int, overlap: int, **project_settings: Any) 
     people = [User.objects.create_user(username=f"annotator{n}") for n in range(annotators)]
     for person in people:
         add_member(project=project, user=person, role=Role.ANNOTATOR)
+    if has_questions:
+        for question in OWN_QUESTIONS:
+            save_question(project=project, question=question, saved_by=people[0], is_new=True)
     return [session_of(person) for person in people]
 
 

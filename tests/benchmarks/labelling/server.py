@@ -20,7 +20,7 @@ import sys, json
 import django
 django.setup()
 from tests.benchmarks.labelling.fill import fill
-json.dump(fill(tasks=int(sys.argv[1]), annotators=int(sys.argv[2]), overlap=int(sys.argv[3])), sys.stdout)
+json.dump(fill(**json.loads(sys.argv[1])), sys.stdout)
 """
 
 _COMMAND = """
@@ -69,6 +69,7 @@ def serving(
     tasks: int = 10_000,
     annotators: int = 8,
     overlap: int = 1,
+    has_questions: bool = False,
     port: int = 8190,
     workers: int | None = None,
     threads: int | None = None,
@@ -76,7 +77,8 @@ def serving(
     """Fill a new database and serve it by gunicorn, as `manage.py up` does by default."""
     environment = prepare(folder, database_url)
     began = time.monotonic()
-    sessions = json.loads(_python(environment, _FILL, str(tasks), str(annotators), str(overlap)))
+    amounts = {"tasks": tasks, "annotators": annotators, "overlap": overlap, "has_questions": has_questions}
+    sessions = json.loads(_python(environment, _FILL, json.dumps(amounts)))
     seconds = time.monotonic() - began
     command = _gunicorn(environment, port, workers, threads)
     process = subprocess.Popen(command, env=environment, cwd=ROOT)
