@@ -90,7 +90,7 @@ class Talker(Annotator):
 # ── Models ────────────────────────────────────────────────────────────────────────────
 
 
-class _Models(BaseHTTPRequestHandler):
+class Models(BaseHTTPRequestHandler):
     """Streams ten words that tell the seed."""
 
     protocol_version = "HTTP/1.1"
@@ -126,7 +126,7 @@ class _Models(BaseHTTPRequestHandler):
 
 def serve(port: int) -> None:
     """Answer until killed."""
-    ThreadingHTTPServer(("127.0.0.1", port), _Models).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", port), Models).serve_forever()
 
 
 # ── The database ──────────────────────────────────────────────────────────────────────
