@@ -19,7 +19,8 @@ MANAGER = "manager"
 class _Silent(Models):
     """Says that it is ready, and then nothing."""
 
-    def do_POST(self) -> None:
+    def answer(self) -> None:
+        """Keep the client waiting."""
         threading.Event().wait()
 
 

@@ -107,6 +107,10 @@ class Models(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_POST(self) -> None:
+        self.answer()
+
+    def answer(self) -> None:
+        """Stream the words of the request's seed."""
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")

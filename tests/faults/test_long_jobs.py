@@ -59,11 +59,9 @@ def test_an_import_of_one_row_is_done_in_seconds_while_four_long_jobs_hold_their
     house.wait(lambda: house.value(AT_WORK) == 4, "four long jobs at work")
 
     imported = json.loads(house._run([*scene, "import"]))
-    state = f"SELECT state FROM annotation_fileimport WHERE id = {imported}"
-    house.wait(lambda: house.value(state) == "finished", "the import", seconds=30)
-    seconds = house.value(
-        f"SELECT extract(epoch FROM finished_at - created_at) FROM annotation_fileimport WHERE id = {imported}"
-    )
+    of_it = f"FROM annotation_fileimport WHERE id = {imported}"
+    house.wait(lambda: house.value(f"SELECT state {of_it}") == "finished", "the import", seconds=30)
+    seconds = house.value(f"SELECT extract(epoch FROM finished_at - created_at) {of_it}")
     print(f"an import of one row beside four long jobs: {seconds:.1f} s")
     assert seconds < 30
     assert house.value(AT_WORK) == 4
