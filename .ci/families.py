@@ -25,7 +25,9 @@ import transformers  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 
 from tests.rlhf.model.architectures import NotTinyError, architecture_folder  # noqa: E402
+from tests.rlhf.model.whole_models import WHOLE_KINDS, whole_model  # noqa: E402
 from training.contract import ContractError  # noqa: E402
+from training.rlhf.model.backbone import Backbone  # noqa: E402
 from training.rlhf.model.inspection import inspect_folder  # noqa: E402
 
 HEAD = """# Families of base models
@@ -39,6 +41,22 @@ log-probability of every sampled token.
 transformers reads every response behind its prompt, which takes longer. A tiny base tells nothing of a
 family's real weights; a base is inspected when it is added.
 
+"""
+
+WHOLES = """## Models that also read images
+
+Their text part is trained and served where it stands. Of these a tiny one computed the same logits by its
+text part as by the whole without an image:
+
+{used}
+
+Refused, because transformers has no model of their text alone, or because that one computes other logits:
+
+{refused}
+
+Not tried, because a tiny one cannot be made or computes nothing without an image:
+
+{untried}
 """
 
 
@@ -67,6 +85,27 @@ def group(kind: str, folder: Path) -> tuple[str, str]:
         signal.alarm(0)
 
 
+def group_of_whole(kind: str, folder: Path) -> str:
+    """Return the heading that a family which also reads images stands under."""
+    signal.alarm(LONGEST)
+    ids = torch.arange(3, 20)[None]
+    try:
+        whole = whole_model(folder, kind)
+        backbone = Backbone.load(folder, device="cpu", dtype=torch.float32)
+        with torch.no_grad():
+            states = backbone.hidden_states(ids, torch.ones_like(ids)).states
+            torch.testing.assert_close(backbone.logits(states), whole(input_ids=ids).logits, rtol=0, atol=1e-4)
+        return "Text parts"
+    except (ContractError, AssertionError):
+        return "Refused text parts"
+    except Exception as error:
+        # Some wholes compute nothing without an image, or need packages that are not there.
+        print(kind, error, flush=True)
+        return "Not tried text parts"
+    finally:
+        signal.alarm(0)
+
+
 def main() -> None:
     """Inspect all families and write the page."""
     signal.signal(signal.SIGALRM, stop)
@@ -81,11 +120,26 @@ def main() -> None:
             heading, remark = group(kind, Path(parent) / kind)
             found.setdefault(heading, []).append(f"`{kind}`" + (f": {remark}" if remark else ""))
             print(kind, heading, remark, flush=True)
+        wholes: dict[str, list[str]] = {}
+        for kind in WHOLE_KINDS:
+            heading = group_of_whole(kind, Path(parent) / f"whole-{kind}")
+            wholes.setdefault(heading, []).append(f"`{kind}`")
+            print(kind, heading, flush=True)
     page = HEAD.format(version=transformers.__version__)
     for heading, kinds in found.items():
         listed = "\n".join(f"- {kind}" for kind in kinds)
         text = listed if heading == "Refused" else textwrap.fill(", ".join(kinds), width=110)
         page += f"## {heading} ({len(kinds)})\n\n{text}\n\n"
+    page += WHOLES.format(
+        **{
+            name: textwrap.fill(", ".join(wholes.get(heading, [])), width=110)
+            for name, heading in (
+                ("used", "Text parts"),
+                ("refused", "Refused text parts"),
+                ("untried", "Not tried text parts"),
+            )
+        }
+    )
     PAGE.write_text(page.rstrip() + "\n", encoding="utf-8")
 
 

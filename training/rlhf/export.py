@@ -26,7 +26,6 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
 )
@@ -36,6 +35,7 @@ from training.contract import ContractError, read_manifest
 from training.contract.checkpoint import HEADS_FILE, Manifest, base_digest, manifest_digest
 from training.rlhf.model.adapters import ADAPTER_CONFIG_FILE, ADAPTER_FILE, holds_all_weights
 from training.rlhf.model.backbone import OFFSET, READS, SCORE
+from training.rlhf.model.base_model import read_model
 from training.rlhf.model.templates import add_turn_end, turn_end_id
 
 # ── A reward model as transformers' sequence classification: one label, whose logit is the score ──
@@ -227,13 +227,7 @@ def _merged(checkpoint: Path, base: Path, dtype: str) -> Any:
     transformer that the checkpoint is."""
     whole = holds_all_weights(checkpoint)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            checkpoint if whole else base,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype="auto",
-        )
+        model = read_model(checkpoint if whole else base, dtype="auto")
         stored_dtype = model.dtype if dtype == "auto" else _DTYPES[dtype]
         if not whole:
             model = PeftModel.from_pretrained(model.float(), checkpoint).merge_and_unload(safe_merge=True)

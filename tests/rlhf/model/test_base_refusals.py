@@ -12,8 +12,6 @@ import torch
 from tokenizers import AddedToken
 from transformers import (
     CONFIG_MAPPING,
-    Gemma3Config,
-    Gemma3ForConditionalGeneration,
     PythonBackend,
 )
 
@@ -23,7 +21,6 @@ from training.contract import ContractError
 from training.rlhf.model.backbone import Backbone
 from training.rlhf.model.base_model import load_base_model, load_shared_base, refuse_unsupported_folder
 from training.rlhf.model.inspection import inspect_folder
-from training.rlhf.model.text_part import save_text_part
 from training.rlhf.runtime.processes import Processes
 
 
@@ -55,7 +52,7 @@ def config_of(kind: str, **more: Any) -> dict[str, Any]:
             "choose a base that transformers knows",
         ),
         ({"model_type": "of tomorrow"}, "is not known to transformers", "update Rondo"),
-        ({"model_type": "gemma3"}, "reads images or sound beside text", "save its text part"),
+        ({"model_type": "glm4v"}, "reads images or sound beside text", "choose another base model"),
         ({"model_type": "vit"}, "writes no text", "choose a base made for chats"),
     ],
     ids=lambda value: value.get("model_type") if isinstance(value, dict) else None,
@@ -168,27 +165,3 @@ def test_a_base_whose_rows_are_padded_is_not_shared_by_processes(tmp_path: Path)
             mesh=None,
             processes=Processes(),
         )
-
-
-def test_the_text_part_of_a_model_of_images_and_text_is_a_base(tmp_path: Path) -> None:
-    text = config_of("gemma3_text")
-    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    whole = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision))
-    whole.save_pretrained(tmp_path / "whole")
-    tiny_tokenizer().save_pretrained(tmp_path / "whole")
-    with pytest.raises(ContractError, match="text_part FOLDER TARGET"):
-        load_base_model(tmp_path / "whole", device="cpu", dtype=torch.float32)
-    save_text_part(tmp_path / "whole", tmp_path / "part")
-    backbone = Backbone.load(tmp_path / "part", device="cpu", dtype=torch.float32)
-    ids = torch.arange(3, 20)[None]
-    with torch.no_grad():
-        logits = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
-        torch.testing.assert_close(logits, whole.eval()(ids).logits, rtol=0, atol=1e-5)
-
-
-def test_a_model_of_text_alone_has_no_text_part(tmp_path: Path) -> None:
-    folder = family_folder(tmp_path / "llama", "llama")
-    with pytest.raises(ContractError, match="is text alone; use it as it is"):
-        save_text_part(folder, tmp_path / "part")
-    with pytest.raises(ContractError, match="is already there; choose another folder"):
-        save_text_part(folder, folder)

@@ -12,6 +12,7 @@ from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from tests.rlhf.model.families import FAMILIES, SIZES, family_folder
+from tests.rlhf.model.whole_models import whole_model
 from tests.serving.conftest import write_checkpoint
 from training.contract import ContractError
 from training.contract.methods.common import ALL_LINEAR, LoraSettings
@@ -96,16 +97,22 @@ def test_as_many_blocks_as_there_are_is_all_of_them() -> None:
     assert fitted_targets(model_of("llama"), LoraSettings(layers=1), base="tiny").layers == 1
 
 
-def test_an_adapter_on_gpt2_is_merged_into_its_weights_on_export(tmp_path: Path) -> None:
-    base = family_folder(tmp_path / "base", "gpt2")
+@pytest.mark.parametrize("kind", ["gpt2", "smolvlm"])
+def test_an_adapter_is_merged_on_export_into_weights_of_any_form(tmp_path: Path, kind: str) -> None:
+    base = tmp_path / "base"
+    if kind == "smolvlm":
+        whole_model(base, kind)
+    else:
+        family_folder(base, kind)
     write_checkpoint(base, tmp_path / "checkpoint", trained=0.3)
     export_checkpoint(tmp_path / "checkpoint", base=base, out=tmp_path / "merged", merged=True)
     backbone = Backbone.load(base, device="cpu", dtype=torch.float32)
     backbone.load_adapter("it", tmp_path / "checkpoint")
     ids = torch.arange(3, 40)[None]
+    with torch.no_grad():
+        plain = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
     with torch.no_grad(), backbone.using("it"):
         adapted = backbone.logits(backbone.hidden_states(ids, torch.ones_like(ids)).states)
-        plain = AutoModelForCausalLM.from_pretrained(base)(ids).logits
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")(ids).logits
     assert not torch.allclose(plain, adapted, atol=0.1)
     torch.testing.assert_close(merged, adapted, rtol=1e-4, atol=1e-4)

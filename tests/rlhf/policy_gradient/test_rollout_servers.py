@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from tests.model_server import RunningServer, running_model_server
 from tests.rlhf.loop.test_interruptions import same_run
+from tests.rlhf.model.whole_models import whole_model
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
 from tests.rlhf.runs import StopAfter, files_of, status_of, train
 from tests.tiny import tiny_model_folder
@@ -247,6 +248,16 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "adapters"
     made.mkdir()
     return made
+
+
+def test_vllm_is_refused_for_a_base_that_also_reads_images(
+    base: Path, backbone: Backbone, tmp_path: Path, folder: Path
+):
+    run = make_served_run(tmp_path / "run", base, {"kind": "vllm"})
+    whole_model(tmp_path / "whole", "smolvlm")
+    whole = Backbone.load(tmp_path / "whole", device="cpu", dtype=torch.float32)
+    with pytest.raises(ContractError, match=r"save its text part by .*text_part"):
+        served_by(Vllm(), whole, read_spec(run), run, folder)
 
 
 def test_vllm_holds_the_adapter_of_each_step_and_only_that(

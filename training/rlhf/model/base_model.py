@@ -17,7 +17,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from training.contract import ContractError
@@ -27,6 +27,7 @@ from training.rlhf.model.attention import NAME as PACKED_ATTENTION
 from training.rlhf.model.attention import Layout, Segment, packed_states
 from training.rlhf.model.families import (
     decoder_in,
+    is_text_part,
     output_head,
     read_supported_config,
     sliding_window,
@@ -316,13 +317,7 @@ def try_first_layers(config: Any, folder: Path) -> bool:
 
 
 def _loaded(folder: Path, *, device: torch.device | str, dtype: torch.dtype, **more: Any) -> Any:
-    model, loaded = _read_model(folder, dtype=dtype, **more)
-    if absent := sorted(loaded["missing_keys"]):
-        # transformers would go on with random numbers in their place.
-        raise ContractError(
-            f"{folder}: the model's files lack {len(absent)} tensors, the first being {absent[0]}; fetch the "
-            "base model again"
-        )
+    model = read_model(folder, dtype=dtype, **more)
     model.to(device)
     model.requires_grad_(False)
     model.eval()
@@ -331,22 +326,60 @@ def _loaded(folder: Path, *, device: torch.device | str, dtype: torch.dtype, **m
     return model
 
 
-def _read_model(folder: Path, **more: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the model and what was said of its loading; with packed attention where it takes that."""
-    config = more.get("config") or read_supported_config(folder)
+_TEXT_PART = {
+    "^model.language_model": "model",
+    "^model.text_model": "model",
+    "^language_model.model": "model",
+    "^language_model.lm_head": "lm_head",
+}
+"""Names of the text part's weights inside a model that also reads images or sound, and by themselves."""
+
+
+def read_model(folder: Path, **more: Any) -> Any:
+    """Return the model in `folder`, with packed attention where it takes that.
+
+    Of a model that also reads images or sound, its text part. Raises `ContractError` where it cannot be
+    loaded, or not all of its weights are there. more: options of `from_pretrained`.
+    """
+    config = more.pop("config", None) or read_supported_config(folder)
+    attention = PACKED_ATTENTION if takes_packed_attention(config) else None
+    is_part = is_text_part(folder)
+    verbosity = transformers_logging.get_verbosity()
+    if is_part:
+        # It would list all that is not text as unexpected.
+        transformers_logging.set_verbosity_error()
     try:
-        made: tuple[Any, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
+        model, loaded = AutoModelForCausalLM.from_pretrained(
             folder,
+            config=config,
+            key_mapping=_TEXT_PART if is_part else None,
             output_loading_info=True,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            attn_implementation=PACKED_ATTENTION if takes_packed_attention(config) else None,
+            attn_implementation=attention,
             **more,
         )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
-    return made
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    if absent := sorted(loaded["missing_keys"]):
+        # transformers would go on with random numbers in their place.
+        raise ContractError(
+            f"{folder}: the model's files lack {len(absent)} tensors, the first being {absent[0]}; fetch the "
+            "base model again"
+        )
+    return _by_itself(model, attention) if is_part else model
+
+
+def _by_itself(model: Any, attention: str | None) -> Any:
+    """Return a text part that is saved under its own names, not under those that it was loaded by."""
+    part = _without_memory(model.config, model.dtype, attention)
+    part.load_state_dict(model.state_dict(), assign=True)
+    part.tie_weights()
+    part.generation_config = model.generation_config
+    return part
 
 
 _TAKES_PACKED: dict[type, bool] = {}
@@ -495,7 +528,7 @@ def load_shared_base(
     call it and all raise the same `ContractError`, as `load_base_model` does.
     """
     tokenizer = refuse_unsupported_folder(folder)
-    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    config = read_supported_config(folder)
     # Tried once, and before anything large is read.
     with _together(processes):
         if processes.first and not try_first_layers(config, folder):
@@ -533,10 +566,10 @@ def _together(processes: Processes) -> Iterator[None]:
         raise ContractError(first)
 
 
-def _without_memory(config: Any, dtype: torch.dtype) -> Any:
+def _without_memory(config: Any, dtype: torch.dtype, attention: str | None = PACKED_ATTENTION) -> Any:
     """Return the model with parameters on "meta"; buffers, which are computed and not read, are real."""
     with torch.random.fork_rng(devices=[]), _parameters_on_meta():
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=PACKED_ATTENTION)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
     for part in getattr(model, "_keep_in_fp32_modules_strict", None) or ():
         for name, buffer in model.named_buffers():
             if part in name.split("."):

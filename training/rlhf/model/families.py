@@ -53,11 +53,59 @@ def _ropes(parameters: Any) -> Iterator[dict[str, Any]]:
 
 
 def read_supported_config(folder: Path) -> Any:
-    """Return the configuration of the model in `folder`.
+    """Return the configuration of the model in `folder`; of one that also reads images or sound, of its text
+    part.
 
     Raises `ContractError` with the reason and a remedy where Rondo cannot train or serve such a model. Reads
     no weights.
     """
+    whole = _read_config(folder)
+    text = _by_itself(whole.get_text_config())
+    has_text = type(text) in MODEL_FOR_CAUSAL_LM_MAPPING and whole.model_type not in _OTHER_LOGITS
+    reason = _other_model(text if has_text else whole)
+    if reason:
+        raise ContractError(f"{folder}: model type {whole.model_type!r} {reason}")
+    # What the whole says of all its parts.
+    for name in ("dtype", "tie_word_embeddings", "quantization_config"):
+        if getattr(whole, name, None) is not None:
+            setattr(text, name, getattr(whole, name))
+    return text
+
+
+_SAME_AS = {
+    "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2",
+    "qwen3_vl_text": "qwen3",
+    "qwen3_vl_moe_text": "qwen3_moe",
+}
+"""Text parts that transformers has no model of, and the family that they are where there are no images: the
+three positions of a token are equal then."""
+
+
+def _by_itself(text: Any) -> Any:
+    """Return a text part's configuration as one of a family that writes text by itself."""
+    if text.model_type not in _SAME_AS:
+        return text
+    values = text.to_dict()
+    rope = dict(values.get("rope_parameters") or {})
+    rope.pop("mrope_section", None)
+    rope.pop("mrope_interleaved", None)
+    if rope.get("rope_type") == "mrope":
+        rope["rope_type"] = "default"
+    kind = _SAME_AS[values.pop("model_type")]
+    if kind == "qwen3_moe":
+        # Qwen3-VL always does.
+        values["norm_topk_prob"] = True
+    return CONFIG_MAPPING[kind].from_dict({**values, "rope_parameters": rope})
+
+
+def is_text_part(folder: Path) -> bool:
+    """Return True if the model in `folder` also reads images or sound: its text part alone is used."""
+    whole = _read_config(folder)
+    return whole.get_text_config() is not whole
+
+
+def _read_config(folder: Path) -> Any:
     path = folder / "config.json"
     if not path.is_file():
         raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
@@ -66,15 +114,15 @@ def read_supported_config(folder: Path) -> Any:
         kind = str(written.get("model_type"))
         if kind not in CONFIG_MAPPING:
             raise ContractError(f"{folder}: {_unknown(kind, written)}")
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise ContractError(
             f"{folder}: config.json cannot be read ({error}); fetch the base model again"
         ) from error
-    reason = _other_model(config)
-    if reason:
-        raise ContractError(f"{folder}: model type {kind!r} {reason}")
-    return config
+
+
+_OTHER_LOGITS = {"aya_vision", "cohere2_vision"}
+"""Models of images and text that leave out the scale of Cohere's logits, which the text alone has."""
 
 
 def _unknown(kind: str, written: dict[str, Any]) -> str:
@@ -95,10 +143,12 @@ def _other_model(config: Any) -> str | None:
     )
     if fills and not (writes and getattr(config, "is_decoder", False)):
         return "is an encoder, which reads texts and writes none; choose a base made for chats"
+    if config.model_type in _OTHER_LOGITS:
+        return "computes other logits than its text part would by itself; choose another base model"
     if config.get_text_config() is not config:
         return (
-            "reads images or sound beside text; save its text part by "
-            "`python -m training.rlhf.model.text_part FOLDER TARGET`, and use that folder"
+            "reads images or sound beside text, and transformers has no model of its text alone; choose "
+            "another base model"
         )
     return None if writes else "writes no text; choose a base made for chats"
 

@@ -1,6 +1,8 @@
 """The text part of a model that also reads images or sound, saved as a base of its own.
 
 python -m training.rlhf.model.text_part FOLDER TARGET
+
+Rondo trains and serves the text part where it stands; servers of others, such as vLLM, load the whole.
 """
 
 from __future__ import annotations
@@ -9,18 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from training.contract import ContractError
-
-_NAMES = {
-    "^model.language_model": "model",
-    "^language_model.model": "model",
-    "^language_model.lm_head": "lm_head",
-}
-"""Names of the text part's weights inside the whole, and by themselves."""
+from training.rlhf.model.base_model import read_model
+from training.rlhf.model.families import is_text_part
 
 
 def save_text_part(folder: Path, target: Path) -> None:
@@ -30,34 +25,13 @@ def save_text_part(folder: Path, target: Path) -> None:
     """
     if target.exists():
         raise ContractError(f"{target} is already there; choose another folder")
+    if not is_text_part(folder):
+        raise ContractError(f"{folder}: this model is text alone; use it as it is")
+    part = read_model(folder, dtype="auto")
     try:
-        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        text = whole.get_text_config()
-        if text is whole:
-            raise ContractError(f"{folder}: model type {whole.model_type!r} is text alone; use it as it is")
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=text,
-            key_mapping=_NAMES,
-            output_loading_info=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            dtype="auto",
-        )
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ContractError(f"{folder}: the text part cannot be loaded ({error})") from error
-    if absent := sorted(loaded["missing_keys"]):
-        raise ContractError(
-            f"{folder}: {len(absent)} tensors of the text part are not found, the first being {absent[0]}; "
-            "choose another base model"
-        )
-    # What was loaded under other names would be saved under them.
-    with torch.device("meta"):
-        part = AutoModelForCausalLM.from_config(text, dtype=model.dtype)
-    part.load_state_dict(model.state_dict(), assign=True)
-    part.tie_weights()
+    except (OSError, ValueError, KeyError) as error:
+        raise ContractError(f"{folder}: the tokenizer cannot be loaded ({error})") from error
     part.save_pretrained(target)
     tokenizer.save_pretrained(target)
 

@@ -27,6 +27,7 @@ from training.contract.run import RunSpec
 from training.model_server import Closing, ModelServer, ServerError
 from training.rlhf.loop.run import save_checkpoint
 from training.rlhf.model.backbone import Backbone
+from training.rlhf.model.families import is_text_part
 from training.rlhf.rollout.samples import Sample, TextStream, TokenLogProb, end_tokens
 from training.rlhf.runtime.run_folder import log
 from training.rlhf.sampling import MAX_SEED, FinishReason, SamplingParameters
@@ -497,6 +498,12 @@ class ServedPolicy:
             environment, URL_VARIABLE, "the server that draws this run's answers, without /v1"
         )
         urls = [url.strip() for url in addresses.split(",") if url.strip()]
+        if settings.kind == "vllm" and is_text_part(backbone.folder):
+            raise ContractError(
+                f"{backbone.folder}: vLLM loads all of a model that also reads images or sound, with other "
+                "names for its layers than the adapter has; save its text part by "
+                "`python -m training.rlhf.model.text_part FOLDER TARGET` and add that as the base"
+            )
         folder = Path(_needed(environment, FOLDER_VARIABLE, "the folder that it loads adapters from"))
         if not folder.is_dir() or not os.access(folder, os.W_OK):
             raise ContractError(f"{FOLDER_VARIABLE}: {folder} is no folder that the trainer can write to")
