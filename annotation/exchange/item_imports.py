@@ -615,13 +615,14 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
         Judgment,
         [
             *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", *COLUMNS),
-            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind"),
+            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind", "in_bulk"),
         ],
         (
             (
                 *(pk, assignment, row.comparison, row.annotator, None, *row.judgment.columns.values()),
                 *(bulk.uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
                 row.judgment.more.get("blind") is not False,
+                row.judgment.more.get("in_bulk") is True,
             )
             for pk, assignment, row, time in zip(judgments, assignments, accepted, times, strict=True)
         ),

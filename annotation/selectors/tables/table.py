@@ -670,6 +670,7 @@ def kinds(_project: Project) -> Sequence[Choice]:
     """Return what annotations are for; other pages count one or several of these."""
     return [
         ("work", _("work of people")),
+        ("bulk", _("work of people, answered in bulk")),
         ("measuring", _("gold items, qualification and retests")),
         ("ai", _("AI annotators")),
         ("arena", _("votes in arenas")),
@@ -678,11 +679,12 @@ def kinds(_project: Project) -> Sequence[Choice]:
 
 
 def of_kind(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
-    """Return the annotations of a kind; each has one."""
+    """Return the annotations of a kind; each has one, and those given in bulk are work, too."""
     work = Q(comparison__purpose=Purpose.WORK, assignment__retest_of__isnull=True)
     arena, machine = Q(comparison__purpose=Purpose.ARENA), Q(annotator__is_machine=True)
     conditions = {
         "work": work & ~machine & Q(blind=True),
+        "bulk": work & ~machine & Q(in_bulk=True),
         "measuring": ~work & ~arena & ~machine,
         "ai": machine & ~arena,
         "arena": arena,
