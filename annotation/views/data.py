@@ -116,6 +116,7 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "table": TABLES[table],
         "action": declared,
         "value": value if declared.value else "",
+        "given": _in_words(project, arguments["answer"]) if "answer" in arguments else [],
         "sent": {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)},
         "effect": effect,
         "chosen": ",".join(map(str, chosen)),
@@ -209,6 +210,19 @@ def _questions_of_comparison(project: Project) -> list[Question]:
         for question in configuration_of(project).asked_questions
         if question.subject == "comparison"
     ]
+
+
+def _in_words(project: Project, answer: JudgmentRecord) -> list[tuple[str, str]]:
+    """Return what a bulk answer says, each with the words of its question."""
+    verdict = Verdict(answer.verdict)
+    said = [] if verdict == Verdict.NOT_ASKED else [(_("Preference"), str(verdict.label))]
+    questions = {question.key: question for question in _questions_of_comparison(project)}
+    for part in answer.answers:
+        question = questions[part.question]
+        labels = {choice.key: choice.label for choice in question.choices}
+        values = part.value if isinstance(part.value, tuple) else (str(part.value),)
+        said.append((question.text, ", ".join(labels.get(value) or value for value in values)))
+    return said
 
 
 def _to_answer(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:

@@ -211,6 +211,7 @@ def test_a_page_asks_shows_the_effect_and_stores(project: Project, carol: User, 
     filled = {**sent, "preference": "both_bad", "question.why.1": "warm"}
     preview = browser.post(address, filled)
     assert preview.context["effect"].changed == 1
+    assert preview.context["given"] == [("Preference", "both bad"), ("Why?", "warm")]
     assert not Judgment.objects.exists()
     assert preview.context["sent"] == {
         "answered": ["1"],
