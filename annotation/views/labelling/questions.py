@@ -101,6 +101,7 @@ class QuestionOnScreen:
             data_required=self.question.is_required,
             data_shown_by=self.decided_by or None,
             data_shown_values=json.dumps(condition.values) if condition else None,
+            data_categories=json.dumps(self.question.categories) if self.question.categories else None,
             data_least=self.question.least,
             data_most=self.question.most,
             data_expected=self.expected or None,

@@ -16,4 +16,13 @@ class Migration(migrations.Migration):
                 help_text="Whether it was given to several comparisons at once, from the table of comparisons.",
             ),
         ),
+        migrations.AddField(
+            model_name="projectquestion",
+            name="categories",
+            field=models.JSONField(
+                blank=True,
+                default=list,
+                help_text="Of a question about spans: keys of the categories that it is asked of; none for all.",
+            ),
+        ),
     ]
