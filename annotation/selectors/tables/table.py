@@ -461,16 +461,25 @@ class View:
             )
 
     def _read_metadata_of_responses(self, page: Mapping[int, Any]) -> None:
-        """Give comparisons the metadata of their responses for the shown columns, in one query."""
+        """Give comparisons the metadata of their responses for the shown columns, in one query.
+
+        A value that names the model of a response is not shown, as on the comparison's page.
+        """
         names = [column for column in self.columns if column.name.startswith(OF_RESPONSES)]
         if not names or not page:
             return
         values = {f"value_{place}_": column.value for place, column in enumerate(names)}
         responses = Candidate.objects.filter(comparison__in=page).order_by("comparison", "index")
-        for pk, *texts in responses.annotate(**values).values_list("comparison", *values):
+        fields = ("comparison", "completion__source__name", *values)
+        rows = list(responses.annotate(**values).values_list(*fields))
+        models: dict[int, set[str]] = {}
+        for pk, model, *_texts in rows:
+            models.setdefault(pk, set()).add(model)
+        for pk, _model, *texts in rows:
             of_row = getattr(page[pk], _METADATA_VALUES)
             for column, text in zip(names, texts, strict=True):
-                of_row.setdefault(column.name, []).append(text)
+                shown = _("(names the model of a response)") if text in models[pk] else text
+                of_row.setdefault(column.name, []).append(shown)
 
     def _with_value(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.annotate(sort_value=self.sorted_by.sort) if self.sorted_by else rows

@@ -265,6 +265,10 @@ def test_metadata_of_responses_is_compared_and_sorted_as_numbers_and_is_a_column
     with django_assert_max_num_queries(12):
         shown = [cells[1][1].text for _pk, cells in view.lines]
     assert shown == ["—", "30 · —", "9 · 120"]
+    # As on the page of a comparison, what names a model is not shown.
+    Completion._base_manager.filter(comparisons=first).update(metadata={"length": "starter"})
+    view = View(TABLES["comparisons"], project, QueryDict("columns=prompt&columns=response_metadata.length"))
+    assert "starter" not in view.lines[-1][1][1][1].text
     names = {column.name for column in view.all_columns if "metadata" in column.name}
     assert names == {"response_metadata.engine", "response_metadata.length"}
     # Slices are by what comparisons and prompts have themselves.
