@@ -1,6 +1,7 @@
 """Questions about spans and about steps of a trace: answers, refusals, asking again, agreement, files."""
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
 from html import unescape
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.template.loader import render_to_string
 from django.urls import reverse
 
 from annotation.agreement.records import Selection
@@ -21,7 +23,8 @@ from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.judgment import Entered
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, QuestionAnswer, User
-from annotation.record.judgment import AnswerPart
+from annotation.record.judgment import AnswerPart, Target
+from annotation.record.questions import Question
 from annotation.selectors.questions import judgments_without
 from annotation.selectors.records import records_of
 from annotation.selectors.reviews import only_parts, part_keys, shared_record
@@ -29,10 +32,11 @@ from annotation.services.projects.project_questions import ask_again
 from annotation.services.projects.questions import delete_question
 from annotation.services.texts import create_comparison
 from annotation.statistics.compute import compute_report
+from annotation.views.labelling.questions import questions_on_screen, rendered_of_step
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, prefer_first, span, submit
 from tests.annotation.labelling.questions_scene import ClientOf, send, token_of
-from tests.annotation.questions.asking import answer, ask, points, shown_by
+from tests.annotation.questions.asking import answer, ask, choices, points, shown_by
 from tests.records import judgment_record
 from tests.refusals import refused
 from training.contract.snapshot import read_snapshot
@@ -496,3 +500,29 @@ def test_a_format_without_a_place_for_them_says_that_it_drops_them(
     assert "sure" not in "".join(export.text_stream())
     (reason,) = (reason for reason in export.dropped if reason.startswith("answers"))
     assert reason.startswith("answers about spans and steps")
+
+
+# ── Many steps on a page ────────────────────────────────────────────────────────────────
+
+
+def test_steps_that_differ_in_their_names_are_rendered_once_and_read_as_if_each_were() -> None:
+    topic, why = (
+        Question(key="topic", kind="choice", text="Topic <i>", subject="step", choices=choices("law", "tax")),
+        Question(key="why", kind="text", text="Why?", subject="step", shown_when=shown_by("topic", "law")),
+    )
+    entered = {"question.topic.1.aa.1": ["law"], "question.why.1.aa.1": ["It is\n   so & <b>."]}
+    places = questions_on_screen(
+        [topic, why], entered, {"aa": "response A", "bb": "response “B”"}, {"aa": range(3), "bb": range(3)}
+    )
+    by_step: dict[Any, list[Any]] = {}
+    for place in places:
+        by_step.setdefault(place.target, []).append(place)
+    known: dict[Any, str] = {}
+    for of_step in by_step.values():
+        whole = render_to_string("annotation/question_fields.html", {"places": of_step})
+        shown = rendered_of_step(of_step, known)
+        assert re.sub(r"\n\s+", "\n", shown) == re.sub(r"\n\s+", "\n", whole)
+        assert ("It is\n   so &amp; &lt;b&gt;." in shown) == (of_step[0].target == Target("aa", 1))
+    # The five others are alike.
+    assert len(by_step) == 6
+    assert len(known) == 1
