@@ -328,7 +328,7 @@ def answer(
     if answer.verdict == Verdict.RANKED:
         raise InvalidAnswer(
             "bulk_answer_names_winner",
-            _("A bulk answer names no winner: the order of the responses differs by comparison."),
+            _("An annotation of many comparisons names no winner: the order of responses differs."),
             field="verdict",
         )
     keys, skipped = _answerable(project, actor, chosen, answer)

@@ -229,7 +229,7 @@ def _to_answer(request: Request, project: Project, chosen: list[int], address: s
     """Show the form of a bulk answer, with what was entered."""
     if not 0 < len(chosen) <= bulk.MOST_ANSWERED:
         messages.error(
-            request, _("Select 1 to %(most)s comparisons to answer at once.") % {"most": bulk.MOST_ANSWERED}
+            request, _("Select 1 to %(most)s comparisons to annotate at once.") % {"most": bulk.MOST_ANSWERED}
         )
         return redirect(address)
     entered = {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)}

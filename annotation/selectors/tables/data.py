@@ -398,7 +398,7 @@ COMPARISONS = Table(
         ),
         BulkAction(
             name="answer",
-            label=gettext_lazy("Answer"),
+            label=gettext_lazy("Annotate"),
             icon="check",
             about=gettext_lazy(
                 "Each is stored as an annotation of yours and marked as given in bulk; its time is not "

@@ -731,7 +731,7 @@ def kinds(_project: Project) -> Sequence[Choice]:
     """Return what annotations are for; other pages count one or several of these."""
     return [
         ("work", _("work of people")),
-        ("bulk", _("work of people, answered in bulk")),
+        ("bulk", _("work of people, given in bulk")),
         ("measuring", _("gold items, qualification and retests")),
         ("ai", _("AI annotators")),
         ("arena", _("votes in arenas")),
