@@ -193,8 +193,8 @@ def test_bulk_answers_are_told_from_single_ones(project: Project, carol: User, c
     today = timezone.localdate()
     pay = pay_of(project, since=today, until=today, basis=PayBasis.ITEM)
     assert sum(row.annotations for row in pay) == 1
-    lines = b"".join(browser.get("/api/v1/projects/tea/exports/jsonl/").streaming_content)
-    rows = [json.loads(line) for line in lines.splitlines()]
+    lines: Any = browser.get("/api/v1/projects/tea/exports/jsonl/")
+    rows = [json.loads(line) for line in b"".join(lines.streaming_content).splitlines()]
     assert sorted(row.get("in_bulk", False) for row in rows) == [False, True, True]
 
 
