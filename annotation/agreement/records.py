@@ -93,6 +93,8 @@ class Judged:
     """Pairs that an imported set calls equal although its other pairs give them different ranks."""
     is_revision: bool = False
     """It supersedes an earlier judgment; its time is that of the change alone."""
+    in_bulk: bool = False
+    """It was given to several comparisons at once; no time is measured."""
 
     @property
     def is_first_work(self) -> bool:

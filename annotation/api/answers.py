@@ -122,6 +122,15 @@ class StepLabelSerializer(serializers.Serializer[Any]):
 class AnswerValueField(serializers.JSONField):
     """The value that answers a question."""
 
+    def to_internal_value(self, data: Any) -> Any:
+        """Return a value that the record takes. Refuse any other JSON."""
+        value = super().to_internal_value(data)
+        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+            return tuple(value)
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return value
+        raise serializers.ValidationError(_("Give a text, a number, or a list of texts."))
+
 
 class NamedSpanSerializer(serializers.Serializer[Any]):
     """A span of the same answer and judgment."""
@@ -164,14 +173,6 @@ class QuestionAnswerSerializer(serializers.Serializer[Any]):
         allow_null=True,
         default=None,
     )
-
-    def validate_value(self, value: Any) -> Any:
-        """Return a value that the record takes. Refuse any other JSON."""
-        if isinstance(value, list) and all(isinstance(entry, str) for entry in value):
-            return tuple(value)
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            return value
-        raise serializers.ValidationError(_("Give a text, a number, or a list of texts."))
 
 
 class RatingSerializer(serializers.Serializer[Any]):
@@ -328,6 +329,8 @@ class JudgmentSerializer(serializers.Serializer[Any]):
         "False where the annotator knew which model wrote which response: training leaves it out."
     )
 
+    in_bulk = fields.flag("True where it was given to several comparisons at once.")
+
     records: Mapping[int, JudgmentRecord] = {}
     """Records of a page's judgments, which their list reads together."""
 
@@ -347,6 +350,7 @@ class JudgmentSerializer(serializers.Serializer[Any]):
             "rubric": _rubric(judgment.rubric),
             "superseded": hasattr(judgment, "superseded_by"),
             "blind": judgment.blind,
+            "in_bulk": judgment.in_bulk,
             "created_at": judgment.created_at,
             "verdict": record.verdict,
             "ranks": {name.of(completion): rank for completion, rank in record.ranks.items()},

@@ -149,6 +149,12 @@ class QuestionValuesSerializer(serializers.Serializer[Any]):
     least = fields.number("The smallest number; null sets no bound.", allow_null=True, default=None)
     most = fields.number("The largest number; null sets no bound.", allow_null=True, default=None)
     shown_when = ConditionSerializer(allow_null=True, default=None, help_text="Null shows it always.")
+    categories = fields.several(
+        fields.text(most=LONGEST_KEY),
+        "Of a question about spans: keys of the categories whose spans it is asked of; none for all.",
+        most=200,
+        default=list,
+    )
 
 
 class QuestionSerializer(QuestionValuesSerializer):
@@ -551,6 +557,7 @@ def questions_set(view: ProjectView, values: Values, key: str) -> Question:
                 **values,
                 "key": key,
                 "choices": tuple(Choice(**choice) for choice in values["choices"]),
+                "categories": tuple(values["categories"]),
                 "shown_when": condition
                 and Condition(question=condition["question"], values=tuple(condition["values"])),
             }

@@ -92,6 +92,7 @@ class PersonSerializer(serializers.Serializer[Any]):
     judgments = fields.integer()
     median_seconds = fields.number(allow_null=True)
     active_seconds = fields.integer("Over the judgments that measured it.", source="total_seconds")
+    in_bulk = fields.integer("Judgments that were given to several comparisons at once.")
     active_days = fields.integer("Days with a judgment.")
     last_at = fields.time("When the newest judgment was submitted.")
     reliability = EstimateSerializer()

@@ -11,13 +11,14 @@ from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 
 from annotation.api import fields
-from annotation.api.answers import JudgmentSerializer, judgments_with_parts
+from annotation.api.answers import AnswerValueField, JudgmentSerializer, judgments_with_parts, rows_field
 from annotation.api.base import Filters, ProjectView
 from annotation.api.operations import PROJECT, Resource, Values
-from annotation.choices import Purpose, Split
+from annotation.choices import Purpose, Split, Verdict
 from annotation.exchange.formats.fields import ROLES
 from annotation.exchange.prompts import ImportReport, import_prompts
 from annotation.models import Candidate, Comparison, Completion, Judgment, Prompt
+from annotation.record.judgment import AnswerPart, JudgmentRecord
 from annotation.selectors.access import judged, judgments_current, with_answer_of
 from annotation.selectors.allocation import tagged
 from annotation.selectors.saved_views import views_for
@@ -26,7 +27,15 @@ from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.table import View as TableView
 from annotation.selectors.tables.table import calling
 from annotation.services import bulk
-from annotation.services.bulk import LONGEST_TAG, MOST_OVERLAP, MOST_PRIORITY, MOST_ROWS, TAG
+from annotation.services.bulk import (
+    BULK_VERDICTS,
+    LONGEST_TAG,
+    MOST_ANSWERED,
+    MOST_OVERLAP,
+    MOST_PRIORITY,
+    MOST_ROWS,
+    TAG,
+)
 from annotation.text.identity import MOST_TURNS
 
 _MOST_PROMPTS = 1000
@@ -281,10 +290,10 @@ def judgments_list(view: ProjectView, query: Values) -> QuerySet[Judgment]:
 # Bulk actions on comparisons and prompts, with a preview of their effect.
 
 
-def _keys() -> serializers.ListField:
+def _keys(most: int = MOST_ROWS) -> serializers.ListField:
     """Return a field of primary keys."""
     key = fields.integer(least=1, most=2**53)
-    return fields.several(key, most=MOST_ROWS)
+    return fields.several(key, most=most)
 
 
 class ComparisonsActionSerializer(serializers.Serializer[Any]):
@@ -389,6 +398,46 @@ def comparisons_act(view: ProjectView, values: Values) -> list[Values]:
     return _act(view, values["comparisons"], chosen, dry_run=values["dry_run"])
 
 
+class ComparisonAnswerSerializer(serializers.Serializer[Any]):
+    """The answer to a question about each of several comparisons."""
+
+    question = fields.text("Its key.", most=60)
+    value = AnswerValueField()
+
+
+class BulkAnswerSerializer(serializers.Serializer[Any]):
+    """One judgment for several comparisons."""
+
+    comparisons = _keys(MOST_ANSWERED)
+    verdict = fields.choice(
+        [(value.value, value.label) for value in (*BULK_VERDICTS, Verdict.NOT_ASKED)],
+        default=Verdict.NOT_ASKED.value,
+    )
+    answers = rows_field(ComparisonAnswerSerializer())
+    dry_run = fields.flag("Return the effect and store nothing.", default=False)
+
+
+comparison_answers = Resource(ProjectView, f"{PROJECT}comparisons/answer/", tag="texts")
+
+
+@comparison_answers.post(takes=BulkAnswerSerializer, returns=EffectSerializer)
+def comparisons_answer(view: ProjectView, values: Values) -> Values:
+    """Store one judgment of yours for each comparison that is open to you, marked as given in bulk.
+
+    Others are skipped, with the reason. `changes_undo` takes all back for a day. Where the judgment fits none
+    of them, it is refused.
+    """
+    answers = tuple(AnswerPart(**row) for row in values["answers"])
+    effect = bulk.answer(
+        project=view.project,
+        actor=view.user,
+        chosen=values["comparisons"],
+        answer=JudgmentRecord(verdict=values["verdict"], answers=answers),
+        dry_run=values["dry_run"],
+    )
+    return _effect("answer", effect)
+
+
 @prompt_actions.post(takes=PromptsActionSerializer, returns=[EffectSerializer])
 def prompts_act(view: ProjectView, values: Values) -> list[Values]:
     """Add a tag to prompts, remove one, or delete them, all or nothing."""
@@ -420,7 +469,11 @@ def _act(
     effects = []
     for name, action, value in actions:
         effect = action(project=view.project, actor=view.user, chosen=rows, dry_run=dry_run, **value)
-        skipped = {str(why): number for why, number in effect.skipped.items()}
-        lost = {str(what): number for what, number in effect.lost.items()}
-        effects.append({"action": name, "changed": effect.changed, "skipped": skipped, "lost": lost})
+        effects.append(_effect(name, effect))
     return effects
+
+
+def _effect(name: str, effect: bulk.Effect) -> Values:
+    skipped = {str(why): number for why, number in effect.skipped.items()}
+    lost = {str(what): number for what, number in effect.lost.items()}
+    return {"action": name, "changed": effect.changed, "skipped": skipped, "lost": lost}

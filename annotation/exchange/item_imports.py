@@ -46,7 +46,7 @@ from annotation.models import (
 from annotation.record.judgment import COLUMNS, AnswerPart, JudgmentRecord, Target
 from annotation.record.questions import Question, fitted, in_order_of_choices
 from annotation.selectors import access
-from annotation.selectors.configuration import question_in
+from annotation.selectors.configuration import parts_of, question_in
 from annotation.services.judgments.checks import dense_ranks, expected_answer
 from annotation.services.judgments.storing import PartKeys, StoredJudgment, store_parts
 from annotation.services.quality import record_agreement
@@ -107,14 +107,16 @@ _NAMED = {
 class QuestionsInProject:
     """The additional questions of a project in all their versions, for the answers of a file."""
 
-    def __init__(self, versions: Iterable[QuestionVersion]) -> None:
-        """Take versions of questions, the earlier ones of each first."""
+    def __init__(
+        self, versions: Iterable[QuestionVersion], parts: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Take versions of questions, the earlier ones of each first, and the sub-categories."""
         self._newest: dict[str, Question] = {}
         self._versions: dict[tuple[str, int], Question] = {}
         self.version_ids: dict[tuple[str, int], int] = {}
         """Key and version → id of the version."""
         for version in versions:
-            question = question_in(version.question, version)
+            question = question_in(version.question, version, parts)
             self._newest[question.key] = question
             self._versions[question.key, question.version] = question
             self.version_ids[question.key, question.version] = version.pk
@@ -123,7 +125,7 @@ class QuestionsInProject:
     def of(cls, project: Project) -> "QuestionsInProject":
         """Read those of a project."""
         rows = QuestionVersion.objects.filter(question__project=project).order_by("question", "number")
-        return cls(rows.select_related("question__shown_when"))
+        return cls(rows.select_related("question__shown_when"), parts_of(project.categories.all()))
 
     def fitted(self, item: ImportedItem) -> ImportedItem:
         """Return an item whose answers have the type and version of their questions.
@@ -186,6 +188,14 @@ class QuestionsInProject:
                 }[question.subject],
                 field="answers",
                 key=question.key,
+            )
+        if not newest.is_asked_of(answer.target):
+            raise FieldError(
+                "answer_of_other_category",
+                _("%(key)s is asked of spans of these categories alone: %(categories)s. Leave it out."),
+                field="answers",
+                key=question.key,
+                categories=", ".join(newest.categories),
             )
         value = fitted(question, answer.value)
         if not question.accepts(value):
@@ -615,13 +625,14 @@ def _write_accepted(scene: ImportScene, accepted: Sequence[_Accepted]) -> None:
         Judgment,
         [
             *("id", "assignment_id", "comparison_id", "annotator_id", "guideline_id", *COLUMNS),
-            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind"),
+            *("idempotency_key", "supersedes_id", "imported_from", "created_at", "blind", "in_bulk"),
         ],
         (
             (
                 *(pk, assignment, row.comparison, row.annotator, None, *row.judgment.columns.values()),
                 *(bulk.uuid_value(row.key), None, bulk.json_value(dict(row.origin)), time),
                 row.judgment.more.get("blind") is not False,
+                row.judgment.more.get("in_bulk") is True,
             )
             for pk, assignment, row, time in zip(judgments, assignments, accepted, times, strict=True)
         ),

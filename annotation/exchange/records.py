@@ -151,7 +151,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
                 "comparison_id",
                 "created_at",
             ),
-            "blind",
+            *("blind", "in_bulk"),
             *("imported_from", "annotator__pseudonym", "annotator__is_machine", "guideline__version"),
             *("rubric__rubric__name", "rubric__number"),
             "assignment__display_order",
@@ -198,6 +198,7 @@ def _records(ids: Sequence[int]) -> Iterator[dict[str, Any]]:
             **_parts(record),
             "corrections": [_correction(part) for part in record.corrections],
             # Lines of projects without these parts keep their bytes.
+            **({"in_bulk": True} if row["in_bulk"] else {}),
             **_listed("rubric_scores", record.rubric_scores),
             **_listed("step_labels", record.step_labels),
             **_answers(record.answers),

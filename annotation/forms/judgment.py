@@ -341,7 +341,7 @@ def rating_field(token: str, criterion_key: str) -> str:
     return f"rating-{token}-{criterion_key}"
 
 
-_QUESTION = "question."
+QUESTION = "question."
 
 
 OF_SPAN = "span"
@@ -353,7 +353,7 @@ def question_field(question: Question, token: str = "", step: int | None = None)
 
     It names the version: a page that was open while the question was changed sends no answer to another.
     """
-    parts = (f"{_QUESTION}{question.key}", question.version, token, "" if step is None else step)
+    parts = (f"{QUESTION}{question.key}", question.version, token, "" if step is None else step)
     return ".".join(str(part) for part in parts if part != "")
 
 
@@ -631,7 +631,7 @@ class JudgmentForm(forms.Form):
             for name, target in self._fields_of(question):
                 names.add(name)
                 answers += _answer(question, target, self.entered.answers.get(name, ()))
-        unknown = (name for name in self.data if name.startswith(_QUESTION) and name not in names)
+        unknown = (name for name in self.data if name.startswith(QUESTION) and name not in names)
         if any(self.data.get(name) for name in unknown):
             raise ValidationError(_CHANGED)
         return (*answers, *self._answers_about_spans())

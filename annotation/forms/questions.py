@@ -63,6 +63,12 @@ class ProjectQuestionForm(forms.Form):
         widget=forms.CheckboxSelectMultiple,
         help_text=_("None shows it always."),
     )
+    categories = forms.MultipleChoiceField(
+        required=False,
+        label=_("Ask only of spans of these categories"),
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("None asks it of every span. A category stands for its sub-categories."),
+    )
     key = forms.SlugField(
         required=False,
         max_length=LONGEST_KEY,
@@ -76,6 +82,7 @@ class ProjectQuestionForm(forms.Form):
         earlier: Sequence[Question] = (),
         changes: Question | None = None,
         used_keys: Sequence[str] = (),
+        categories: Sequence[tuple[str, str]] = (),
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
@@ -95,6 +102,10 @@ class ProjectQuestionForm(forms.Form):
         ]
         if not deciding:
             del self.fields["shown_when"]
+        of_categories: Any = self.fields["categories"]
+        of_categories.choices = categories
+        if not categories or (changes is not None and changes.subject != "span"):
+            del self.fields["categories"]
         if changes is not None:
             for name in ("kind", "subject", "key"):
                 del self.fields[name]
@@ -108,8 +119,8 @@ class ProjectQuestionForm(forms.Form):
 
     @property
     def main_fields(self) -> Iterator[forms.BoundField]:
-        """The fields in the order of the page, without the condition, which is folded away."""
-        return (field for field in self if field.name != "shown_when")
+        """The fields in the order of the page, without the conditions, which are folded away."""
+        return (field for field in self if field.name not in ("shown_when", "categories"))
 
     @property
     def question(self) -> Question:
@@ -129,6 +140,7 @@ class ProjectQuestionForm(forms.Form):
             least=values["least"] if kind == "number" else None,
             most=values["most"] if kind == "number" else None,
             shown_when=condition,
+            categories=self._categories(values),
         )
 
     def clean(self) -> dict[str, Any]:
@@ -161,6 +173,11 @@ class ProjectQuestionForm(forms.Form):
             number += 1
             key = f"{base}-{number}"
         return key
+
+    def _categories(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the chosen categories; none where the question is not about spans: they are hidden then."""
+        subject = self.changes.subject if self.changes else values["subject"]
+        return tuple(values.get("categories") or ()) if subject == "span" else ()
 
     @staticmethod
     def _condition(chosen: Sequence[str]) -> Condition | None:
@@ -231,6 +248,7 @@ def initial_of_question(question: Question) -> dict[str, Any]:
         "most": question.most,
         "help_text": question.help_text,
         "is_required": question.is_required,
+        "categories": list(question.categories),
         "shown_when": [f"{condition.question}={value}" for value in condition.values] if condition else [],
     }
 

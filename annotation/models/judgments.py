@@ -103,6 +103,11 @@ class Judgment(WrittenOnce):
         help_text="Whether the annotator could not see which model wrote which response. Nothing is learned "
         "from an unblinded judgment, and no win rate counts it.",
     )
+    in_bulk = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether it was given to several comparisons at once, from the table of comparisons.",
+    )
     created_at = models.DateTimeField(auto_now_add=True)
 
     objects: ClassVar = RevealedJudgments()

@@ -484,6 +484,11 @@ class ProjectQuestion(models.Model):
     shortcuts = models.JSONField(
         default=dict, blank=True, help_text="Key of a choice → the key on the keyboard that chooses it."
     )
+    categories = models.JSONField(
+        default=list,
+        blank=True,
+        help_text="Of a question about spans: keys of the categories that it is asked of; none for all.",
+    )
     position = models.PositiveSmallIntegerField(default=0)
     is_archived = models.BooleanField(
         default=False, help_text="Not asked any more; annotations that answer it keep their answer."

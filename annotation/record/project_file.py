@@ -114,6 +114,8 @@ class QuestionEntry:
     least: Number | None = None
     most: Number | None = None
     shown_when: Condition | None = None
+    categories: tuple[Key, ...] = ()
+    """Of a question about spans: the categories whose spans it is asked of; none asks it of all."""
 
 
 @record

@@ -56,6 +56,12 @@ class Question:
     least: float | None = None
     most: float | None = None
     shown_when: Condition | None = None
+    categories: tuple[str, ...] = ()
+    """Of a question about spans: keys of the categories whose spans it is asked of; none asks it of all."""
+
+    def is_asked_of(self, target: Target) -> bool:
+        """Return whether the category of the span lets the question be asked; True for no span."""
+        return not self.categories or target.span is None or target.span[0] in self.categories
 
     @property
     def choice_keys(self) -> tuple[str, ...]:
@@ -236,7 +242,7 @@ def shown_places(
     for question in questions:
         if question.is_archived:
             continue
-        for target in targets.of(question.subject):
+        for target in filter(question.is_asked_of, targets.of(question.subject)):
             if question.shown_when is not None:
                 condition = question.shown_when
                 decides = by_key.get(condition.question)

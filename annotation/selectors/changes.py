@@ -19,6 +19,7 @@ LABELS: dict[str, str | Promise] = {
     "release": gettext_lazy("Release from quarantine"),
     "quarantine": gettext_lazy("Quarantine"),
     "reserve": gettext_lazy("Assign"),
+    "answer": gettext_lazy("Annotate"),
     "tag": gettext_lazy("Add tag"),
     "untag": gettext_lazy("Remove tag"),
     "delete": gettext_lazy("Delete comparisons"),

@@ -5,7 +5,7 @@ row. So what is kept here under a revision is what that revision says, in every 
 """
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -98,8 +98,9 @@ def configuration_of(project: Project) -> Configuration:
     categories = tuple(
         Category.objects.filter(project=project).select_related("parent").order_by("position", "id")
     )
+    parts = parts_of(categories)
     questions = tuple(
-        question_in(row, versions[0])
+        question_in(row, versions[0], parts)
         for row in ProjectQuestion.objects.filter(project=project)
         .select_related("shown_when")
         .prefetch_related("versions")
@@ -129,8 +130,24 @@ def in_groups(categories: Iterable[Category]) -> list[Category]:
     )
 
 
-def question_in(row: ProjectQuestion, version: QuestionVersion) -> Question:
-    """Return a question in one of its versions."""
+def parts_of(categories: Iterable[Category]) -> dict[str, list[str]]:
+    """Return key of a category → keys of its sub-categories."""
+    rows = list(categories)
+    keys = {row.pk: row.key for row in rows}
+    parts: dict[str, list[str]] = {}
+    for row in rows:
+        if row.parent_id is not None:
+            parts.setdefault(keys[row.parent_id], []).append(row.key)
+    return parts
+
+
+def question_in(
+    row: ProjectQuestion, version: QuestionVersion, parts: Mapping[str, Sequence[str]] | None = None
+) -> Question:
+    """Return a question in one of its versions.
+
+    parts: sub-categories, as `parts_of` gives them; with them a category stands for its own, too.
+    """
     condition = None
     if row.shown_when is not None:
         condition = Condition(question=row.shown_when.key, values=tuple(row.shown_values))
@@ -151,6 +168,9 @@ def question_in(row: ProjectQuestion, version: QuestionVersion) -> Question:
         least=version.least,
         most=version.most,
         shown_when=condition,
+        categories=tuple(
+            dict.fromkeys(key for each in row.categories for key in (each, *(parts or {}).get(each, ())))
+        ),
     )
 
 

@@ -60,6 +60,7 @@ def judged_of(judgments: QuerySet[Judgment], *, few: bool) -> list[Judged]:
         "assignment__display_order",
         "imported_from",
         "supersedes_id",
+        "in_bulk",
     )
     # Few are named, so that what narrowed them is not looked for once more.
     of_them = [row[0] for row in fields] if few else []
@@ -85,6 +86,7 @@ def judged_of(judgments: QuerySet[Judgment], *, few: bool) -> list[Judged]:
             ranks=ranks.get(pk, {}),
             undecided=_undecided(shown, imported),
             is_revision=supersedes is not None,
+            in_bulk=in_bulk,
         )
         for (
             pk,
@@ -102,6 +104,7 @@ def judged_of(judgments: QuerySet[Judgment], *, few: bool) -> list[Judged]:
             shown,
             imported,
             supersedes,
+            in_bulk,
         ) in fields
     ]
 

@@ -39,7 +39,8 @@ def pay_of(project: Project, *, since: date, until: date, basis: PayBasis) -> li
     """Return the pay of everybody who annotated from `since` to `until`, and of all annotators. Two queries.
 
     Days are those of the server's time zone. What counts is what people did: work, gold, qualification and
-    retests, what was deleted later too; not what files brought, votes in arenas and AI annotators.
+    retests, what was deleted later too; not what files brought, bulk answers, votes in arenas and AI
+    annotators.
     """
     zone = timezone.get_default_timezone()
     done = {
@@ -48,6 +49,7 @@ def pay_of(project: Project, *, since: date, until: date, basis: PayBasis) -> li
             comparison__project=project,
             annotator__is_machine=False,
             imported_from__isnull=True,
+            in_bulk=False,
             created_at__gte=datetime.combine(since, time.min, tzinfo=zone),
             created_at__lt=datetime.combine(until + timedelta(days=1), time.min, tzinfo=zone),
         )

@@ -36,7 +36,12 @@ def judgments_without(question: ProjectQuestion) -> QuerySet[Judgment]:
         of_span = QuestionAnswer.objects.filter(
             span=OuterRef("pk"), version__question=question, version__number=number
         )
-        return judgments.filter(Exists(SpanFlag.objects.filter(~Exists(of_span), judgment=OuterRef("pk"))))
+        spans = SpanFlag.objects.filter(~Exists(of_span), judgment=OuterRef("pk"))
+        if question.categories:
+            # A category stands for its sub-categories, too.
+            keys = question.categories
+            spans = spans.filter(Q(category__key__in=keys) | Q(category__parent__key__in=keys))
+        return judgments.filter(Exists(spans))
     if question.subject == QuestionSubject.STEP:
         traces = Candidate.objects.filter(comparison=OuterRef("comparison"), completion__step_count__gt=0)
         judgments = judgments.filter(Exists(traces))

@@ -1,12 +1,13 @@
 """Bulk actions on chosen comparisons and prompts, each with a preview of its effect."""
 
 import re
+import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, When
 from django.db.models.functions import Greatest
 from django.utils import timezone
@@ -14,10 +15,11 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from annotation.choices import AssignmentState, Purpose, ReviewReason, WithholdingState
-from annotation.errors import Refusal
+from annotation.choices import AssignmentState, Purpose, ReviewReason, Verdict, WithholdingState
+from annotation.errors import InvalidAnswer, Refusal
 from annotation.models import (
     Assignment,
+    BulkChange,
     Candidate,
     Comparison,
     Completion,
@@ -31,13 +33,20 @@ from annotation.models import (
     bulk,
 )
 from annotation.models.bulk import json_value
-from annotation.selectors import access
+from annotation.record.judgment import JudgmentRecord
+from annotation.record.questions import as_text
+from annotation.selectors import access, eligibility
+from annotation.selectors.allocation import allotted_to
 from annotation.services import audit, changes
+from annotation.services.assignments.leases import lease, take_slot, take_turn
+from annotation.services.judgments.checks import NO_WINNER, check_answer
+from annotation.services.judgments.submission import submit_in_transaction
 from annotation.services.texts import open_free_places
 
 __all__ = [
     "Effect",
     "add_tag",
+    "answer",
     "close",
     "delete_comparisons",
     "delete_prompts",
@@ -76,14 +85,15 @@ class Effect:
         return self.changed + sum(self.skipped.values())
 
 
-def check(*, project: Project, actor: User, rows: int) -> None:
+def check(*, project: Project, actor: User, rows: int, most: int | None = None) -> None:
     """Raise `NotAllowed` unless `actor` manages the project, `Refusal` for too many rows."""
     access.refuse_unless_manager(actor, project, "manager_changes_data")
-    if rows > MOST_ROWS:
+    bound = most or MOST_ROWS
+    if rows > bound:
         raise Refusal(
             "too_many_selected_rows",
             _("An action changes at most %(most)s rows; these are more. Narrow the filters."),
-            most=MOST_ROWS,
+            most=bound,
         )
 
 
@@ -294,6 +304,138 @@ def _members(project: Project, value: str) -> dict[str, int]:
             names=", ".join(unknown),
         )
     return members
+
+
+# One judgment for many comparisons.
+
+MOST_ANSWERED = 500
+"""Comparisons of one bulk answer: each is stored like one of the labelling page."""
+BULK_VERDICTS = (*NO_WINNER, Verdict.CANNOT_JUDGE)
+"""Preferences that fit any two responses, whatever side each stands on."""
+
+
+def answer(
+    *, project: Project, actor: User, chosen: Sequence[int], answer: JudgmentRecord, dry_run: bool = False
+) -> Effect:
+    """Store one judgment of `actor` for each chosen comparison that is open to them.
+
+    A preference without winner, answers to questions about the comparison, or both. Each comparison is
+    checked and stored as from the labelling page, in a transaction of its own, and marked as given in bulk:
+    its time was not measured, no guidelines were on screen. What `actor` holds themselves is answered; what
+    others hold is skipped. Where the answer fits none of them, its refusal is raised.
+    """
+    check(project=project, actor=actor, rows=len(chosen), most=MOST_ANSWERED)
+    if answer.verdict == Verdict.RANKED:
+        raise InvalidAnswer(
+            "bulk_answer_names_winner",
+            _("An annotation of many comparisons names no winner: the order of responses differs."),
+            field="verdict",
+        )
+    keys, skipped = _answerable(project, actor, chosen, answer)
+    if dry_run:
+        return Effect(changed=len(keys), skipped=dict(skipped))
+    stored = 0
+    change: BulkChange | None = None
+    about: dict[str, Any] = {"action": "answer", "value": _in_short(answer)}
+    for comparison in _with_prompts(project, keys):
+        try:
+            with transaction.atomic():
+                row = _answer_one(comparison, actor, answer)
+                if row is not None:
+                    change = changes.record_more(change, project=project, actor=actor, row=row, **about)
+        except (IntegrityError, Refusal) as error:
+            # Of a clash: a request at the same moment was first.
+            skipped[error.message if isinstance(error, Refusal) else _TAKEN] += 1
+            continue
+        stored += row is not None
+        skipped[_TAKEN] += row is None
+    details = {"comparisons": stored, "answer": _in_short(answer)}
+    audit.record(action="data.answer", subject=project, actor=actor, project=project, details=details)
+    return Effect(changed=stored, skipped=dict(+skipped))
+
+
+_TAKEN = gettext_lazy("closed")
+
+
+@transaction.atomic
+def _choose_open(project: Project, actor: User, chosen: Sequence[int]) -> tuple[list[int], Effect]:
+    """Return the chosen comparisons that `actor` may answer now, and why the others are skipped."""
+    theirs = Assignment.objects.filter(comparison=OuterRef("pk"), annotator=actor)
+    is_in_hand = Exists(theirs.filter(state=AssignmentState.LEASED, retest_of__isnull=True))
+    is_open = Q(open_slots__gt=0) | Q(is_in_hand)
+    allotted = allotted_to(project, actor)
+    return _choose(
+        project,
+        actor,
+        chosen,
+        _WORK & _FREE,
+        (Q(~Exists(theirs.filter(state=AssignmentState.SUBMITTED))), gettext_lazy("annotated by you")),
+        (Q(~Exists(theirs.filter(state=AssignmentState.SKIPPED))), gettext_lazy("skipped by you")),
+        (Q(~Exists(Review.objects.filter(comparison=OuterRef("pk")))), gettext_lazy("in review")),
+        (
+            Q(~Exists(ConversationTurn.objects.filter(comparison=OuterRef("pk"))), is_sealed=False),
+            gettext_lazy("of a calibration session or a conversation"),
+        ),
+        (allotted and (allotted | Q(is_in_hand)), gettext_lazy("reserved for others")),
+        (is_open | ~Q(_leased()), gettext_lazy("being labelled by somebody else")),
+        (is_open, _TAKEN),
+    )
+
+
+def _answerable(
+    project: Project, actor: User, chosen: Sequence[int], answer: JudgmentRecord
+) -> tuple[list[int], Counter[str | Promise]]:
+    """Return the comparisons that the answer is stored for, and why the others are skipped."""
+    keys, effect = _choose_open(project, actor, chosen)
+    skipped = Counter(effect.skipped)
+    left = eligibility.left_to_submit(project, actor, access.membership_of(actor, project))
+    if left is not None and len(keys) > left:
+        skipped[gettext_lazy("beyond your limit of annotations")] = len(keys) - left
+        keys = keys[:left]
+    refused: dict[int, Refusal] = {}
+    for comparison in _with_prompts(project, keys):
+        try:
+            check_answer(comparison=comparison, answer=answer)
+        except Refusal as refusal:
+            refused[comparison.pk] = refusal
+    if refused and len(refused) == len(keys) and len({refusal.code for refusal in refused.values()}) == 1:
+        raise next(iter(refused.values()))
+    skipped.update(refusal.message for refusal in refused.values())
+    return [pk for pk in keys if pk not in refused], skipped
+
+
+def _with_prompts(project: Project, keys: Sequence[int]) -> Iterator[Comparison]:
+    for comparison in Comparison.objects.filter(pk__in=keys).select_related("prompt").order_by("pk"):
+        comparison.project = project
+        yield comparison
+
+
+def _answer_one(comparison: Comparison, actor: User, answer: JudgmentRecord) -> tuple[int, int, int] | None:
+    """Store the judgment; return the ids of comparison, judgment and assignment, None where no place is left.
+
+    Call it in a transaction.
+    """
+    take_turn(project_id=comparison.project_id, annotator_id=actor.pk)
+    held = Assignment.objects.filter(
+        comparison=comparison, annotator=actor, state=AssignmentState.LEASED, retest_of__isnull=True
+    ).first()
+    if held is None:
+        slot = take_slot(comparison)
+        if slot is None:
+            return None
+        held = lease(comparison, actor, slot=slot)
+    held.comparison = comparison
+    judgment, _turn = submit_in_transaction(
+        assignment=held, annotator=actor, answer=answer, idempotency_key=uuid.uuid4(), in_bulk=True
+    )
+    return comparison.pk, judgment.pk, held.pk
+
+
+def _in_short(answer: JudgmentRecord) -> str:
+    """Return the preference and the answers by their keys."""
+    answers = [f"{part.question} = {as_text(part.value)}" for part in answer.answers]
+    verdict = [] if answer.verdict == Verdict.NOT_ASKED else [answer.verdict]
+    return "; ".join([*verdict, *answers])
 
 
 def _values(keys: Sequence[int], *names: str) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ An undo restores what nothing has changed meanwhile. A place that somebody took,
 again, stay as they are; their rows are counted.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -15,7 +15,7 @@ from django.db.models import Exists, F, ForeignObjectRel, OuterRef, ProtectedErr
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from annotation.choices import AssignmentState, Purpose, SourceKind, WithholdingState
+from annotation.choices import AssignmentState, Purpose, ReviewReason, SourceKind, WithholdingState
 from annotation.errors import Refusal
 from annotation.models import (
     Assignment,
@@ -34,6 +34,8 @@ from annotation.models import (
 from annotation.models.changes import UNDONE_WITHIN
 from annotation.selectors import access
 from annotation.services import audit
+from annotation.services.assignments.leases import take_turn, uncount_submissions
+from annotation.services.quality import record_agreement
 from annotation.services.texts import open_free_places
 
 Row = list[Any]
@@ -52,6 +54,26 @@ def record(
     )
 
 
+def record_more(
+    change: BulkChange | None,
+    *,
+    project: Project,
+    actor: User,
+    action: str,
+    row: Sequence[Any],
+    value: str = "",
+) -> BulkChange | None:
+    """Store one more row of a change whose rows have a transaction each; None for `change` begins it."""
+    if change is not None:
+        rows = [*change.before, list(row)]
+        # One that was undone meanwhile gets no more rows.
+        standing = BulkChange.objects.filter(pk=change.pk, undone_at__isnull=True)
+        if standing.update(before=rows, changed=len(rows)):
+            change.before = rows
+            return change
+    return record(project=project, actor=actor, action=action, before=[row], value=value)
+
+
 @transaction.atomic
 def undo_change(*, change: BulkChange, undone_by: User) -> int:
     """Undo a bulk change; return the number of rows that are as before. Refuses one older than a day."""
@@ -64,6 +86,9 @@ def undo_change(*, change: BulkChange, undone_by: User) -> int:
             field="change",
         )
     ids = [row[0] for row in change.before]
+    if change.action == "answer" and change.actor_id is not None:
+        # Before the comparisons, as a submit does.
+        take_turn(project_id=change.project_id, annotator_id=change.actor_id)
     if change.action not in ("tag", "untag", *_PURGES):
         # In the order of their keys, as the actions hold them.
         held = Comparison.objects.filter(project=change.project_id, pk__in=ids).order_by("pk")
@@ -164,6 +189,49 @@ def _undo_reserve(change: BulkChange) -> int:
     return len(change.before)
 
 
+def _undo_answer(change: BulkChange) -> int:
+    """Take bulk answers back, but for those that were revised, reviewed or put into a snapshot.
+
+    Rows: ids of the comparison, the judgment and the assignment.
+    """
+    by_judgment = {judgment: (comparison, assignment) for comparison, judgment, assignment in change.before}
+    # A review that was asked for or decided is work of others; one that a rule opened goes with the answer.
+    reviewed = Review.objects.filter(
+        Q(decided_at__isnull=False) | Q(reason__in=(ReviewReason.FLAGGED, ReviewReason.REQUESTED)),
+        comparison=OuterRef("comparison"),
+    )
+    standing = Judgment.everything.current().filter(
+        ~Exists(reviewed), pk__in=by_judgment, in_bulk=True, comparison__purpose=Purpose.WORK
+    )
+    keys = dict(standing.values_list("pk", "comparison__round_number"))
+    held = used_elsewhere(Judgment, list(keys))
+    rounds: Counter[int] = Counter()
+    restored = []
+    for pk, round_number in keys.items():
+        comparison, assignment = by_judgment[pk]
+        if pk not in held and _take_back(pk, assignment):
+            restored.append(comparison)
+            rounds[round_number] += 1
+    Review.objects.filter(comparison__in=restored, decided_at__isnull=True).delete()
+    is_free = Q(withholding__isnull=True) | Q(withholding__state=WithholdingState.RELEASED)
+    Comparison.objects.filter(is_free, pk__in=restored).update(open_slots=F("open_slots") + 1)
+    record_agreement(comparisons=restored)
+    if change.actor_id is not None:
+        uncount_submissions(project_id=change.project_id, annotator_id=change.actor_id, rounds=rounds)
+    return len(restored)
+
+
+def _take_back(judgment: int, assignment: int) -> bool:
+    """Delete a judgment with its assignment; False where another row holds one of them."""
+    try:
+        with transaction.atomic():
+            Judgment._base_manager.filter(pk=judgment).delete()
+            Assignment.objects.filter(pk=assignment).delete()
+    except ProtectedError:
+        return False
+    return True
+
+
 def _undo_tags(change: BulkChange) -> int:
     """Remove a tag that was added, or add one that was removed. Rows: id."""
     prompts = Prompt.objects.filter(pk__in=_ids(change)).order_by("pk")
@@ -235,6 +303,7 @@ _UNDO: Mapping[str, Callable[[BulkChange], int]] = {
     "release": _undo_release,
     "quarantine": _undo_quarantine,
     "reserve": _undo_reserve,
+    "answer": _undo_answer,
     "tag": _undo_tags,
     "untag": _undo_tags,
     "delete": _undo_delete,

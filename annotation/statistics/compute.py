@@ -436,6 +436,7 @@ def _people(
                 judgments=len(judged),
                 median_seconds=_median(judged),
                 measured=sum(reading.seconds is not None for reading in judged),
+                in_bulk=sum(reading.in_bulk for reading in judged),
                 total_seconds=sum(reading.seconds or 0 for reading in judged),
                 active_days=len({reading.at.astimezone(zone).date() for reading in judged}),
                 last_at=max(reading.at for reading in judged),

@@ -76,8 +76,9 @@ def _forecast(project: Project) -> Forecast:
             state=AssignmentState.SUBMITTED,
             closed_at__gte=today_starts() - timedelta(days=MOST_DAYS),
             judgments__supersedes__isnull=True,
-            # A file brings a thousand in a minute.
+            # A file or a bulk answer brings hundreds in a minute.
             judgments__imported_from__isnull=True,
+            judgments__in_bulk=False,
         )
         .annotate(day=TruncDate("closed_at", tzinfo=timezone.get_default_timezone()))
         .order_by()

@@ -84,6 +84,7 @@ class PersonRow:
     pk: int
     name: str
     judgments: int
+    in_bulk: int
     link: str
     median_seconds: float | None
     reliability: Number
@@ -352,6 +353,7 @@ class ReportPage:
                     pk=person.pk,
                     name=self._name(person.pk),
                     judgments=person.judgments,
+                    in_bulk=person.in_bulk,
                     link=_link(self.project, mine, Shown.JUDGED),
                     median_seconds=person.median_seconds,
                     reliability=self._number(

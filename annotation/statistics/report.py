@@ -70,6 +70,8 @@ class Person:
     median_seconds: float | None
     measured: int
     """Judgments with a measured time."""
+    in_bulk: int
+    """Judgments that were given to several comparisons at once."""
     total_seconds: int
     active_days: int
     last_at: datetime

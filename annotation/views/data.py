@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from django import forms
@@ -14,13 +15,17 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from annotation.choices import Purpose, Role
+from annotation.choices import Purpose, Role, Verdict
 from annotation.errors import Refusal
 from annotation.exchange.file_exports import MOST_COMPARISONS
 from annotation.exchange.formats.items import ImportedItem
 from annotation.exchange.prompts import write_prompt
+from annotation.forms.judgment import QUESTION
 from annotation.models import Project, Prompt
+from annotation.record.judgment import AnswerPart, JudgmentRecord
+from annotation.record.questions import Question, value_from_text
 from annotation.selectors.changes import LABELS, TABLE_OF, changes_of, undoable_changes
+from annotation.selectors.configuration import configuration_of
 from annotation.selectors.saved_views import MOST_SHOWN, views_for
 from annotation.selectors.tables.data import TABLES
 from annotation.selectors.tables.search import near_duplicates
@@ -31,6 +36,7 @@ from annotation.services.calibration import MOST_ITEMS
 from annotation.services.changes import undo_change
 from annotation.text.identity import MOST_TURNS
 from annotation.views.access import Request, project_page, refusals_shown
+from annotation.views.labelling.questions import questions_on_screen
 
 _ADDRESSES = {name: f"data-{name}" for name in TABLES}
 
@@ -39,6 +45,7 @@ ACTIONS: dict[str, Callable[..., bulk.Effect]] = {
     "comparisons.requeue": bulk.requeue,
     "comparisons.overlap": bulk.raise_overlap,
     "comparisons.priority": bulk.set_priority,
+    "comparisons.answer": bulk.answer,
     "comparisons.close": bulk.close,
     "comparisons.review": bulk.send_to_review,
     "comparisons.release": bulk.release,
@@ -81,16 +88,15 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         messages.error(request, _("Choose an action."))
         return redirect(address)
     chosen = _chosen(request, View(TABLES[table], project, QueryDict(query)))
-    if declared.name == "export":
-        return _to_export(request, project, chosen, address)
-    if declared.name == "calibrate":
-        return _to_calibration(request, project, chosen, address)
-    if declared.name == "similar":
-        return _to_similar(request, project, chosen, address)
+    leads_to = _LEADS_TO.get(declared.name)
+    if leads_to is not None and "answered" not in request.POST:
+        return leads_to(request, project, chosen, address)
     value = request.POST.get(f"value-{declared.name}") or request.POST.get("value", "")
     arguments: dict[str, Any] = {"project": project, "actor": request.user, "chosen": chosen}
     if declared.value:
         arguments["value"] = value
+    elif declared.name == "answer":
+        arguments["answer"] = bulk_answer(project, request.POST)
     confirmed = request.POST.get("confirmed") == "yes"
     try:
         if not chosen:
@@ -98,6 +104,8 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         effect = ACTIONS[f"{table}.{declared.name}"](**arguments, dry_run=not confirmed)
     except Refusal as refusal:
         messages.error(request, str(refusal))
+        if declared.name == "answer" and chosen:
+            return _to_answer(request, project, chosen, address)
         return redirect(address)
     if confirmed:
         done = ngettext("%(number)s row changed.", "%(number)s rows changed.", effect.changed)
@@ -107,7 +115,9 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "project": project,
         "table": TABLES[table],
         "action": declared,
-        "value": value,
+        "value": value if declared.value else "",
+        "given": _in_words(project, arguments["answer"]) if "answer" in arguments else [],
+        "sent": {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)},
         "effect": effect,
         "chosen": ",".join(map(str, chosen)),
         "query": query,
@@ -162,6 +172,96 @@ def _to_calibration(request: Request, project: Project, chosen: list[int], addre
         return redirect(address)
     named = ",".join(map(str, chosen))
     return redirect(f"{reverse('calibration-new', args=[project.slug])}?comparisons={named}")
+
+
+# One judgment for many comparisons: its form comes before the page with the effect.
+
+
+def is_of_answer(name: str) -> bool:
+    """Return whether a field belongs to the form of a bulk answer."""
+    return name in ("answered", "preference") or name.startswith(QUESTION)
+
+
+def bulk_answer(project: Project, data: QueryDict) -> JudgmentRecord:
+    """Return the judgment that the form describes, as it stands: the service checks it.
+
+    An answer to an earlier version of a question names that version.
+    """
+    questions = {question.key: question for question in _questions_of_comparison(project)}
+    answers = []
+    for name in data:
+        if name.startswith(QUESTION):
+            key, _dot, version = name.removeprefix(QUESTION).rpartition(".")
+            question = questions.get(key)
+            value = value_from_text(question, data.getlist(name)) if question else data.get(name, "")
+            if value is not None:
+                number = int(version) if version.isdecimal() and len(version) < 9 else None
+                answers.append(AnswerPart(question=key, value=value, version=number))
+    verdict = data.get("preference", "")
+    return JudgmentRecord(
+        verdict=verdict if verdict in bulk.BULK_VERDICTS else Verdict.NOT_ASKED, answers=tuple(answers)
+    )
+
+
+def _questions_of_comparison(project: Project) -> list[Question]:
+    """Return the questions about comparisons, without the keys of the labelling page."""
+    return [
+        replace(question, choices=tuple(replace(choice, shortcut="") for choice in question.choices))
+        for question in configuration_of(project).asked_questions
+        if question.subject == "comparison"
+    ]
+
+
+def _in_words(project: Project, answer: JudgmentRecord) -> list[tuple[str, str]]:
+    """Return what a bulk answer says, each with the words of its question."""
+    verdict = Verdict(answer.verdict)
+    said = [] if verdict == Verdict.NOT_ASKED else [(_("Preference"), str(verdict.label))]
+    questions = {question.key: question for question in _questions_of_comparison(project)}
+    for part in answer.answers:
+        question = questions[part.question]
+        labels = {choice.key: choice.label for choice in question.choices}
+        values = part.value if isinstance(part.value, tuple) else (str(part.value),)
+        said.append((question.text, ", ".join(labels.get(value) or value for value in values)))
+    return said
+
+
+def _to_answer(request: Request, project: Project, chosen: list[int], address: str) -> HttpResponse:
+    """Show the form of a bulk answer, with what was entered."""
+    if not 0 < len(chosen) <= bulk.MOST_ANSWERED:
+        messages.error(
+            request, _("Select 1 to %(most)s comparisons to annotate at once.") % {"most": bulk.MOST_ANSWERED}
+        )
+        return redirect(address)
+    entered = {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)}
+    labels = dict(Verdict.choices)
+    context = {
+        "project": project,
+        "number": len(chosen),
+        "verdicts": [
+            (value.value, labels[value])
+            for value in bulk.BULK_VERDICTS
+            if project.ask_verdict or value == Verdict.CANNOT_JUDGE
+        ],
+        "preference": request.POST.get("preference", ""),
+        # What an answer shows is there at once, as on the labelling page without JavaScript.
+        "places": [
+            replace(place, is_shown=True)
+            for place in questions_on_screen(_questions_of_comparison(project), entered, {})
+        ],
+        "chosen": ",".join(map(str, chosen)),
+        "query": request.POST.get("query", "")[:2000],
+        "address": address,
+    }
+    return render(request, "annotation/data/answer.html", context)
+
+
+_LEADS_TO = {
+    "answer": _to_answer,
+    "export": _to_export,
+    "calibrate": _to_calibration,
+    "similar": _to_similar,
+}
+"""Actions that open another page with the selection first."""
 
 
 def _chosen(request: Request, view: View) -> list[int]:

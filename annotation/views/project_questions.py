@@ -10,12 +10,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.decorators.http import require_http_methods, require_POST
 
-from annotation.choices import Role
+from annotation.choices import CategoryScope, Role
 from annotation.errors import Refusal
 from annotation.forms.questions import ProjectQuestionForm, initial_of_question
 from annotation.models import Project, ProjectQuestion
 from annotation.record.questions import Question
-from annotation.selectors.configuration import configuration_of
+from annotation.selectors.configuration import configuration_of, in_groups
 from annotation.services.projects.project_questions import (
     ask_again,
     ask_only_new,
@@ -85,7 +85,8 @@ def project_question_again(request: Request, project: Project, key: str) -> Http
 
 
 def _form(request: Request, project: Project, changes: Question | None) -> ProjectQuestionForm:
-    questions = configuration_of(project).questions
+    configured = configuration_of(project)
+    questions = configured.questions
     keys = [question.key for question in questions]
     return ProjectQuestionForm(
         request.POST if request.method == "POST" else None,
@@ -93,6 +94,12 @@ def _form(request: Request, project: Project, changes: Question | None) -> Proje
         earlier=questions[: keys.index(changes.key)] if changes else questions,
         changes=changes,
         used_keys=keys,
+        categories=[
+            (category.key, category.full_label)
+            for category in in_groups(configured.categories)
+            if category.scope == CategoryScope.SPAN
+            and (not category.is_archived or (changes is not None and category.key in changes.categories))
+        ],
     )
 
 

@@ -28,7 +28,8 @@ export class SpanQuestions extends Asked {
   askedOf(flag) {
     const shown = new Map();
     for (const question of this.all) {
-      const { field, shownBy, shownValues } = question.dataset;
+      const { field, shownBy, shownValues, categories } = question.dataset;
+      if (categories && !JSON.parse(categories).includes(flag.category)) continue;
       const name = shownBy?.replace("{candidate}", flag.candidate);
       const chosen = shown.has(name) ? flag.answers[name] ?? [] : name ? chosenIn(this.form, name) : [];
       if (!name || JSON.parse(shownValues).some((value) => chosen.includes(value))) shown.set(field, question);

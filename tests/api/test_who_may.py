@@ -86,6 +86,7 @@ TABLE: dict[str, tuple[int, ...]] = {
     "comparisons_read": MANAGERS,
     "comparisons_judgments": MANAGERS,
     "comparisons_act": says(422, MANAGERS),
+    "comparisons_answer": says(422, MANAGERS),
     "prompts_act": says(422, MANAGERS),
     "completions_act": says(422, MANAGERS),
     "judgments_list": MANAGERS,

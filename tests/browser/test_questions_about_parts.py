@@ -47,6 +47,7 @@ def test_a_span_is_asked_in_its_editor_by_keys_alone(
         is_required=True,
     )
     ask(project, carol, "why", subject="span", shown_when=shown_by("sure", "3"), is_required=True)
+    ask(project, carol, "topic", subject="span", categories=("irrelevant",))
     page = open_as(alice, LABEL)
     mark(page, 2)
     press(page, "8")
@@ -61,6 +62,8 @@ def test_a_span_is_asked_in_its_editor_by_keys_alone(
     expect(why.locator("textarea")).to_be_focused()
     expect(page.locator("#submit-status")).to_contain_text("Answer “Why?”")
     page.keyboard.type("It was\nmeasured.")
+    # It is asked of another category alone.
+    expect(page.locator('.marker [data-question="topic"]')).to_be_hidden()
     picture(page, "span")
     assert not barriers(page)
     press(page, "Escape")
@@ -74,6 +77,10 @@ def test_a_span_is_asked_in_its_editor_by_keys_alone(
     expect(sure.locator("input:checked")).to_have_count(0)
     press(page, "1")
     expect(page.locator(".flag[tabindex]").nth(1)).to_be_focused()
+    press(page, "i")
+    expect(page.locator('.marker [data-question="topic"]')).to_be_visible()
+    press(page, "u")
+    expect(page.locator('.marker [data-question="topic"]')).to_be_hidden()
     # A draft has them all.
     with page.expect_response("**/draft/"):
         press(page, "8")

@@ -5,7 +5,8 @@ from pathlib import Path
 from playwright.sync_api import expect
 
 from annotation.exchange import uploads
-from annotation.models import Comparison, FileImport, Judgment, Project, Prompt, User
+from annotation.exchange.sources import check_source
+from annotation.models import Comparison, FileImport, ImportSource, Judgment, Project, Prompt, User
 from tests.browser.conftest import Axe, Open
 
 VOTES = (
@@ -61,3 +62,31 @@ def test_a_manager_brings_a_table_in_and_undoes_it(
     expect(page.get_by_role("heading", name="Undone")).to_be_visible()
     assert not Judgment.objects.exists()
     assert not Prompt.objects.exists()
+
+
+def test_a_watched_folder_brings_its_files_in_with_an_account_of_their_columns(
+    project: Project, carol: User, open_as: Open, barriers: Axe, tmp_path: Path, settings
+):
+    settings.RONDO_IMPORTS = tmp_path / "imports"
+    folder = tmp_path / "allowed"
+    folder.mkdir()
+    settings.RONDO_SOURCES = [str(folder)]
+    page = open_as(carol, "/projects/tea/data/comparisons/")
+    page.get_by_role("link", name="Sources").click()
+    page.get_by_label("Folder or bucket").fill(str(folder))
+    page.get_by_role("button", name="Watch").click()
+    expect(page.get_by_role("heading", name=str(folder))).to_be_visible()
+    (folder / "prompts.csv").write_text("prompt,domain\nWhat is mate?,facts\nIs tea hot?,brewing\n")
+    page.get_by_role("button", name="Import now").click()
+    expect(page.get_by_text("It is checked as soon as a worker finds it.")).to_be_visible()
+    source = ImportSource.objects.get()
+    check_source(source.pk)
+    uploads.do_import(source.files.get().file_import_id or 0)
+    page.reload()
+    assert barriers(page) == []
+    page.get_by_role("row", name="prompts.csv").get_by_role("link").click()
+    expect(page.get_by_text("2 prompts")).to_be_visible()
+    page.get_by_text("Columns", exact=True).click()
+    expect(page.get_by_role("listitem").filter(has_text="domain")).to_contain_text("metadata")
+    assert barriers(page) == []
+    assert sorted(Prompt.objects.values_list("metadata__domain", flat=True)) == ["brewing", "facts"]

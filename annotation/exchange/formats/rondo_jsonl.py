@@ -38,6 +38,7 @@ The fields that a snapshot has too are spelled as there (`training.contract`); i
 - `demonstration`: the answer as this annotator would have written it, or null
 - `comment`, `active_seconds`, `guideline_version`, `created_at` (ISO 8601, UTC)
 - `blind`: false where the annotator knew which model wrote which answer; training leaves such a judgment out
+- `in_bulk`: true where it was given to several comparisons at once; else left out
 - `help`: only where suggestions were computed: `arm` (`helped` or `control`), `revealed_at`,
   `finished_at`, `final` (id of the judgment of the final pass, or null), `first` (the first pass: `judgment`,
   `verdict`, `ranks`, `strength`, `comment`, `spans`, `missing`, `ratings`, `critiques`, `active_seconds`,
@@ -232,6 +233,7 @@ def _time(value: Any, where: str) -> str:
 
 _KEPT_AS_WRITTEN = (
     *("judgment", "comparison", "round", "guideline_version", "rubric", "rubric_scores", "blind"),
+    "in_bulk",
     "help",
     "review",
     "imported_from",

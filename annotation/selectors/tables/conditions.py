@@ -11,14 +11,14 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime, time, timedelta
 from enum import StrEnum
 from itertools import count
 from typing import Any
 
 from django.db import connection
-from django.db.models import Q, QuerySet, TextChoices
+from django.db.models import Exists, Q, QuerySet, TextChoices
 from django.db.models.expressions import Combinable
 from django.utils import timezone
 from django.utils.dateparse import parse_date
@@ -59,6 +59,12 @@ class Relation(TextChoices):
 _BOUNDS = {Relation.AT_LEAST: "gte", Relation.AT_MOST: "lte", Relation.ABOVE: "gt", Relation.BELOW: "lt"}
 _WITHOUT_VALUE = (Relation.PRESENT, Relation.MISSING)
 _PARTS = (Relation.CONTAINS, Relation.LACKS)
+_OPPOSITES: Mapping[str, str] = {
+    Relation.DIFFERS: Relation.EQUALS,
+    Relation.LACKS: Relation.CONTAINS,
+    Relation.MISSING: Relation.PRESENT,
+}
+"""Negative relations, and what none of several values must meet."""
 _NOT_OF: Mapping[ColumnKind, Collection[str]] = {
     ColumnKind.TEXT: _BOUNDS.keys(),
     ColumnKind.NUMBER: _PARTS,
@@ -76,6 +82,9 @@ class Operand:
     """Null where the row has none."""
     number: Combinable | None = None
     """Of values of any kind: as a number, null where it is none."""
+    parts: QuerySet[Any] | None = None
+    """Rows with the value that belong to the row of the outer query, such as responses to a comparison. One
+    of them meets a condition; a negative relation holds where none meets its opposite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +212,12 @@ def _met(
     SQL needs for it, and nothing to that of an expression.
     """
     relation = condition.relation
+    if operand.parts is not None:
+        opposite = _OPPOSITES.get(relation)
+        asked = replace(condition, relation=opposite or relation)
+        parts, met = _met(operand.parts, asked, replace(operand, parts=None), name)
+        some = Q(Exists(parts.filter(met)))
+        return rows, ~some if opposite else some
     if relation not in Relation.values or relation in _NOT_OF.get(operand.kind, ()):
         raise Refusal(
             "unknown_relation",

@@ -396,6 +396,15 @@ COMPARISONS = Table(
             icon="arrow-right",
             value=gettext_lazy("Priority, higher comes first"),
         ),
+        BulkAction(
+            name="answer",
+            label=gettext_lazy("Annotate"),
+            icon="check",
+            about=gettext_lazy(
+                "Each is stored as an annotation of yours and marked as given in bulk; its time is not "
+                "measured. You can revise single ones, and undo all of them for a day."
+            ),
+        ),
         BulkAction(name="close", label=gettext_lazy("Close"), icon="archive"),
         BulkAction(name="review", label=gettext_lazy("Send to review"), icon="list-checks"),
         BulkAction(name="calibrate", label=gettext_lazy("Calibration session"), icon="users"),
@@ -480,6 +489,14 @@ ANNOTATIONS = Table(
             label=gettext_lazy("Active seconds"),
             number=True,
             cell=lambda row: Cell("—" if row.active_seconds is None else row.active_seconds),
+        ),
+        Column(
+            name="bulk",
+            sort=F("in_bulk"),
+            value=Case(When(in_bulk=True, then=Value("yes")), default=Value("no")),
+            label=gettext_lazy("In bulk"),
+            cell=lambda row: Cell(_("yes") if row.in_bulk else _("no")),
+            shown=False,
         ),
         Column(
             name="submitted",

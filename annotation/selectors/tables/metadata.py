@@ -5,7 +5,7 @@ has what its oldest comparison has, where it lacks the name itself. A response h
 of its prompt, else that of its oldest comparison.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,13 +25,16 @@ from django.db.models import (
 from django.db.models.expressions import Combinable
 from django.db.models.lookups import IsNull
 
-from annotation.models import Comparison, Completion, Judgment, Project, Prompt
+from annotation.models import Candidate, Comparison, Completion, Judgment, Project, Prompt
 from annotation.selectors.cached_counts import cached
 
 PREFIX = "metadata."
 """With it the name of a column begins that shows metadata."""
+OF_RESPONSES = "response_metadata."
+"""The same for a column of comparisons that shows metadata of their responses."""
 MOST_NAMES = 100
 """Names of metadata that a project's tables know."""
+_MOST_READ = 10_000
 
 NUMBER = r"^\s*[-+]?[0-9]{1,200}(\.[0-9]{0,200})?([eE][-+]?[0-9]{1,2})?\s*$"
 """A number, as a file spells it: tables hold numbers as texts."""
@@ -131,18 +134,30 @@ class MetadataName:
     is_number: bool
 
 
-def metadata_names(project: Project, model: type[Model] = Comparison) -> list[MetadataName]:
-    """Return the names of the metadata that rows of a model have, in order; of a large project those of a
-    while ago. Responses have names of their own."""
-    is_of_completions = model is Completion
-    return cached(
-        lambda: _names_in_use(project, is_of_completions=is_of_completions),
-        "names of metadata of responses" if is_of_completions else "names of metadata",
-        project.pk,
-    )
+def metadata_names(project: Project) -> list[MetadataName]:
+    """Return the names of the metadata of comparisons and their prompts, in order."""
+    return names_for(Comparison, names_in_use(project))
 
 
-def _names_in_use(project: Project, *, is_of_completions: bool) -> list[MetadataName]:
+def names_in_use(project: Project) -> Mapping[bool, Sequence[MetadataName]]:
+    """Return the names of prompts and comparisons, and under True those of responses, in one query.
+
+    Those of a large project are of a while ago.
+    """
+    return cached(lambda: _names_in_use(project), "names of metadata by owner", project.pk)
+
+
+def names_for(model: type[Model], names: Mapping[bool, Sequence[MetadataName]]) -> list[MetadataName]:
+    """Return the names of these that rows of a model have, in order. Responses have names of their own
+    besides; a candidate has those alone."""
+    found: dict[str, bool] = {}
+    for is_of_responses in {Completion: (False, True), Candidate: (True,)}.get(model, (False,)):
+        for each in names[is_of_responses]:
+            found[each.name] = each.is_number and found.get(each.name, True)
+    return [MetadataName(name, found[name]) for name in sorted(found)][:MOST_NAMES]
+
+
+def _names_in_use(project: Project) -> dict[bool, list[MetadataName]]:
     # The names are JSON's own, so they come from the database's functions for it.
     if connection.vendor == "postgresql":
         each = "jsonb_each(CASE jsonb_typeof(metadata) WHEN 'object' THEN metadata ELSE '{}' END)"
@@ -152,20 +167,24 @@ def _names_in_use(project: Project, *, is_of_completions: bool) -> list[Metadata
         each = "json_each(metadata)"
         is_number = f"type IN ('integer', 'real', 'text') AND CAST(value AS TEXT) REGEXP '{NUMBER}'"
         all_numbers = f"min({is_number})"
+    tables = {model: model._meta.db_table for model in (Prompt, Comparison, Completion)}
     selected = [
-        f"SELECT metadata FROM {model._meta.db_table} WHERE project_id = %s AND metadata IS NOT NULL"  # noqa: S608
+        f"SELECT 0 AS kind, metadata FROM {tables[model]} "  # noqa: S608
+        "WHERE project_id = %s AND metadata IS NOT NULL"
         for model in (Prompt, Comparison)
     ]
-    if is_of_completions:
-        prompts, completions = Prompt._meta.db_table, Completion._meta.db_table
-        selected.append(
-            f"SELECT metadata FROM {completions} WHERE metadata IS NOT NULL "  # noqa: S608
-            f"AND prompt_id IN (SELECT id FROM {prompts} WHERE project_id = %s)"
-        )
+    selected.append(
+        f"SELECT 1 AS kind, metadata FROM {tables[Completion]} WHERE metadata IS NOT NULL "  # noqa: S608
+        f"AND prompt_id IN (SELECT id FROM {tables[Prompt]} WHERE project_id = %s)"
+    )
+    names: dict[bool, list[MetadataName]] = {False: [], True: []}
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT key, {all_numbers} FROM ({' UNION ALL '.join(selected)}) AS texts, {each} AS pairs "  # noqa: S608
-            "GROUP BY key ORDER BY key LIMIT %s",
-            [*[project.pk] * len(selected), MOST_NAMES],
+            f"SELECT kind, key, {all_numbers} "  # noqa: S608
+            f"FROM ({' UNION ALL '.join(selected)}) AS texts, {each} AS pairs "
+            "GROUP BY kind, key ORDER BY kind, key LIMIT %s",
+            [*[project.pk] * len(selected), _MOST_READ],
         )
-        return [MetadataName(name, bool(is_number)) for name, is_number in cursor.fetchall()]
+        for kind, name, are_numbers in cursor.fetchall():
+            names[bool(kind)].append(MetadataName(name, bool(are_numbers)))
+    return names

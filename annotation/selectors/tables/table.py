@@ -13,12 +13,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.db import connection
-from django.db.models import Exists, F, Max, Min, Model, OuterRef, Q, QuerySet, TextField, Value
+from django.db.models import Exists, F, Max, Min, Model, OuterRef, Q, QuerySet, Subquery, TextField, Value
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Cast, Coalesce, Left, Lower
 from django.http import QueryDict
 from django.utils.functional import Promise
-from django.utils.text import Truncator
+from django.utils.text import Truncator, format_lazy
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
@@ -51,10 +51,12 @@ from annotation.selectors.tables.conditions import (
     to_pairs,
 )
 from annotation.selectors.tables.metadata import (
+    OF_RESPONSES,
     PREFIX,
     MetadataNumber,
     MetadataText,
-    metadata_names,
+    names_for,
+    names_in_use,
     value_of,
 )
 from annotation.selectors.tables.search import few_of, is_common
@@ -96,12 +98,14 @@ class Column:
     """Of that value; a number for columns of numbers, else a text, where it is not named."""
     as_number: Combinable | None = None
     """Of values of any kind: as a number, null where it is none."""
+    parts: QuerySet[Any] | None = None
+    """The rows that the value is one of, where a row has several."""
 
     @property
     def operand(self) -> Operand:
         """Return the value that conditions compare, with its kind."""
         kind = self.kind or (ColumnKind.NUMBER if self.number else ColumnKind.TEXT)
-        return Operand(kind=kind, value=self.value or self.sort, number=self.as_number)
+        return Operand(kind=kind, value=self.value or self.sort, number=self.as_number, parts=self.parts)
 
 
 def never(_project: Project, _value: str) -> bool:
@@ -190,6 +194,37 @@ def _metadata_column(model: type[Model], name: str, *, is_number: bool) -> Colum
     )
 
 
+def _response_metadata_column(name: str, *, is_number: bool) -> Column:
+    """Return the column of comparisons with the metadata of their responses, in the order of their numbers.
+
+    Sorted by the largest number, or by the text that comes first in the alphabet.
+    """
+    text, number = (kind("completion__metadata", name) for kind in (MetadataText, MetadataNumber))
+    responses = Candidate.objects.filter(comparison=OuterRef("pk"))
+    ends = Max(number) if is_number else Min(Lower(Left(text, _METADATA_LENGTH)))
+    end = Subquery(responses.order_by().values("comparison").annotate(end_=ends).values("end_"))
+    column = f"{OF_RESPONSES}{name}"
+
+    def cell(row: Any) -> Cell:
+        values = getattr(row, _METADATA_VALUES).get(column, ())
+        texts = ["—" if value is None else Truncator(value).chars(_METADATA_LENGTH) for value in values]
+        return Cell(" · ".join(texts) if any(value is not None for value in values) else "—")
+
+    return Column(
+        name=column,
+        label=format_lazy("{name} {of_responses}", name=name, of_responses=_OF_RESPONSES),
+        cell=cell,
+        sort=Coalesce(end, Value(-1e308) if is_number else Value("")),
+        number=is_number,
+        shown=False,
+        value=text,
+        kind=ColumnKind.ANY,
+        as_number=number,
+        parts=responses,
+    )
+
+
+_OF_RESPONSES = gettext_lazy("(responses)")
 _METADATA_VALUES = "metadata_values"
 
 
@@ -218,11 +253,15 @@ class View:
     def all_columns(self) -> list[Column]:
         """Return the columns of the table and those of the project's metadata."""
         model = self.table.rows(self.project).model
+        names = names_in_use(self.project)
         metadata = [
-            _metadata_column(model, each.name, is_number=each.is_number)
-            for each in metadata_names(self.project, model)
+            _metadata_column(model, each.name, is_number=each.is_number) for each in names_for(model, names)
         ]
-        return [*self.table.columns, *metadata]
+        of_responses = [
+            _response_metadata_column(each.name, is_number=each.is_number)
+            for each in (names_for(Candidate, names) if model is Comparison else ())
+        ]
+        return [*self.table.columns, *metadata, *of_responses]
 
     @cached_property
     def conditions(self) -> list[list[TableCondition]]:
@@ -404,9 +443,10 @@ class View:
 
     def _read_metadata(self, page: Mapping[int, Any]) -> None:
         """Give the rows of a page the metadata of the shown columns, in one query."""
-        names = [column for column in self.columns if _is_metadata(column.name)]
+        names = [column for column in self.columns if column.name.startswith(PREFIX)]
         for row in page.values():
             setattr(row, _METADATA_VALUES, {})
+        self._read_metadata_of_responses(page)
         if not names or not page:
             return
         values = {
@@ -419,6 +459,27 @@ class View:
                 for column, text in zip(names, texts, strict=True)
                 if text is not None
             )
+
+    def _read_metadata_of_responses(self, page: Mapping[int, Any]) -> None:
+        """Give comparisons the metadata of their responses for the shown columns, in one query.
+
+        A value that names the model of a response is not shown, as on the comparison's page.
+        """
+        names = [column for column in self.columns if column.name.startswith(OF_RESPONSES)]
+        if not names or not page:
+            return
+        values = {f"value_{place}_": column.value for place, column in enumerate(names)}
+        responses = Candidate.objects.filter(comparison__in=page).order_by("comparison", "index")
+        fields = ("comparison", "completion__source__name", *values)
+        rows = list(responses.annotate(**values).values_list(*fields))
+        models: dict[int, set[str]] = {}
+        for pk, model, *_texts in rows:
+            models.setdefault(pk, set()).add(model)
+        for pk, _model, *texts in rows:
+            of_row = getattr(page[pk], _METADATA_VALUES)
+            for column, text in zip(names, texts, strict=True):
+                shown = _("(names the model of a response)") if text in models[pk] else text
+                of_row.setdefault(column.name, []).append(shown)
 
     def _with_value(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.annotate(sort_value=self.sorted_by.sort) if self.sorted_by else rows
@@ -535,7 +596,7 @@ def _relation_label(relation: str) -> str:
 
 
 def _is_metadata(name: str) -> bool:
-    return name.startswith(PREFIX)
+    return name.startswith((PREFIX, OF_RESPONSES))
 
 
 # Filters of the tables of a project's data: the values to choose from, and the rows that a value leaves.
@@ -670,6 +731,7 @@ def kinds(_project: Project) -> Sequence[Choice]:
     """Return what annotations are for; other pages count one or several of these."""
     return [
         ("work", _("work of people")),
+        ("bulk", _("work of people, given in bulk")),
         ("measuring", _("gold items, qualification and retests")),
         ("ai", _("AI annotators")),
         ("arena", _("votes in arenas")),
@@ -678,11 +740,12 @@ def kinds(_project: Project) -> Sequence[Choice]:
 
 
 def of_kind(rows: QuerySet[Any], _project: Project, value: str) -> QuerySet[Any]:
-    """Return the annotations of a kind; each has one."""
+    """Return the annotations of a kind; each has one, and those given in bulk are work, too."""
     work = Q(comparison__purpose=Purpose.WORK, assignment__retest_of__isnull=True)
     arena, machine = Q(comparison__purpose=Purpose.ARENA), Q(annotator__is_machine=True)
     conditions = {
         "work": work & ~machine & Q(blind=True),
+        "bulk": work & ~machine & Q(in_bulk=True),
         "measuring": ~work & ~arena & ~machine,
         "ai": machine & ~arena,
         "arena": arena,

@@ -1,6 +1,6 @@
 """Slots and leases: how many places a comparison has left, who holds one, and until when."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import count
@@ -9,6 +9,7 @@ from typing import Any
 from django.core.cache import cache
 from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, QuerySet
+from django.db.models.functions import Greatest
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -183,6 +184,15 @@ def count_submission(*, turn: Turn, assignment: Assignment) -> Turn:
     submitted = turn.submitted + 1
     AnnotatorTally.objects.filter(pk=turn.tally_id).update(submitted=submitted, **in_round._asdict())
     return replace(turn, submitted=submitted, in_round=in_round)
+
+
+def uncount_submissions(*, project_id: int, annotator_id: int, rounds: Mapping[int, int]) -> None:
+    """Take work that was taken back off a person's tally. rounds: round → number of its comparisons."""
+    tally = AnnotatorTally.objects.filter(project=project_id, annotator=annotator_id)
+    tally.update(submitted=Greatest(F("submitted") - sum(rounds.values()), 0))
+    for round_number, number in rounds.items():
+        in_round = tally.filter(round_number=round_number)
+        in_round.update(round_done=Greatest(F("round_done") - number, 0))
 
 
 def count_retest(*, turn: Turn) -> None:

@@ -588,8 +588,8 @@ def _checked_answer(
     questions: Mapping[str, Question],
     earlier: Mapping[tuple[str, int], Question],
 ) -> AnswerPart:
-    question = questions.get(part.question)
-    if question is None:
+    question = asked = questions.get(part.question)
+    if question is None or asked is None:
         raise InvalidAnswer(
             "unknown_question",
             _("Answer %(number)s is to “%(key)s”, which this project does not ask. It asks %(known)s.")
@@ -622,6 +622,14 @@ def _checked_answer(
             }[question.subject],
             field="answers",
             question=question.text,
+        )
+    if not asked.is_asked_of(part.target):
+        raise InvalidAnswer(
+            "answer_of_other_category",
+            _("“%(question)s” is asked of spans of these categories alone: %(categories)s. Leave it out."),
+            field="answers",
+            question=asked.text,
+            categories=", ".join(asked.categories),
         )
     for text in part.value if isinstance(part.value, tuple) else (str(part.value),):
         check_text(text, "answers")

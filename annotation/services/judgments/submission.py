@@ -90,7 +90,7 @@ def open_reveal(*, judgment: Judgment, assignment: Assignment) -> HelpReveal | N
         return None
     is_known = comparison.purpose == Purpose.GOLD and not project.gold_feedback
     takes_part = comparison.purpose == Purpose.WORK or is_known
-    if not takes_part or assignment.retest_of_id is not None or not judgment.blind:
+    if not takes_part or assignment.retest_of_id is not None or not judgment.blind or judgment.in_bulk:
         return None
     if not suggestions_for(comparison):
         return None
@@ -175,10 +175,13 @@ def submit_in_transaction(
     guideline: Guideline | None = None,
     rubric: RubricVersion | None = None,
     stands_on: int | None = None,
+    in_bulk: bool = False,
 ) -> tuple[Judgment, Turn]:
     """`submit_judgment` as a part of a larger transaction, and the person's turn as it stands then.
 
     Where the key was used at the same moment, `IntegrityError` ends that transaction: submit by itself then.
+    `in_bulk`: the same judgment is given to several comparisons. No guidelines were on screen, and it takes
+    no part in the experiment with suggestions.
     """
     turn = take_turn(project_id=assignment.comparison.project_id, annotator_id=annotator.pk)
     # The row as it is now, which nobody else changes until the transaction ends.
@@ -205,7 +208,7 @@ def submit_in_transaction(
         current = access.current_judgment(locked)
     _require_same_ground(current, stands_on)
     refuse_while_open(locked, current)
-    shown = guideline or access.current_guideline(project)
+    shown = None if in_bulk else guideline or access.current_guideline(project)
     if shown is not None and shown.project_id != project.pk:
         raise InvalidAnswer(
             "guideline_of_other_project", _("The guideline belongs to another project."), field="guideline"
@@ -222,6 +225,7 @@ def submit_in_transaction(
         guideline=shown,
         rubric=_rubric_of(project, checked, rubric),
         supersedes=current,
+        in_bulk=in_bulk,
     )
     is_first = locked.state != AssignmentState.SUBMITTED
     if is_first:
@@ -297,6 +301,7 @@ def write_judgment(
     supersedes: Judgment | None = None,
     imported_from: dict[str, Any] | None = None,
     blind: bool = True,
+    in_bulk: bool = False,
 ) -> Judgment:
     """Write the rows of a checked answer. Call it inside a transaction.
 
@@ -314,6 +319,7 @@ def write_judgment(
         imported_from=imported_from,
         supersedes=supersedes,
         blind=blind and (supersedes is None or supersedes.blind),
+        in_bulk=in_bulk,
     )
     judgment.save()
     _write_parts(judgment, assignment.comparison, answer)

@@ -407,7 +407,7 @@ def _remove(kind: type[Any], rows: Sequence[Any], by: User) -> None:
         try:
             delete_question(question=current, deleted_by=by)
         except Refusal as refusal:
-            if refusal.code not in ("question_in_use", "question_shows_another"):
+            if refusal.code not in ("question_in_use", "question_shows_another", "category_in_question"):
                 raise
             archive_question(question=kind.objects.get(pk=row.pk), archived=True, changed_by=by)
 

@@ -48,8 +48,9 @@ def save_question(
     """Add a question after the others, or change the one of the same key.
 
     Another wording, choice, label, unit or bound is a new version; answers keep the version they answered.
-    Refuses another kind or subject than it has, a condition that no earlier question can fulfil, a key of the
-    keyboard that is in use, and what breaks a limit, naming the field. is_new: refuse a key that is in use.
+    Refuses another kind or subject than it has, a condition that no earlier question can fulfil, a category
+    that spans do not have, a key of the keyboard that is in use, and what breaks a limit, naming the field.
+    is_new: refuse a key that is in use.
     """
     question = _checked(question)
     with transaction.atomic():
@@ -91,6 +92,7 @@ def save_question(
                     )
         row.shown_when = _deciding(question, row, rows)
         row.shown_values = list(question.shown_when.values) if question.shown_when else []
+        row.categories = _checked_categories(project, question)
         _require_free_keys(project, question)
         _require_shown_choices(row, question)
         row.shortcuts = {choice.key: choice.shortcut for choice in question.choices if choice.shortcut}
@@ -253,6 +255,24 @@ def _deciding(
             known=", ".join(known),
         )
     return decides
+
+
+def _checked_categories(project: Project, question: Question) -> list[str]:
+    """Return the keys of the categories whose spans the question is asked of. Refuses others."""
+    if not question.categories:
+        return []
+    if question.subject != "span":
+        raise _invalid("categories", _("Only a question about spans is asked of spans of some categories."))
+    spans = Category.objects.filter(project=project, scope=CategoryScope.SPAN).order_by("position", "id")
+    known = list(spans.values_list("key", flat=True))
+    if unknown := [key for key in question.categories if key not in known]:
+        raise _invalid(
+            "categories",
+            _("No span category has the key %(unknown)s. Choose among these: %(known)s."),
+            unknown=", ".join(unknown),
+            known=", ".join(known),
+        )
+    return [key for key in known if key in question.categories]
 
 
 def _require_shown_choices(row: ProjectQuestion, question: Question) -> None:

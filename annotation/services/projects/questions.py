@@ -126,6 +126,8 @@ def delete_question(*, question: Category | Criterion | ProjectQuestion, deleted
     """Ask no more by a category or criterion. Refuses one that somebody has used, naming how many have."""
     if isinstance(question, ProjectQuestion):
         require_unneeded(question, for_deletion=True)
+    if isinstance(question, Category):
+        _require_unnamed(question)
     if isinstance(question, Category) and question.parts.exists():
         raise Refusal(
             "category_has_parts",
@@ -149,6 +151,19 @@ def delete_question(*, question: Category | Criterion | ProjectQuestion, deleted
                 number=used,
                 label=question.label,
             ) from None
+
+
+def _require_unnamed(category: Category) -> None:
+    """Refuse to delete a category that a question is asked of: without it, it would be asked of none."""
+    asked = ProjectQuestion.objects.filter(project=category.project_id).exclude(categories=[])
+    naming = next((row for row in asked if category.key in row.categories), None)
+    if naming is not None:
+        raise Refusal(
+            "category_in_question",
+            _("“%(key)s” is asked of spans of “%(label)s”. Change that question, or archive the category."),
+            key=naming.key,
+            label=category.label,
+        )
 
 
 def _require_alone(question: ProjectQuestion, *, archived: bool) -> None:

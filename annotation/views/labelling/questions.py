@@ -1,10 +1,14 @@
 """The project's questions on the labelling screen, and in the preview of one that is edited."""
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from django.utils.safestring import SafeString
+from django.template.loader import render_to_string
+from django.utils.html import escape
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from annotation.forms.judgment import OF_SPAN, question_field
@@ -101,6 +105,7 @@ class QuestionOnScreen:
             data_required=self.question.is_required,
             data_shown_by=self.decided_by or None,
             data_shown_values=json.dumps(condition.values) if condition else None,
+            data_categories=json.dumps(self.question.categories) if self.question.categories else None,
             data_least=self.question.least,
             data_most=self.question.most,
             data_expected=self.expected or None,
@@ -182,6 +187,39 @@ def questions_about_spans(
                 )
             )
     return places
+
+
+_TOKEN, _STEP, _WORDS = "\0t", "\0s", "\0w"
+"""Stand in rendered questions for what names a step. No text that is stored holds NUL."""
+
+
+def rendered_of_step(places: Sequence[QuestionOnScreen], known: dict[Any, str]) -> SafeString:
+    """Render the questions about one step. Of steps that differ in their names alone the first is rendered.
+
+    known: what was rendered for the steps before. A trace may have hundreds.
+    """
+    template = "annotation/question_fields.html"
+    if any(place.values and not place.has_options for place in places):
+        return mark_safe(render_to_string(template, {"places": places}))  # noqa: S308 - a template
+    key = tuple(
+        (place.question.key, *place.values, place.is_shown, place.is_invalid, place.is_repeated)
+        for place in places
+    )
+    if key not in known:
+        masked = [
+            replace(place, field=_masked(place.field), decided_by=_masked(place.decided_by), response=_WORDS)
+            for place in places
+        ]
+        known[key] = re.sub(r"\n\s+", "\n", render_to_string(template, {"places": masked}))
+    target = places[0].target
+    named = known[key].replace(_TOKEN, target.completion or "").replace(_STEP, str(target.step))
+    return mark_safe(named.replace(_WORDS, escape(places[0].response)))  # noqa: S308 - a template
+
+
+def _masked(field: str) -> str:
+    """Return the name of a field with places for the response and the step that it names."""
+    parts = field.split(".")
+    return ".".join([*parts[:3], *(_TOKEN for _part in parts[3:4]), *(_STEP for _part in parts[4:5])])
 
 
 def _field(question: Question, target: Target) -> str:

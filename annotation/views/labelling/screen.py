@@ -81,6 +81,7 @@ from annotation.views.labelling.questions import (
     QuestionOnScreen,
     questions_about_spans,
     questions_on_screen,
+    rendered_of_step,
 )
 
 # ── Parts ───────────────────────────────────────────────────────────────────────────────
@@ -686,11 +687,9 @@ class Screen:
             if place.target.step is not None:
                 of_response = steps.setdefault(place.target.completion or "", {})
                 of_response.setdefault(place.target.step, []).append(place)
+        known: dict[Any, str] = {}
         return {
-            token: {
-                step: render_to_string("annotation/question_fields.html", {"places": places})
-                for step, places in of_response.items()
-            }
+            token: {step: rendered_of_step(places, known) for step, places in of_response.items()}
             for token, of_response in steps.items()
         }
 

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from annotation.models import Comparison, Project, Prompt, User
+from annotation.models import Comparison, Completion, Project, Prompt, User
 from annotation.selectors.tables.conditions import TableCondition, from_json, from_query, to_pairs
 from annotation.selectors.tables.data import TABLES
+from annotation.selectors.tables.metadata import metadata_names
 from annotation.selectors.tables.table import View
 from tests import factories
 from tests.refusals import refused
@@ -210,6 +211,68 @@ def test_metadata_is_a_column_in_one_query_for_all_rows(project: Project, django
     with django_assert_max_num_queries(12):
         shown = [[cell.text for column, cell in cells if "." in column.name] for _pk, cells in view.lines]
     assert shown == [["d3"], ["d2"], ["d1"], ["d0"]]
+
+
+@pytest.fixture
+def engines(project: Project) -> list[Comparison]:
+    """Three comparisons: responses of engines a and b, of b and of nothing known, and without metadata."""
+    texts: list[list[dict[str, Any] | None]] = [
+        [{"engine": "a", "length": "9"}, {"engine": "b", "length": "120"}],
+        [{"engine": "B", "length": "30"}, None],
+        [None, None],
+    ]
+    made = []
+    for values in texts:
+        comparison = factories.make_comparison(project)
+        for candidate, metadata in zip(comparison.candidates.order_by("index"), values, strict=True):
+            Completion._base_manager.filter(pk=candidate.completion_id).update(metadata=metadata)
+        made.append(comparison)
+    # Another project's names are no columns of this one.
+    other = factories.make_comparison(factories.make_project(slug="coffee"))
+    Completion._base_manager.filter(comparisons=other).update(metadata={"secret": "x"})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("relation", "value", "places"),
+    [
+        ("equals", "a", [0]),
+        ("differs", "a", [1, 2]),
+        ("contains", "B", [0, 1]),
+        ("lacks", "b", [2]),
+        ("present", "", [0, 1]),
+        ("missing", "", [2]),
+    ],
+)
+def test_comparisons_are_found_by_the_metadata_of_one_of_their_responses(
+    project: Project, engines: list[Comparison], relation: str, value: str, places: list[int]
+):
+    found = keys(project, "comparisons", [("response_metadata.engine", relation, value)])
+    assert sorted(found) == [engines[place].pk for place in places]
+
+
+def test_metadata_of_responses_is_compared_and_sorted_as_numbers_and_is_a_column(
+    project: Project, engines: list[Comparison], django_assert_max_num_queries: Any
+):
+    first, second, without = (row.pk for row in engines)
+    assert keys(project, "comparisons", [("response_metadata.length", "above", "100")]) == [first]
+    # One response meets each condition, not always the same.
+    both = [("response_metadata.length", "below", "10"), ("response_metadata.engine", "equals", "b")]
+    assert keys(project, "comparisons", both) == [first]
+    assert keys(project, "comparisons", order="-response_metadata.length") == [first, second, without]
+    assert keys(project, "comparisons", order="response_metadata.engine") == [without, first, second]
+    view = View(TABLES["comparisons"], project, QueryDict("columns=prompt&columns=response_metadata.length"))
+    with django_assert_max_num_queries(12):
+        shown = [cells[1][1].text for _pk, cells in view.lines]
+    assert shown == ["—", "30 · —", "9 · 120"]
+    # As on the page of a comparison, what names a model is not shown.
+    Completion._base_manager.filter(comparisons=first).update(metadata={"length": "starter"})
+    view = View(TABLES["comparisons"], project, QueryDict("columns=prompt&columns=response_metadata.length"))
+    assert "starter" not in view.lines[-1][1][1][1].text
+    names = {column.name for column in view.all_columns if "metadata" in column.name}
+    assert names == {"response_metadata.engine", "response_metadata.length"}
+    # Slices are by what comparisons and prompts have themselves.
+    assert metadata_names(project) == []
 
 
 def test_days_are_compared_as_days(project: Project):

@@ -1,33 +1,42 @@
 """Questions about spans and about steps of a trace: answers, refusals, asking again, agreement, files."""
 
 import json
+import re
 import uuid
 from collections.abc import Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.template.loader import render_to_string
 from django.urls import reverse
 
 from annotation.agreement.records import Selection
 from annotation.choices import Verdict
+from annotation.errors import ImportErrors
 from annotation.exchange.file_exports import Export
 from annotation.exchange.file_imports import import_file
 from annotation.exchange.formats.registry import WRITERS
 from annotation.forms.judgment import Entered
 from annotation.models import Assignment, Comparison, Completion, Judgment, Project, QuestionAnswer, User
-from annotation.record.judgment import AnswerPart
+from annotation.record.judgment import AnswerPart, Target
+from annotation.record.questions import Question
+from annotation.selectors.questions import judgments_without
 from annotation.selectors.records import records_of
 from annotation.selectors.reviews import only_parts, part_keys, shared_record
 from annotation.services.projects.project_questions import ask_again
+from annotation.services.projects.questions import delete_question
 from annotation.services.texts import create_comparison
 from annotation.statistics.compute import compute_report
+from annotation.views.labelling.questions import questions_on_screen, rendered_of_step
 from tests import factories
 from tests.annotation.judgments.answers import completions_of, prefer_first, span, submit
 from tests.annotation.labelling.questions_scene import ClientOf, send, token_of
-from tests.annotation.questions.asking import answer, ask, points, shown_by
+from tests.annotation.questions.asking import answer, ask, choices, points, shown_by
 from tests.records import judgment_record
 from tests.refusals import refused
 from training.contract.snapshot import read_snapshot
@@ -129,6 +138,85 @@ def test_a_required_question_about_spans_is_required_where_there_is_a_span(
     with refused("answer_missing"):
         submit(marked, prefer_first(pair, spans=(span(pair, "Grün"),)))
     assert answers_of(submit(marked, prefer_first(pair))) == ()
+
+
+def test_a_question_is_asked_of_spans_of_its_categories_alone(
+    project: Project, carol: User, marked: Assignment, pair: Comparison, client_of: ClientOf
+) -> None:
+    above = project.categories.get(key="untruthful")
+    factories.make_category(project, "date", parent=above)
+    sure: dict[str, Any] = {"kind": "scale", "text": "Sure?", "choices": points(1, 2), "subject": "span"}
+    ask(project, carol, "sure", **sure, is_required=True, categories=("untruthful",))
+    marked.comparison.project = project
+    date, other = span(pair, "Grün", category="date"), span(pair, "gut", category="irrelevant")
+    with refused("answer_of_other_category"):
+        submit(marked, prefer_first(pair, spans=(date, other), answers=(about(other, "sure", 1),)))
+    with refused("answer_missing"):
+        submit(marked, prefer_first(pair, spans=(date, other)))
+    given = (about(date, "sure", 2), about(date, "why", "It is 1850."))
+    judgment = submit(marked, prefer_first(pair, spans=(date, other), answers=given))
+    assert {(part.question, part.span) for part in answers_of(judgment)} == {
+        ("sure", date.place),
+        ("why", date.place),
+    }
+    # Nobody lacks an answer about a span that it is not asked of.
+    asked = project.questions.get(key="sure")
+    assert not judgments_without(asked).exists()
+    ask(project, carol, "sure", **sure, is_required=True, categories=("irrelevant", "untruthful"))
+    asked.refresh_from_db()
+    assert [row.pk for row in judgments_without(asked)] == [judgment.pk]
+    assert asked.versions.count() == 1
+    # The page tells its script; the sub-category goes with its category.
+    project.refresh_from_db()
+    page = client_of(carol).get(reverse("project-preview", args=["tea"])).content.decode()
+    assert json.loads(unescape(page.split('data-categories="')[1].split('"')[0])) == [
+        "irrelevant",
+        "untruthful",
+        "date",
+    ]
+
+
+def test_categories_of_a_question_are_span_categories_of_the_project(
+    project: Project, carol: User, client_of: ClientOf
+) -> None:
+    with refused("invalid_question"):
+        ask(project, carol, "why", subject="span", categories=("missing",))
+    with refused("invalid_question"):
+        ask(project, carol, "why", categories=("untruthful",))
+    browser = client_of(carol)
+    body = {"kind": "text", "text": "Why?", "subject": "span", "categories": ["untruthful"]}
+    made = browser.put("/api/v1/projects/tea/questions/why/", body, content_type="application/json").json()
+    assert made["categories"] == ["untruthful"]
+    with refused("category_in_question"):
+        delete_question(question=project.categories.get(key="untruthful"), deleted_by=carol)
+    written = yaml.safe_load(browser.get("/api/v1/projects/tea/file/").json()["text"])
+    assert written["questions"][0]["categories"] == ["untruthful"]
+    # The editor keeps them, and takes them away.
+    address = reverse("project-question", args=["tea", "why"])
+    form = browser.get(address).context["form"]
+    assert form["categories"].value() == ["untruthful"]
+    browser.post(address, {"text": "Why?", "categories": ["irrelevant"]})
+    assert project.questions.get().categories == ["irrelevant"]
+    browser.post(address, {"text": "Why?"})
+    assert project.questions.get().categories == []
+
+
+def test_a_file_with_an_answer_about_a_span_of_another_category_is_refused(
+    project: Project, carol: User, marked: Assignment, pair: Comparison, tmp_path: Path
+) -> None:
+    one = span(pair, "gut", category="irrelevant")
+    submit(marked, prefer_first(pair, spans=(one,), answers=(about(one, "sure", 1),)))
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(Export(project=project, writer=WRITERS["jsonl"]).text_stream()))
+    other = factories.make_project(slug="coffee", managers=[carol])
+    sure: dict[str, Any] = {"kind": "scale", "text": "Sure?", "choices": points(1, 2), "subject": "span"}
+    ask(other, carol, "sure", **sure, categories=("untruthful",))
+    with pytest.raises(ImportErrors) as refusal:
+        import_file(project=other, path=file)
+    assert "untruthful" in refusal.value.errors[0]
+    ask(other, carol, "sure", **sure, categories=("irrelevant",))
+    import_file(project=other, path=file)
+    assert QuestionAnswer.objects.filter(judgment__comparison__project=other).count() == 1
 
 
 def test_steps_of_the_agent_get_answers_and_others_none(
@@ -412,3 +500,29 @@ def test_a_format_without_a_place_for_them_says_that_it_drops_them(
     assert "sure" not in "".join(export.text_stream())
     (reason,) = (reason for reason in export.dropped if reason.startswith("answers"))
     assert reason.startswith("answers about spans and steps")
+
+
+# ── Many steps on a page ────────────────────────────────────────────────────────────────
+
+
+def test_steps_that_differ_in_their_names_are_rendered_once_and_read_as_if_each_were() -> None:
+    topic, why = (
+        Question(key="topic", kind="choice", text="Topic <i>", subject="step", choices=choices("law", "tax")),
+        Question(key="why", kind="text", text="Why?", subject="step", shown_when=shown_by("topic", "law")),
+    )
+    entered = {"question.topic.1.aa.1": ["law"], "question.why.1.aa.1": ["It is\n   so & <b>."]}
+    places = questions_on_screen(
+        [topic, why], entered, {"aa": "response A", "bb": "response “B”"}, {"aa": range(3), "bb": range(3)}
+    )
+    by_step: dict[Any, list[Any]] = {}
+    for place in places:
+        by_step.setdefault(place.target, []).append(place)
+    known: dict[Any, str] = {}
+    for of_step in by_step.values():
+        whole = render_to_string("annotation/question_fields.html", {"places": of_step})
+        shown = rendered_of_step(of_step, known)
+        assert re.sub(r"\n\s+", "\n", shown) == re.sub(r"\n\s+", "\n", whole)
+        assert ("It is\n   so &amp; &lt;b&gt;." in shown) == (of_step[0].target == Target("aa", 1))
+    # The five others are alike.
+    assert len(by_step) == 6
+    assert len(known) == 1

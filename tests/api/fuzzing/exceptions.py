@@ -45,6 +45,7 @@ REFUSALS = {
     "POST /api/v1/projects/{slug}/calibrations/{id}/retest/": "few comparisons of the scene are left to draw",
     "POST /api/v1/projects/{slug}/calibrations/{id}/reveal/": "the scene's session is revealed",
     "POST /api/v1/projects/{slug}/comparisons/act/": "assign names members of the project",
+    "POST /api/v1/projects/{slug}/comparisons/answer/": "questions decide what is answered",
     "POST /api/v1/projects/{slug}/conversations/": "conversations are closed in the scene's project",
     "POST /api/v1/projects/{slug}/conversations/{id}/end/": "a task asks for turns before its end",
     "POST /api/v1/projects/{slug}/deliveries/{id}/resend/": "the scene's message is on its way",
