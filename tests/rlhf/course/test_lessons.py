@@ -104,6 +104,11 @@ def test_own_spans_cost_their_severity_in_units_of_the_mean():
     assert sum(game.act(23)[1] for _ in range(32)) == pytest.approx(-32 * costs[23])
 
 
+def test_pieces_that_read_alike_count_for_each_response():
+    alike = [{"text": "Ten hours. Drink.", "spans": [[0, 10, None]]}] * 5
+    assert own_costs(alike, random.Random(0)) == pytest.approx(list(SIMULATED_COSTS))
+
+
 def test_the_lesson_trains_on_own_spans_and_refuses_too_few(tmp_path: Path):
     own = tmp_path / "own.json"
     setting = LessonSetting(seed=0, broken=False, short=True, report=lambda *_: None, own=own)

@@ -181,20 +181,20 @@ def own_costs(rows: Sequence[Mapping[str, Any]], draws: random.Random) -> list[f
     A piece is a sub-sentence of a response. It costs the severity of the spans in it, 1 where a span has
     none, in units of the five pieces' mean: so a policy that knows nothing pays what it pays for five words.
     """
-    costs: dict[str, float] = {}
+    costs: list[float] = []
     for row in rows:
-        pieces = [(start, end) for start, end in segment(row["text"], "sub-sentence")]
+        pieces = segment(row["text"], "sub-sentence")
+        of_pieces = [0.0] * len(pieces)
         for start, end, severity in row["spans"]:
-            (span,) = trim_spans(row["text"], [(start, end, "")])
-            for (first, last), marked in zip(pieces, segment_labels(pieces, [span[:2]]), strict=True):
-                if marked:
-                    piece = row["text"][first:last].strip()
-                    costs[piece] = costs.get(piece, 0.0) + (severity or 1)
+            ((first, last, _category),) = trim_spans(row["text"], [(start, end, "")])
+            for place, marked in enumerate(segment_labels(pieces, [(first, last)]).tolist()):
+                of_pieces[place] += (severity or 1) * marked
+        costs.extend(cost for cost in of_pieces if cost)
     if len(costs) < MARKED_PIECES:
         raise ContractError(f"{len(costs)} pieces with spans: the lesson needs {MARKED_PIECES}")
-    chosen = draws.sample(sorted(costs), MARKED_PIECES)
-    mean = sum(costs[piece] for piece in chosen) / MARKED_PIECES
-    return [0.0] * (len(WORDS) - MARKED_PIECES) + [costs[piece] / mean for piece in chosen]
+    chosen = draws.sample(costs, MARKED_PIECES)
+    mean = sum(chosen) / MARKED_PIECES
+    return [0.0] * (len(WORDS) - MARKED_PIECES) + [cost / mean for cost in chosen]
 
 
 class MarkedReplyGame(ReplyGame):
