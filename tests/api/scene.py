@@ -62,6 +62,7 @@ from training.models import (
     FeedbackIncident,
     FeedbackKey,
     Judge,
+    LessonRun,
     ModelProvider,
     PromptEmbedding,
     PromptSet,
@@ -138,6 +139,8 @@ class Scene:
     """Alice's, of no comparison."""
     binned: Project
     """Carol's, in the bin."""
+    lesson_run: LessonRun
+    """Alice's, ended."""
     change: BulkChange
     """Of no row."""
     token_id: int
@@ -173,6 +176,7 @@ class Scene:
             "changes": self.change.pk,
             "bin": self.binned.pk,
             "queues": self.queue.pk,
+            "lesson-runs": self.lesson_run.pk,
             "imports": self.upload.pk,
             "prompt-sets": self.prompt_set.pk,
             "arenas": self.ballot.pair.arena_id,
@@ -202,6 +206,7 @@ class Scene:
             page=self.side_by_side.slug,
             key=self._key_in(path),
             action="promote",
+            lesson=self.lesson_run.lesson,
         )
 
     def _key_in(self, path: str) -> str:
@@ -292,6 +297,7 @@ def make_scene(project: Project, alice: User, carol: User) -> Scene:
             project=project, owner=carol, name="All", table="comparisons", is_shared=True
         ),
         binned=_binned(carol),
+        lesson_run=LessonRun.objects.create(lesson="dpo", created_by=alice, state="finished"),
         change=BulkChange.objects.create(project=project, action="tag", changed=0),
         queue=ViewQueue.objects.create(project=project, name="All", member=alice),
         token_id=create_token(user=alice, name="scene", scopes=["read"]).token.pk,

@@ -1,6 +1,6 @@
 """Decisions by people and a model, simulated: wrong promotions, and the answers that a decision takes.
 
-    python -m tests.benchmarks.decisions [--part wrong,misled,power,pools] [--rounds 2000] [--processes 2]
+    python -m tests.benchmarks.decisions [--part wrong,misled,power,pools,hour] [--rounds 2000]
     python -m tests.benchmarks.decisions --smoke
 
 A round draws a pool of held-out prompts at random (for a claim about these prompts: one with exactly that
@@ -20,7 +20,7 @@ import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from training.figures.win_rates import Claim
@@ -47,6 +47,11 @@ class Setting:
     claim: Claim = "new_prompts"
     alone: bool = False
     """Decide by people alone."""
+    # A round's draws hang on what is shown of its setting: the parts that plan nothing keep theirs.
+    planned: int | None = field(default=None, repr=False)
+    """After so many answers a test of them alone decides, too."""
+    noise: float = field(default=0.0, repr=False)
+    """Share of people's answers that are the other way round."""
 
 
 CLAIMS: tuple[Claim, ...] = ("new_prompts", "these_prompts")
@@ -70,6 +75,12 @@ def settings() -> Iterator[Setting]:
         small = Setting(part="pools", win_rate=0.7, pool=pool, answers=pool)
         yield from (replace(small, agreement=0.8, claim=claim) for claim in CLAIMS)
         yield replace(small, alone=True)
+    hour = Setting(part="hour", win_rate=0.5, pool=59, answers=25, agreement=0.8, claim="these_prompts")
+    hour = replace(hour, planned=25, noise=0.12)
+    for ties, win_rate in itertools.product(
+        (0.0, 0.25), (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+    ):
+        yield replace(hour, win_rate=win_rate, tie_rate=ties)
 
 
 SMOKE = (
@@ -93,16 +104,18 @@ def first_verdict(setting: Setting, seed: int) -> tuple[Decision, int]:
         else:
             score = won if source.random() < setting.agreement else not won
         scores.append(float(score))
-        outcomes.append(0.5 if source.random() < setting.tie_rate else float(won))
+        tied = source.random() < setting.tie_rate
+        mistaken = bool(setting.noise) and source.random() < setting.noise
+        outcomes.append(0.5 if tied else float(won != mistaken))
     order = source.sample(range(setting.pool), setting.answers)
     answers = [(position, outcomes[position]) for position in order]
     for size in _looks(setting.answers):
-        if not _may_decide(answers[:size], scores, setting):
+        if setting.planned is None and not _may_decide(answers[:size], scores, setting):
             continue
         if setting.alone:
             verdict = decide([outcome for _, outcome in answers[:size]])
         else:
-            verdict = decide_with_model(answers[:size], scores, claim=setting.claim)
+            verdict = decide_with_model(answers[:size], scores, claim=setting.claim, planned=setting.planned)
         if verdict != Decision.NOT_ENOUGH_EVIDENCE:
             return verdict, size
     return Decision.NOT_ENOUGH_EVIDENCE, setting.answers
@@ -154,7 +167,7 @@ def report(setting: Setting, courses: list[tuple[Decision, int]]) -> dict[str, o
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--part", default="wrong,misled,power,pools")
+    parser.add_argument("--part", default="wrong,misled,power,pools,hour")
     parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--smoke", action="store_true", help="two small settings, ten rounds each")

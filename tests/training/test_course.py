@@ -11,10 +11,11 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.urls import reverse
 
-from annotation.choices import JobState
+from annotation.choices import JobState, Polarity
 from annotation.errors import Refusal
-from annotation.models import Judgment
+from annotation.models import Judgment, SpanFlag
 from annotation.services.jobs import Heartbeat
+from tests import factories
 from training.contract.course import BY_SLUG, LESSONS, ROOT, Claim, Stated, mean_interval
 from training.models import LessonRun
 from training.selectors.course import class_of, lesson_view
@@ -148,25 +149,53 @@ def test_own_votes_are_the_best_response_against_the_worst(labelled, alice, bob)
     assert {(vote["chosen"], vote["rejected"]) for vote in votes} == pairs
 
 
-def test_the_lesson_on_votes_says_which_votes_it_took(alice, monkeypatch):
+@pytest.mark.parametrize(
+    ("lesson", "reader", "needed"),
+    [("thirty-votes", "votes_of", 30), ("fine-grained-rewards", "marked_responses_of", 10)],
+)
+def test_a_lesson_says_whether_it_took_own_annotations(alice, monkeypatch, lesson, reader, needed):
     given = []
 
-    def trained(lesson, *, votes, **_):
-        given.append(None if votes is None else json.loads(votes.read_text()))
-        return course.LessonResult([], {"share": 0.7})
+    def trained(lesson, *, own, **_):
+        given.append(None if own is None else json.loads(own.read_text()))
+        return course.LessonResult([], {lesson.claim.figure: 0.7})
 
     monkeypatch.setattr(course, "train", trained)
     messages = []
-    for own in (29, 30):
-        votes = [{"prompt": "p", "chosen": "a", "rejected": "b"}] * own
-        monkeypatch.setattr(course, "votes_of", lambda _, votes=votes: votes)
-        run = course.request_run(lesson=BY_SLUG["thirty-votes"], learner=alice, broken=False)
+    for count in (needed - 1, needed):
+        rows = [{"text": "a"}] * count
+        monkeypatch.setattr(course, reader, lambda _, rows=rows: rows)
+        run = course.request_run(lesson=BY_SLUG[lesson], learner=alice, broken=False)
         course.do_run(run.pk)
         run.refresh_from_db()
         messages.append(run.message)
-    assert given == [None, votes]
-    assert "29" in messages[0]
+    assert given == [None, rows]
+    assert str(needed - 1) in messages[0]
     assert messages[0] != messages[1]
+
+
+def test_own_marked_responses_are_those_with_errors_by_the_learner(project, alice, bob):
+    merit = factories.make_category(project, "vivid", polarity=Polarity.MERIT)
+    comparison = factories.make_comparison(project, ["Ten hours. Then drink it.", "Two minutes."])
+    wrong, right = comparison.completions.order_by("pk")
+    judgment = factories.make_judgment(comparison, alice)
+    error = project.categories.get(key="untruthful")
+    for category, completion, start, end, severity in (
+        (error, wrong, 0, 9, 2),
+        (error, wrong, 16, 21, None),
+        (merit, right, 0, 3, None),
+    ):
+        SpanFlag.objects.create(
+            judgment=judgment,
+            completion=completion,
+            category=category,
+            start=start,
+            end=end,
+            quote=completion.text[start:end],
+            severity=severity,
+        )
+    assert course.marked_responses_of(bob) == []
+    assert course.marked_responses_of(alice) == [{"text": wrong.text, "spans": [(0, 9, 2), (16, 21, None)]}]
 
 
 def test_the_class_counts_members_of_the_project_alone(project, alice, bob, oscar):

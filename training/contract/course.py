@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,8 +95,8 @@ class Lesson:
     broken: str
     """The setting that the broken run changes, and what that does."""
     claim: Claim
-    votes: bool = False
-    """True where it learns from the votes of the person who runs it."""
+    learns_from: Literal["", "votes", "spans"] = ""
+    """Annotations of the person who runs it that it learns from, once there are enough."""
 
 
 _STEP = gettext_noop("step")
@@ -239,7 +240,7 @@ LESSONS: Sequence[Lesson] = (
             least=0.6,
             stated=Stated(mean=0.8083, low=0.7378, high=0.8789, measured="2026-11-29"),
         ),
-        votes=True,
+        learns_from="votes",
     ),
     Lesson(
         slug="rule-rewards",
@@ -356,13 +357,15 @@ LESSONS: Sequence[Lesson] = (
         title=gettext_noop("Fine-grained rewards from spans"),
         idea=gettext_noop(
             "Spans mark the words that do harm. Each segment of a response gets the reward of its own "
-            "spans, so a word answers for what is near it, not for the whole response."
+            "spans, so a word answers for what is near it, not for the whole response. With ten responses "
+            "in which you marked an error it learns what your spans cost. Else five words of 24 are marked."
         ),
         equation=r"r_t = \sum_j \mathbb{1}(t = T_j)\, R_j",
         shown=(
             ShownSource(file="training/rlhf/spans.py", name="place_segment_rewards"),
             ShownSource(file="training/rlhf/spans.py", name="segment_labels"),
             ShownSource(file="training/rlhf/course/games.py", name="MarkedReplyGame"),
+            ShownSource(file="training/rlhf/course/games.py", name="own_costs"),
         ),
         lines={"spans": gettext_noop("Spans in a response")},
         steps=_STEP,
@@ -373,6 +376,7 @@ LESSONS: Sequence[Lesson] = (
             most=2.5,
             stated=Stated(mean=1.439, low=1.338, high=1.54, measured="2026-11-29"),
         ),
+        learns_from="spans",
     ),
     Lesson(
         slug="service-bot",

@@ -13,9 +13,9 @@ from django.db import IntegrityError, transaction
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from annotation.choices import JobState, Purpose
+from annotation.choices import JobState, Polarity, Purpose
 from annotation.errors import Refusal
-from annotation.models import Judgment, User
+from annotation.models import Judgment, SpanFlag, User
 from annotation.services.job_runs import run_job
 from annotation.services.jobs import Heartbeat, send_after_commit, sweep, write
 from training.choices import JobKind, TrainingTask
@@ -25,8 +25,8 @@ from training.services.runs.launcher import refuse_failed, run_process, trainer_
 
 MOST_SECONDS = 600.0
 """After so long a run of a lesson is ended."""
-VOTES_NEEDED, MOST_VOTES = 30, 300
-"""Own votes from which a lesson takes them, and how many it looks at."""
+VOTES_NEEDED, MARKED_NEEDED, MOST_OWN = 30, 10, 300
+"""Own votes, and own responses with marked errors, from which a lesson takes them; how many it looks at."""
 
 
 def request_run(*, lesson: Lesson, learner: User, broken: bool) -> LessonRun:
@@ -93,25 +93,55 @@ def _run(run: LessonRun, heartbeat: Heartbeat) -> str:
         raise Refusal("lesson_unknown", _("There is no lesson %(name)s any more."), name=run.lesson)
     message = ""
     with tempfile.TemporaryDirectory() as folder:
-        out, votes = Path(folder) / "lesson.jsonl", None
-        if lesson.votes:
-            own = votes_of(run.created_by)
-            if len(own) >= VOTES_NEEDED:
-                votes = Path(folder) / "votes.json"
-                votes.write_text(json.dumps(own), encoding="utf-8")
-                message = _("Trained on your votes.")
-            else:
-                message = _(
-                    "Trained on the packaged votes. You have %(own)s of the %(needed)s votes needed."
-                ) % {
-                    "own": len(own),
-                    "needed": VOTES_NEEDED,
-                }
+        out, own = Path(folder) / "lesson.jsonl", None
+        if lesson.learns_from:
+            rows, message = _own_data(lesson, run.created_by)
+            if rows:
+                own = Path(folder) / "own.json"
+                own.write_text(json.dumps(rows), encoding="utf-8")
         beat = _RunHeartbeat(run, out)
         beat(message=message)
-        result = train(lesson, seed=run.seed, broken=run.broken, out=out, beat=beat, votes=votes)
+        result = train(lesson, seed=run.seed, broken=run.broken, out=out, beat=beat, own=own)
     write(run, points=result.points, figures=result.figures, is_kept=lesson.claim.holds(result.figures))
     return message
+
+
+def _own_data(lesson: Lesson, learner: User) -> tuple[Sequence[object], str]:
+    """Return a learner's annotations for a lesson, none where they are too few, and what to say of it."""
+    if lesson.learns_from == "votes":
+        votes = votes_of(learner)
+        if len(votes) >= VOTES_NEEDED:
+            return votes, _("Trained on your votes.")
+        message = _("Trained on the packaged votes. You have %(own)s of the %(needed)s votes needed.")
+        return (), message % {"own": len(votes), "needed": VOTES_NEEDED}
+    marked = marked_responses_of(learner)
+    if len(marked) >= MARKED_NEEDED:
+        return marked, _("Trained on your spans.")
+    message = _(
+        "Trained on simulated spans. You marked errors in %(own)s of the %(needed)s responses needed."
+    )
+    return (), message % {"own": len(marked), "needed": MARKED_NEEDED}
+
+
+def marked_responses_of(learner: User) -> list[dict[str, object]]:
+    """Return the newest responses in which a learner marked errors: text, and spans with severities."""
+    flags = (
+        SpanFlag.objects.filter(
+            judgment__in=Judgment.objects.current().filter(
+                annotator=learner, blind=True, comparison__purpose=Purpose.WORK
+            ),
+            category__polarity=Polarity.ERROR,
+        )
+        .select_related("completion")
+        .order_by("-judgment", "completion", "start", "end", "pk")
+    )
+    responses: dict[int, tuple[str, list[tuple[int, int, int | None]]]] = {}
+    for flag in flags.iterator(chunk_size=MOST_OWN):
+        if flag.completion_id not in responses and len(responses) == MOST_OWN:
+            break
+        spans = responses.setdefault(flag.completion_id, (flag.completion.text, []))[1]
+        spans.append((flag.start, flag.end, flag.severity))
+    return [{"text": text, "spans": spans} for text, spans in responses.values()]
 
 
 def votes_of(learner: User) -> list[dict[str, str]]:
@@ -121,7 +151,7 @@ def votes_of(learner: User) -> list[dict[str, str]]:
         .filter(annotator=learner, blind=True, comparison__purpose=Purpose.WORK)
         .select_related("comparison__prompt")
         .prefetch_related("ranks__completion")
-        .order_by("-pk")[:MOST_VOTES]
+        .order_by("-pk")[:MOST_OWN]
     )
     votes = []
     for judgment in judgments:
@@ -153,13 +183,13 @@ def train(
     out: Path,
     beat: Callable[[], object] = lambda: None,
     short: bool = False,
-    votes: Path | None = None,
+    own: Path | None = None,
 ) -> LessonResult:
     """Run a lesson in a process of its own. Refuses with the process's last line where it fails."""
     options: Sequence[str] = [
         *(["--broken"] if broken else []),
         *(["--short"] if short else []),
-        *([] if votes is None else ["--votes", str(votes)]),
+        *([] if own is None else ["--own", str(own)]),
     ]
     ended = run_process(
         [

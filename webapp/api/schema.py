@@ -48,6 +48,7 @@ TAGS = [
     {"name": "feedback", "description": "Requests of applications, and feedback of their end users."},
     {"name": "base models", "description": "What training begins from, how it is added, what it needs."},
     {"name": "checkpoints", "description": "What was trained, how good it is, what judges with it."},
+    {"name": "course", "description": "Lessons, one's runs of them, and a class."},
     {"name": "operations", "description": "How this Rondo stands, and who did what anywhere."},
 ]
 """Tags of operations, in the order of the documentation."""

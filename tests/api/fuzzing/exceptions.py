@@ -31,6 +31,7 @@ REFUSALS = {
     "POST /api/v1/invitations/accept/": "only the secret of an open invitation opens anything",
     "POST /api/v1/providers/": "an address is checked against the network's rules",
     "POST /api/v1/providers/{id}/models/": "the scene's provider has not listed its models",
+    "POST /api/v1/lessons/{lesson}/runs/": "one run of a form goes on at a time",
     "POST /api/v1/projects/{slug}/arenas/": "checkpoints must be the project's, and the end must lie ahead",
     "POST /api/v1/projects/{slug}/assignments/{id}/continuation/": "the response must be the assignment's",
     "POST /api/v1/projects/{slug}/assignments/{id}/judgment/": "questions decide what is answered",

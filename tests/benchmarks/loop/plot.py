@@ -1,8 +1,11 @@
-"""Draw the course of loops, or a study of acquisition, as SVG for the guide.
+"""Draw the course of loops, a study of acquisition, or the power of a decision as SVG for the guide.
 
 python -m tests.benchmarks.loop.plot loop FILE.svg RESULTS.json [RESULTS.json …]
 python -m tests.benchmarks.loop.plot acquisition FILE.svg RESULTS.json SET
 python -m tests.benchmarks.loop.plot arms FILE.svg RESULTS.json STUDY
+python -m tests.benchmarks.loop.plot hour FILE.svg RESULTS.jsonl
+
+The results of `hour` are what `python -m tests.benchmarks.decisions --part hour` prints.
 
 Colours follow the page: the lines have classes, and a style in the file for light and dark.
 """
@@ -11,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -146,12 +150,30 @@ def arm_lines(file: Path, name: str) -> list[Line]:
     ]
 
 
+def hour_lines(file: Path) -> list[Line]:
+    """Return the share of rounds promoted within a first hour's answers, by true win rate, a line for each
+    share of ties, with its 95 % interval (Wald's)."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    by_ties: dict[float, list[tuple[float, float, float]]] = {}
+    for row in rows:
+        half = 1.96 * math.sqrt(row["promoted"] * (1 - row["promoted"]) / row["rounds"])
+        by_ties.setdefault(row.get("tie_rate", 0.0), []).append((row["win_rate"], row["promoted"], half))
+    return [
+        Line(
+            f"{ties:.0%} ties" if ties else "no ties",
+            [(rate, share) for rate, share, _ in points],
+            [(rate, share - half, share + half) for rate, share, half in points],
+        )
+        for ties, points in by_ties.items()
+    ]
+
+
 def main() -> None:
     """Write one picture."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["loop", "acquisition", "arms"])
+    parser.add_argument("what", choices=["loop", "acquisition", "arms", "hour"])
     parser.add_argument("file", type=Path)
     parser.add_argument("results", nargs="+")
     options = parser.parse_args()
@@ -161,6 +183,9 @@ def main() -> None:
     elif options.what == "arms":
         lines = arm_lines(Path(options.results[0]), options.results[1])
         svg = drawn(lines, across="annotators' hours", up="Accuracy against the truth", low=0.7, high=1.0)
+    elif options.what == "hour":
+        lines = hour_lines(Path(options.results[0]))
+        svg = drawn(lines, across="true win rate", up="Promoted within 25 answers", low=0.0, high=1.0)
     else:
         lines = acquisition_lines(Path(options.results[0]), options.results[1])
         svg = drawn(lines, across="labels", up="Accuracy on held-out pairs", low=0.5, high=1.0)

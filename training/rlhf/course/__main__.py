@@ -1,4 +1,4 @@
-"""Run a lesson: `python -m training.rlhf.course SLUG --out FILE [--seed N] [--broken] [--short] [--votes …]`.
+"""Run a lesson: `python -m training.rlhf.course SLUG --out FILE [--seed N] [--broken] [--short] [--own …]`.
 
 Writes one JSON object a line: `{"step": …, "values": {…}}` for each point of the curve as it comes, and
 `{"figures": {…}}` at the end.
@@ -45,7 +45,7 @@ def main() -> int:
         "--broken", action="store_true", help="with the setting changed that the lesson names"
     )
     parser.add_argument("--short", action="store_true", help="in its smallest form")
-    parser.add_argument("--votes", type=Path, metavar="FILE", help="votes of the person who runs it")
+    parser.add_argument("--own", type=Path, metavar="FILE", help="annotations of the person who runs it")
     options = parser.parse_args()
     # Matrices are small: a second thread costs more than it brings, and the same sums come out everywhere.
     torch.set_num_threads(1)
@@ -59,7 +59,7 @@ def main() -> int:
             seed=options.seed,
             broken=options.broken,
             short=options.short,
-            votes=options.votes,
+            own=options.own,
             report=lambda step, values: write({"step": step, "values": dict(values)}),
         )
         try:

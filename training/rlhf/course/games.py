@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from training.contract import ContractError
 from training.contract.methods.policy import AdvantageSettings, KlSettings, UpdateSettings
 from training.rlhf.course.preferences import minimise
 from training.rlhf.course.setting import Figures, LessonSetting
@@ -16,7 +19,7 @@ from training.rlhf.environments.service_bot.environment import Environment as Se
 from training.rlhf.examples import cart_pole, grid_world
 from training.rlhf.examples.games import GameSettings, Played, Player, learn, play
 from training.rlhf.losses import bradley_terry
-from training.rlhf.spans import place_segment_rewards, segment_labels
+from training.rlhf.spans import place_segment_rewards, segment, segment_labels, trim_spans
 
 
 def reinforce_cart_pole(setting: LessonSetting) -> Figures:
@@ -167,15 +170,44 @@ def _mean_quality(played: Played | None) -> float:
     return sum(map(quality, replies)) / len(replies)
 
 
-class MarkedReplyGame(ReplyGame):
-    """A reply of 32 words in segments of four; each marked span costs its segment 1.
+SIMULATED_COSTS = tuple(float(word in RUDE) for word in WORDS)
+"""What each word costs where nobody's own spans say so."""
+MARKED_PIECES = len(RUDE)
 
-    A segment's cost is placed on its last word, or, with `whole`, the cost of all on the reply's last.
+
+def own_costs(rows: Sequence[Mapping[str, Any]], draws: random.Random) -> list[float]:
+    """Return what each of 24 pieces costs, five of which are pieces of responses that a person marked.
+
+    A piece is a sub-sentence of a response. It costs the severity of the spans in it, 1 where a span has
+    none, in units of the five pieces' mean: so a policy that knows nothing pays what it pays for five words.
+    """
+    costs: list[float] = []
+    for row in rows:
+        pieces = segment(row["text"], "sub-sentence")
+        of_pieces = [0.0] * len(pieces)
+        for start, end, severity in row["spans"]:
+            ((first, last, _category),) = trim_spans(row["text"], [(start, end, "")])
+            for place, marked in enumerate(segment_labels(pieces, [(first, last)]).tolist()):
+                of_pieces[place] += (severity or 1) * marked
+        costs.extend(cost for cost in of_pieces if cost)
+    if len(costs) < MARKED_PIECES:
+        raise ContractError(f"{len(costs)} pieces with spans: the lesson needs {MARKED_PIECES}")
+    chosen = draws.sample(costs, MARKED_PIECES)
+    mean = sum(chosen) / MARKED_PIECES
+    return [0.0] * (len(WORDS) - MARKED_PIECES) + [cost / mean for cost in chosen]
+
+
+class MarkedReplyGame(ReplyGame):
+    """A reply of 32 words in segments of four; each marked span costs its segment what its word costs.
+
+    A segment's cost is placed on its last word, or, with `whole`, the cost of all on the reply's last. Where
+    the spans are somebody's own, a word is a piece of a response.
     """
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(self, *, whole: bool, costs: Sequence[float] = SIMULATED_COSTS) -> None:
         super().__init__(lambda words: [0.0], length=MARKED_LENGTH)
         self._whole = whole
+        self._cost = dict(zip(WORDS, costs, strict=True))
 
     def act(self, action: int) -> tuple[list[float], float, bool]:
         """Write a word and pay what falls due there."""
@@ -184,18 +216,22 @@ class MarkedReplyGame(ReplyGame):
             return seen, 0.0, over
         # A word is one place long here, as a token is.
         offsets = [(place, place + 1) for place in range(len(self._words))]
-        spans = [offsets[place] for place, word in enumerate(self._words) if word in RUDE]
+        spans = [(offsets[place], self._cost[word]) for place, word in enumerate(self._words)]
         ends = [len(self._words)] if self._whole else list(range(SEGMENT, len(self._words) + 1, SEGMENT))
         starts = [0, *ends[:-1]]
         costs = [
-            -sum(int(segment_labels([segment], [span])) for span in spans)
+            -sum(cost * int(segment_labels([segment], [span])) for span, cost in spans if cost)
             for segment in zip(starts, ends, strict=True)
         ]
-        return seen, float(place_segment_rewards(offsets, ends, [float(cost) for cost in costs])[-1]), over
+        return seen, float(place_segment_rewards(offsets, ends, costs)[-1]), over
 
 
 def fine_grained(setting: LessonSetting) -> Figures:
     """Learn from the segments in which spans were marked; broken: from one number for the whole reply."""
+    costs: Sequence[float] = SIMULATED_COSTS
+    if setting.own is not None:
+        rows = json.loads(setting.own.read_text(encoding="utf-8"))
+        costs = own_costs(rows, random.Random(setting.seed))  # noqa: S311 - a sample
     method = GameSettings(
         name="",
         advantage=AdvantageSettings(kind="running_mean", gamma=0.9, whiten=True),
@@ -207,10 +243,14 @@ def fine_grained(setting: LessonSetting) -> Figures:
     policy = nn.Linear(MARKED_LENGTH, len(WORDS), bias=False)
     nn.init.zeros_(policy.weight)
     player = Player(policy, None)
-    for record in learn(player, lambda: MarkedReplyGame(whole=setting.broken), method, seed=setting.seed):
+    for record in learn(
+        player, lambda: MarkedReplyGame(whole=setting.broken, costs=costs), method, seed=setting.seed
+    ):
         setting.report(record["step"], {"spans": -record["return"]})
     final = play(
-        policy, [MarkedReplyGame(whole=True) for _ in range(200)], torch.Generator().manual_seed(setting.seed)
+        policy,
+        [MarkedReplyGame(whole=True, costs=costs) for _ in range(200)],
+        torch.Generator().manual_seed(setting.seed),
     )
     return {"spans": -final.mean_return}
 

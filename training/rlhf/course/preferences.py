@@ -139,7 +139,7 @@ def reward_model_from_votes(setting: LessonSetting) -> Figures:
     Each of twenty splits trains on a part of the thirty and asks about six others. Broken: chosen and
     rejected are swapped in training, as by a column with the wrong name.
     """
-    rows = json.loads((setting.votes or PACKAGED_VOTES).read_text(encoding="utf-8"))
+    rows = json.loads((setting.own or PACKAGED_VOTES).read_text(encoding="utf-8"))
     if len(rows) < VOTES:
         raise ContractError(f"{len(rows)} votes: the lesson needs {VOTES}")
     draws = random.Random(setting.seed)  # noqa: S311 - a sample

@@ -22,8 +22,8 @@ class LessonSetting:
     short: bool
     """In its smallest form, which shows that it runs and nothing else."""
     report: Report
-    votes: Path | None = None
-    """The votes of the person who runs it, as `training.services.course` writes them."""
+    own: Path | None = None
+    """Annotations of the person who runs it, as `training.services.course` writes them."""
 
     def steps(self, count: int, *, short: int) -> int:
         """Return the steps of this run."""
