@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from django.conf import settings
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
 from annotation.services import jobs
@@ -16,6 +16,7 @@ from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.records import judgment_record
+from tests.stored_rows import StoredRows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train
 from training.choices import RoundState, TrainingTask
@@ -94,20 +95,80 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     return server
 
 
-@pytest.fixture
-def prompts(project: Project) -> list[Prompt]:
-    """Four prompts, all in the train split."""
+@pytest.fixture(scope="session")
+def labelled_rows(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> StoredRows:
+    """Round 1 of the project, answered and annotated by Alice; see `labelled`."""
+
+    def make() -> None:
+        project = make_cast()
+        round_ = open_first_round(project=project)
+        advance_round(round_.pk)
+        judge_all(project, User.objects.get(username="alice"))
+
+    with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
+        patch.setattr(executor, "Engine", FakeServer().engine)
+        return StoredRows(tmp_path_factory.mktemp("labelled") / "home", make)
+
+
+def make_cast() -> Project:
+    """Make the project with its people and prompts, as their fixtures do for a test that begins with none."""
+    alice, bob, carol = (factories.make_user(name) for name in ("alice", "bob", "carol"))
+    project = factories.make_project(annotators=[alice, bob], managers=[carol])
+    make_prompts(project)
+    return project
+
+
+def make_prompts(project: Project) -> list[Prompt]:
     return [factories.make_prompt(project, f"What is {n} and {n}?", split="train") for n in range(4)]
 
 
 @pytest.fixture
-def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
+def is_labelled(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
+    """Write the rows of `labelled` for a test that asks for it; its people, project and prompts are among them."""
+    if "labelled_rows" not in request.fixturenames:
+        return False
+    request.getfixturevalue("labelled_rows").write(rondo_home)
+    return True
+
+
+@pytest.fixture
+def alice(is_labelled: bool) -> User:
+    """Annotates in `project`."""
+    return User.objects.get(username="alice") if is_labelled else factories.make_user("alice")
+
+
+@pytest.fixture
+def bob(is_labelled: bool) -> User:
+    """The second annotator in `project`."""
+    return User.objects.get(username="bob") if is_labelled else factories.make_user("bob")
+
+
+@pytest.fixture
+def carol(is_labelled: bool) -> User:
+    """Manages `project`."""
+    return User.objects.get(username="carol") if is_labelled else factories.make_user("carol")
+
+
+@pytest.fixture
+def project(is_labelled: bool, alice: User, bob: User, carol: User) -> Project:
+    """The project of the cast, without a prompt unless `prompts` or `labelled` is asked for."""
+    if is_labelled:
+        return Project.objects.get()
+    return factories.make_project(annotators=[alice, bob], managers=[carol])
+
+
+@pytest.fixture
+def prompts(is_labelled: bool, project: Project) -> list[Prompt]:
+    """Four prompts, all in the train split."""
+    return list(project.prompts.order_by("pk")) if is_labelled else make_prompts(project)
+
+
+@pytest.fixture
+def labelled(labelled_rows: StoredRows, project: Project, fake_server: FakeServer) -> Round:
     """Round 1 with its prompts answered and all of its comparisons annotated by Alice."""
-    round_ = open_first_round(project=project)
-    advance_round(round_.pk)
-    judge_all(project, alice)
-    round_.refresh_from_db()
-    return round_
+    return Round.objects.get()
 
 
 @pytest.fixture
