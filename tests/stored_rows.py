@@ -1,4 +1,4 @@
-"""Rows and files that many tests begin with: made once a process, then written into the database of each test.
+"""Rows and files that many tests begin with: made once a process, written into the database of each test.
 
 Unlike `shared_rows`, this also serves tests that commit, and tests of different modules.
 """
@@ -57,7 +57,7 @@ def _insertions() -> list[str]:
             columns = [
                 column.name for column in connection.introspection.get_table_description(cursor, table)
             ]
-            quoted = [connection.ops.quote_name(column) for column in columns]
+            quoted = [connection.ops.quote_name(column.name) for column in described]
             values = " || ', ' || ".join(literal.format(column) for column in quoted)
             name = connection.ops.quote_name(table)
             cursor.execute(f"SELECT {values} FROM {name}")

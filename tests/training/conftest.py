@@ -126,7 +126,7 @@ def make_prompts(project: Project) -> list[Prompt]:
 
 @pytest.fixture
 def is_labelled(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
-    """Write the rows of `labelled` for a test that asks for it; its people, project and prompts are among them."""
+    """Write the rows of `labelled`, with its people and prompts, for a test that asks for it."""
     if "labelled_rows" not in request.fixturenames:
         return False
     request.getfixturevalue("labelled_rows").write(rondo_home)
