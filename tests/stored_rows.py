@@ -54,9 +54,7 @@ def _insertions() -> list[str]:
     statements = []
     with connection.cursor() as cursor:
         for table in connection.introspection.django_table_names(only_existing=True, include_views=False):
-            columns = [
-                column.name for column in connection.introspection.get_table_description(cursor, table)
-            ]
+            described = connection.introspection.get_table_description(cursor, table)
             quoted = [connection.ops.quote_name(column.name) for column in described]
             values = " || ', ' || ".join(literal.format(column) for column in quoted)
             name = connection.ops.quote_name(table)
