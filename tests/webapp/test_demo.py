@@ -1,7 +1,7 @@
 """The demo project: three rounds through the services that people use, all or nothing."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -29,14 +29,17 @@ from annotation.models import (
 from tests import factories
 from tests.refusals import refused
 from training.choices import CheckpointKind, RoundState, RunState
+from training.contract.run import RunStatus, read_status
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
 from training.services.rounds.executor import rounds_with_work
+from training.services.runs import launcher
 from webapp.demo import pages
 from webapp.demo import project as demo_project
 from webapp.demo.model_server import SKILLS
 from webapp.demo.project import is_left_over
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import Skill, compose, prompt_rows, rewrite, topics, topics_by_question
+from webapp.demo.trainer import train
 
 PAGES = (
     *("", "data/comparisons/", "statistics/", "annotators/", "rounds/", "runs/", "leaderboard/", "gold/"),
@@ -48,6 +51,21 @@ PAGES = (
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty prompts instead of three hundred."""
     monkeypatch.setattr(demo_project, "PROMPTS", 40)
+
+
+@pytest.fixture
+def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's trainer without a process, for tests of what a demo leaves behind."""
+
+    def run_trainer(
+        folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
+    ) -> launcher.TrainerExit:
+        code = train(folder)
+        status = read_status(folder)
+        watch(status)
+        return launcher.TrainerExit(code=code, status=status, output_tail="")
+
+    monkeypatch.setattr(launcher, "run_trainer", run_trainer)
 
 
 def test_every_prompt_is_another_one_about_a_known_topic():
@@ -86,7 +104,7 @@ def assert_nothing_left() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "trained_here")
 def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     def broken(*args: object) -> None:
         raise RuntimeError("the power went")
@@ -152,7 +170,7 @@ def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "trained_here")
 def test_the_next_try_removes_what_a_killed_demo_left(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as killed:
         killed.setattr(demo_project, "remove_incomplete", lambda slug: None)
