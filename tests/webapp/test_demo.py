@@ -28,6 +28,7 @@ from annotation.models import (
 )
 from tests import factories
 from tests.refusals import refused
+from tests.write_lock import measured_write_lock
 from training.choices import CheckpointKind, RoundState, RunState
 from training.contract.run import RunStatus, read_status
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
@@ -45,6 +46,10 @@ PAGES = (
     *("", "data/comparisons/", "statistics/", "annotators/", "rounds/", "runs/", "leaderboard/", "gold/"),
     *("conversations/", "suggestions/", "rubrics/", "feedback/", "feedback/figures/"),
 )
+
+
+LONGEST, LONGEST_ON_THE_CLOCK = 1.0, 10.0
+"""Seconds that a transaction may hold the write lock of SQLite: of the processor, and on the clock."""
 
 
 @pytest.fixture
@@ -122,11 +127,11 @@ def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert abs((timezone.now() - factories.make_user("now").date_joined).total_seconds()) < 60
 
 
-@pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.django_db(transaction=True)
 def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_each_end(
     admin: User, sent: list[tuple[str, list[object]]], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(demo_project, "PROMPTS", 60)
     browser, go_round = Client(), demo_project._go_round
     browser.force_login(admin)
 
@@ -142,7 +147,12 @@ def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_
         go_round(demo, number)
 
     monkeypatch.setattr(demo_project, "_go_round", looked_at)
-    call_command("demo", annotations=66, stdout=io.StringIO())
+    with measured_write_lock() as lock:
+        call_command("demo", annotations=120, stdout=io.StringIO())
+    assert max(lock.processor_seconds) < LONGEST
+    assert max(lock.seconds) < LONGEST_ON_THE_CLOCK
+    # As one transaction it would hold the lock all the time.
+    assert max(lock.processor_seconds) < sum(lock.processor_seconds) / 4
     assert sent == []
     project = Project.objects.get(slug="demo")
     states = dict(Round.objects.filter(project=project).values_list("number", "state"))
