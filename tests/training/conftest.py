@@ -73,8 +73,12 @@ def quick_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     In a test that names `fake_trainer` for itself that one trains.
     """
-    if "fake_trainer" in request.fixturenames:
-        return
+    if "fake_trainer" not in request.fixturenames:
+        train_here(monkeypatch)
+
+
+def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fake trainer train in this process."""
 
     def run_trainer(
         folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
@@ -103,6 +107,7 @@ def labelled_rows(
 
     def make() -> None:
         project = make_cast()
+        make_prompts(project)
         round_ = open_first_round(project=project)
         advance_round(round_.pk)
         judge_all(project, User.objects.get(username="alice"))
@@ -113,11 +118,9 @@ def labelled_rows(
 
 
 def make_cast() -> Project:
-    """Make the project with its people and prompts, as their fixtures do for a test that begins with none."""
+    """Make the project with its people, as their fixtures do for a test that begins without rows."""
     alice, bob, carol = (factories.make_user(name) for name in ("alice", "bob", "carol"))
-    project = factories.make_project(annotators=[alice, bob], managers=[carol])
-    make_prompts(project)
-    return project
+    return factories.make_project(annotators=[alice, bob], managers=[carol])
 
 
 def make_prompts(project: Project) -> list[Prompt]:
@@ -125,44 +128,45 @@ def make_prompts(project: Project) -> list[Prompt]:
 
 
 @pytest.fixture
-def is_labelled(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
-    """Write the rows of `labelled`, with its people and prompts, for a test that asks for it."""
-    if "labelled_rows" not in request.fixturenames:
-        return False
-    request.getfixturevalue("labelled_rows").write(rondo_home)
-    return True
+def has_rows(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
+    """Write the rows that a test begins with, its people and its project among them; False for none."""
+    for name in ("labelled_rows", "asked_rows", "learning_rows"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name).write(rondo_home)
+            return True
+    return False
 
 
 @pytest.fixture
-def alice(is_labelled: bool) -> User:
+def alice(has_rows: bool) -> User:
     """Annotates in `project`."""
-    return User.objects.get(username="alice") if is_labelled else factories.make_user("alice")
+    return User.objects.get(username="alice") if has_rows else factories.make_user("alice")
 
 
 @pytest.fixture
-def bob(is_labelled: bool) -> User:
+def bob(has_rows: bool) -> User:
     """The second annotator in `project`."""
-    return User.objects.get(username="bob") if is_labelled else factories.make_user("bob")
+    return User.objects.get(username="bob") if has_rows else factories.make_user("bob")
 
 
 @pytest.fixture
-def carol(is_labelled: bool) -> User:
+def carol(has_rows: bool) -> User:
     """Manages `project`."""
-    return User.objects.get(username="carol") if is_labelled else factories.make_user("carol")
+    return User.objects.get(username="carol") if has_rows else factories.make_user("carol")
 
 
 @pytest.fixture
-def project(is_labelled: bool, alice: User, bob: User, carol: User) -> Project:
-    """The project of the cast, without a prompt unless `prompts` or `labelled` is asked for."""
-    if is_labelled:
+def project(has_rows: bool, alice: User, bob: User, carol: User) -> Project:
+    """The project of the cast, without a prompt unless the test begins with rows or asks for `prompts`."""
+    if has_rows:
         return Project.objects.get()
     return factories.make_project(annotators=[alice, bob], managers=[carol])
 
 
 @pytest.fixture
-def prompts(is_labelled: bool, project: Project) -> list[Prompt]:
+def prompts(has_rows: bool, project: Project) -> list[Prompt]:
     """Four prompts, all in the train split."""
-    return list(project.prompts.order_by("pk")) if is_labelled else make_prompts(project)
+    return list(project.prompts.order_by("pk")) if has_rows else make_prompts(project)
 
 
 @pytest.fixture
