@@ -26,14 +26,13 @@ def _served(fake_server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "Engine", fake_server.engine)
 
 
-def make_learning() -> LiveLearning:
+def make_learning() -> None:
     """Make round 1 in labelling, with live learning after four judgments and four comparisons ahead."""
     project = make_cast()
     make_many(project)
     carol = User.objects.get(username="carol")
-    made = set_live(project=project, by=carol, is_active=True, every=EVERY, ahead=4)
+    set_live(project=project, by=carol, is_active=True, every=EVERY, ahead=4)
     advance_round(open_first_round(project=project).pk)
-    return made
 
 
 def make_many(project: Project) -> list[Prompt]:
@@ -45,14 +44,15 @@ def make_many(project: Project) -> list[Prompt]:
 
 def make_asked() -> None:
     """Make four updates, after the last of which divergence asks people."""
-    learning = make_learning()
+    make_learning()
+    learning = LiveLearning.objects.get()
     for _ in range(4):
         label(learning.project, User.objects.get(username="alice"), EVERY)
         work(learning)
 
 
 def stored_by(
-    make: Callable[[], object], blocker: DjangoDbBlocker, home: Path, kl: list[float] | None = None
+    make: Callable[[], None], blocker: DjangoDbBlocker, home: Path, kl: list[float] | None = None
 ) -> StoredRows:
     server = FakeServer()
     server.kl = kl

@@ -132,7 +132,7 @@ def test_a_reward_model_that_is_not_validated_decides_nothing(project: Project, 
         assert code in codes(decision)
 
 
-CONDITIONS = [
+CONDITIONS: list[tuple[dict[str, Any], RoundVerdict]] = [
     # 24 wins of 24: the lower end of the interval is 0.7.
     ({"least_win_rate": 0.69}, RoundVerdict.PROMOTE),
     ({"least_win_rate": 0.75}, RoundVerdict.NOT_ENOUGH_EVIDENCE),
