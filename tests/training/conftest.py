@@ -23,7 +23,7 @@ from training.choices import RoundState, TrainingTask
 from training.contract.run import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
-from training.services import chat_templates
+from training.services import chat_templates, live
 from training.services.rounds import executor
 from training.services.rounds.controls import open_first_round, start_round
 from training.services.rounds.executor import advance_round
@@ -112,9 +112,19 @@ def labelled_rows(
         advance_round(round_.pk)
         judge_all(project, User.objects.get(username="alice"))
 
-    with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
-        patch.setattr(executor, "Engine", FakeServer().engine)
-        return StoredRows(tmp_path_factory.mktemp("labelled") / "home", make)
+    return store_rows(make, django_db_blocker, tmp_path_factory.mktemp("labelled") / "home")
+
+
+def store_rows(
+    make: Callable[[], None], blocker: DjangoDbBlocker, home: Path, server: FakeServer | None = None
+) -> StoredRows:
+    """Store what `make` makes, with a scripted model server and trainer."""
+    engine = (server or FakeServer()).engine
+    with pytest.MonkeyPatch.context() as patch, blocker.unblock():
+        patch.setattr(executor, "Engine", engine)
+        patch.setattr(live, "Engine", engine)
+        train_here(patch)
+        return StoredRows(home, make)
 
 
 def make_cast() -> Project:
@@ -130,7 +140,7 @@ def make_prompts(project: Project) -> list[Prompt]:
 @pytest.fixture
 def has_rows(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
     """Write the rows that a test begins with, its people and its project among them; False for none."""
-    for name in ("labelled_rows", "asked_rows", "learning_rows"):
+    for name in ("labelled_rows", "undecided_rows", "asked_rows", "learning_rows"):
         if name in request.fixturenames:
             request.getfixturevalue(name).write(rondo_home)
             return True

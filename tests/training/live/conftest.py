@@ -1,21 +1,17 @@
 """Ground of the tests of live learning."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from pytest_django import DjangoDbBlocker
 
 from annotation.models import Project, Prompt, User
 from tests import factories
 from tests.stored_rows import StoredRows
-from tests.training.conftest import make_cast, train_here
+from tests.training.conftest import make_cast, store_rows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.live.live_scene import EVERY, FAR, label, work
 from training.models import LiveLearning
 from training.services import live
 from training.services.live import set_live
-from training.services.rounds import executor
 from training.services.rounds.controls import open_first_round
 from training.services.rounds.executor import advance_round
 
@@ -51,24 +47,12 @@ def make_asked() -> None:
         work(learning)
 
 
-def stored_by(
-    make: Callable[[], None], blocker: DjangoDbBlocker, home: Path, kl: list[float] | None = None
-) -> StoredRows:
-    server = FakeServer()
-    server.kl = kl
-    with pytest.MonkeyPatch.context() as patch, blocker.unblock():
-        patch.setattr(executor, "Engine", server.engine)
-        patch.setattr(live, "Engine", server.engine)
-        train_here(patch)
-        return StoredRows(home, make)
-
-
 @pytest.fixture(scope="session")
 def learning_rows(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> StoredRows:
     """Rows of `learning`."""
-    return stored_by(make_learning, django_db_blocker, tmp_path_factory.mktemp("learning") / "home")
+    return store_rows(make_learning, django_db_blocker, tmp_path_factory.mktemp("learning") / "home")
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +60,9 @@ def asked_rows(
     django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
 ) -> StoredRows:
     """Rows and runs of `asked`."""
-    return stored_by(make_asked, django_db_blocker, tmp_path_factory.mktemp("asked") / "home", FAR)
+    server = FakeServer()
+    server.kl = FAR
+    return store_rows(make_asked, django_db_blocker, tmp_path_factory.mktemp("asked") / "home", server)
 
 
 @pytest.fixture
