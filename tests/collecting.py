@@ -18,7 +18,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     try:
         return (yield)
     finally:
-        gc.collect()
+        # What cannot be reached any more stays too: to search for it would take a second of each process.
         gc.freeze()
         gc.enable()
 

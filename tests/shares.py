@@ -140,6 +140,7 @@ SERVICES_ON_SQLITE_ALONE = (
     "tests/training/rounds/test_people_and_model.py",
     "tests/training/rounds/test_reward_base.py",
     "tests/training/rounds/test_round_help.py",
+    "tests/training/rounds/test_rounds.py",
     "tests/training/snapshots/",
     "tests/training/suggestions/",
 )
@@ -153,7 +154,8 @@ ON_POSTGRESQL_ALONE = (
     "tests/training/rounds/test_rounds_",
 )
 """The API, whose services run on both; and what is long on either. On SQLite run test_rounds.py,
-test_live_learning.py, tests/browser/test_journey.py, and every page in German as all who may open it."""
+test_live_learning.py, tests/browser/test_journey.py, and every page in German as all who may open it; on
+PostgreSQL rounds go around in tests/training/rounds/test_rounds_*."""
 
 ON_BOTH = (
     # A trigger, unique rows, locks.

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from webapp.guide.generated import (
     ROOT,
     RefusalCall,
@@ -102,36 +100,6 @@ def filled_in(node: ast.AST) -> list[ast.expr]:
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and is_translated(node.left)):
         return []
     return node.right.values if isinstance(node.right, ast.Dict) else [node.right]
-
-
-@pytest.mark.parametrize(
-    ("source", "count"),
-    [
-        ('raise Refusal("round_open", _("%(round)s is open."), round=round_)', 0),
-        ('raise FieldError("list_empty", _("The list is empty."), field=f"{where}.name")', 0),
-        ('raise FieldError("text_expected", f"A text is expected, not {value}.", field="x")', 1),
-        ('raise FieldError("text_expected", _("A text is expected, not %(value)s."), value="an object")', 1),
-        ('raise Refusal("recipe_invalid", str(error), field="recipe")', 0),
-        ('raise Refusal("round_open", _("%(round)s is open."), name=round_)', 1),
-        ('raise Refusal("round_open", "The round is open.")', 1),
-        ('raise Refusal("round_open", f"{round_} is open.")', 1),
-        ('raise Refusal("round_open", _("It is open.") or "Closed.")', 1),
-        ('raise NotAllowed(_("Only a manager opens rounds."))', 1),
-        ('raise ValidationError({"name": ["Choose a name."]})', 1),
-        ('raise ValidationError({"name": [_("Choose a name.")]})', 0),
-        ('raise Refusal("Round-Open", _("It is open."))', 1),
-        ('raise Refusal("unknown", _("The %(what)s is unknown."), what="rating")', 1),
-        ('raise Refusal("unknown", _("The %(what)s is unknown."), what=_("rating") if a else b)', 1),
-        ('message = _("The %(what)s is unknown.") % {"what": _("rating")}', 1),
-        (
-            "def known(code, message):\n    raise Refusal(code, message)\n"
-            'known("unknown_rating", _("The rating is unknown."))',
-            0,
-        ),
-    ],
-)
-def test_the_search_for_refusals_without_code_or_sentence_finds_them(source: str, count: int):
-    assert len(list(faults(Path("x.py"), ast.parse(source)))) == count
 
 
 def test_every_refusal_has_a_code_and_a_whole_sentence_marked_for_translation():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -21,6 +20,8 @@ import pytest
 
 from tests.model_server import ROOT, RunningServer, running_model_server
 from tests.serving.conftest import BASE, Folders, connect
+from training.serving import startup
+from training.serving.__main__ import main
 
 CHAT: list[Any] = [{"role": "user", "content": "Hi"}]
 LONG = 2000
@@ -146,30 +147,31 @@ def test_a_whole_answer_whose_client_leaves_is_called_off(server: RunningServer,
     assert client.completions.create(model=BASE, prompt="a", max_tokens=1).choices
 
 
-def run_server(*arguments: str, key: str = "k") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "training.serving", "--models", "m", "--checkpoints", "c", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "RONDO_MODEL_SERVER_KEY": key},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that the server sets for its own process stays in this one."""
+    monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")
+    monkeypatch.setattr(startup, "log_to_stderr", lambda level: None)
 
 
-def test_it_does_not_start_without_a_key():
-    ended = run_server(key="")
-    assert ended.returncode == 2
-    assert "RONDO_MODEL_SERVER_KEY is not set" in ended.stderr
+@pytest.mark.usefixtures("quiet")
+def test_it_does_not_start_without_a_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("RONDO_MODEL_SERVER_KEY", "")
+    assert main(["--models", "m", "--checkpoints", "c"]) == 2
+    assert "RONDO_MODEL_SERVER_KEY is not set" in capsys.readouterr().err
 
 
-def test_a_taken_port_is_said_with_what_to_do():
+@pytest.mark.usefixtures("quiet")
+def test_a_taken_port_is_said_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("RONDO_MODEL_SERVER_KEY", "k")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        ended = run_server("--port", str(port))
-    assert ended.returncode == 2
-    assert f"port {port}" in ended.stderr
-    assert "--port" in ended.stderr
+        assert main(["--models", "m", "--checkpoints", "c", "--port", str(port)]) == 2
+    message = capsys.readouterr().err
+    assert f"port {port}" in message
+    assert "--port" in message
 
 
 def test_it_listens_on_loopback_alone(server: RunningServer):

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 from django.conf import settings
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 
 from annotation.models import Comparison, Judgment, Project, Prompt, User
 from annotation.services import jobs
@@ -16,13 +16,14 @@ from annotation.services.assignments.next import assign_next
 from annotation.services.judgments.submission import submit_judgment
 from tests import factories
 from tests.records import judgment_record
+from tests.stored_rows import StoredRows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train
 from training.choices import RoundState, TrainingTask
 from training.contract.run import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
-from training.services import chat_templates
+from training.services import chat_templates, live
 from training.services.rounds import executor
 from training.services.rounds.controls import open_first_round, start_round
 from training.services.rounds.executor import advance_round
@@ -72,8 +73,12 @@ def quick_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
     In a test that names `fake_trainer` for itself that one trains.
     """
-    if "fake_trainer" in request.fixturenames:
-        return
+    if "fake_trainer" not in request.fixturenames:
+        train_here(monkeypatch)
+
+
+def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fake trainer train in this process."""
 
     def run_trainer(
         folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
@@ -94,20 +99,90 @@ def fake_server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
     return server
 
 
-@pytest.fixture
-def prompts(project: Project) -> list[Prompt]:
-    """Four prompts, all in the train split."""
+@pytest.fixture(scope="session")
+def labelled_rows(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> StoredRows:
+    """Round 1 of the project, answered and annotated by Alice; see `labelled`."""
+
+    def make() -> None:
+        project = make_cast()
+        make_prompts(project)
+        round_ = open_first_round(project=project)
+        advance_round(round_.pk)
+        judge_all(project, User.objects.get(username="alice"))
+
+    return store_rows(make, django_db_blocker, tmp_path_factory.mktemp("labelled") / "home")
+
+
+def store_rows(
+    make: Callable[[], None], blocker: DjangoDbBlocker, home: Path, server: FakeServer | None = None
+) -> StoredRows:
+    """Store what `make` makes, with a scripted model server and trainer."""
+    engine = (server or FakeServer()).engine
+    with pytest.MonkeyPatch.context() as patch, blocker.unblock():
+        patch.setattr(executor, "Engine", engine)
+        patch.setattr(live, "Engine", engine)
+        train_here(patch)
+        return StoredRows(home, make)
+
+
+def make_cast() -> Project:
+    """Make the project with its people, as their fixtures do for a test that begins without rows."""
+    alice, bob, carol = (factories.make_user(name) for name in ("alice", "bob", "carol"))
+    return factories.make_project(annotators=[alice, bob], managers=[carol])
+
+
+def make_prompts(project: Project) -> list[Prompt]:
     return [factories.make_prompt(project, f"What is {n} and {n}?", split="train") for n in range(4)]
 
 
 @pytest.fixture
-def labelled(project: Project, prompts: list[Prompt], alice: User, fake_server: FakeServer) -> Round:
+def has_rows(request: pytest.FixtureRequest, db: None, rondo_home: Path) -> bool:
+    """Write the rows that a test begins with, its people and its project among them; False for none."""
+    for name in ("labelled_rows", "undecided_rows", "asked_rows", "learning_rows"):
+        if name in request.fixturenames:
+            request.getfixturevalue(name).write(rondo_home)
+            return True
+    return False
+
+
+@pytest.fixture
+def alice(has_rows: bool) -> User:
+    """Annotates in `project`."""
+    return User.objects.get(username="alice") if has_rows else factories.make_user("alice")
+
+
+@pytest.fixture
+def bob(has_rows: bool) -> User:
+    """The second annotator in `project`."""
+    return User.objects.get(username="bob") if has_rows else factories.make_user("bob")
+
+
+@pytest.fixture
+def carol(has_rows: bool) -> User:
+    """Manages `project`."""
+    return User.objects.get(username="carol") if has_rows else factories.make_user("carol")
+
+
+@pytest.fixture
+def project(has_rows: bool, alice: User, bob: User, carol: User) -> Project:
+    """The project of the cast, without a prompt unless the test begins with rows or asks for `prompts`."""
+    if has_rows:
+        return Project.objects.get()
+    return factories.make_project(annotators=[alice, bob], managers=[carol])
+
+
+@pytest.fixture
+def prompts(has_rows: bool, project: Project) -> list[Prompt]:
+    """Four prompts, all in the train split."""
+    return list(project.prompts.order_by("pk")) if has_rows else make_prompts(project)
+
+
+@pytest.fixture
+def labelled(labelled_rows: StoredRows, project: Project, fake_server: FakeServer) -> Round:
     """Round 1 with its prompts answered and all of its comparisons annotated by Alice."""
-    round_ = open_first_round(project=project)
-    advance_round(round_.pk)
-    judge_all(project, alice)
-    round_.refresh_from_db()
-    return round_
+    return Round.objects.get()
 
 
 @pytest.fixture

@@ -104,29 +104,15 @@ def test_the_admin_drafts_a_projects_first_round_and_opens_it(
     assert (round_.state, round_.steps.count()) == (RoundState.SAMPLING, 1)
 
 
-@pytest.mark.parametrize("model", [Snapshot, Run, Checkpoint, Round, RoundStep])
-def test_every_model_is_listed_searched_and_shown(labelled: Round, admin: User, client_of: SignIn, model):
+def test_what_services_wrote_is_read_only(labelled: Round, admin: User, client_of: SignIn):
     client = client_of(admin)
     client.post(address("start", labelled))
     advance_round(labelled.pk)
-    name = model._meta.model_name
-    listing = client.get(reverse(f"admin:training_{name}_changelist"), {"q": "tea"})
-    assert listing.status_code == 200
-    assert client.get(reverse(f"admin:training_{name}_changelist")).context["cl"].has_filters
-    row = model.objects.first()
-    assert client.get(reverse(f"admin:training_{name}_change", args=[row.pk])).status_code == 200
-
-
-@pytest.mark.parametrize("model", [Snapshot, Run, Checkpoint, RoundStep])
-def test_what_services_wrote_is_read_only(labelled: Round, admin: User, client_of: SignIn, model):
-    client = client_of(admin)
-    client.post(address("start", labelled))
-    advance_round(labelled.pk)
-    name = model._meta.model_name
-    row = model.objects.first()
-    assert client.get(reverse(f"admin:training_{name}_add")).status_code == 403
-    assert client.post(reverse(f"admin:training_{name}_change", args=[row.pk]), {}).status_code == 403
-    assert client.post(reverse(f"admin:training_{name}_delete", args=[row.pk]), {}).status_code == 403
+    for model in (Snapshot, Run, Checkpoint, RoundStep):
+        place, row = f"admin:training_{model._meta.model_name}", model.objects.first()
+        assert client.get(reverse(f"{place}_add")).status_code == 403
+        for form in ("change", "delete"):
+            assert client.post(reverse(f"{place}_{form}", args=[row.pk]), {}).status_code == 403
 
 
 def test_the_index_of_the_admin_begins_with_rounds_and_projects(admin: User, client_of):

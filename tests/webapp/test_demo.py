@@ -1,7 +1,7 @@
 """The demo project: three rounds through the services that people use, all or nothing."""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -28,15 +28,19 @@ from annotation.models import (
 )
 from tests import factories
 from tests.refusals import refused
+from tests.write_lock import measured_write_lock
 from training.choices import CheckpointKind, RoundState, RunState
+from training.contract.run import RunStatus, read_status
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
 from training.services.rounds.executor import rounds_with_work
+from training.services.runs import launcher
 from webapp.demo import pages
 from webapp.demo import project as demo_project
 from webapp.demo.model_server import SKILLS
 from webapp.demo.project import is_left_over
 from webapp.demo.showcase import Showcase
 from webapp.demo.texts import Skill, compose, prompt_rows, rewrite, topics, topics_by_question
+from webapp.demo.trainer import train
 
 PAGES = (
     *("", "data/comparisons/", "statistics/", "annotators/", "rounds/", "runs/", "leaderboard/", "gold/"),
@@ -44,10 +48,29 @@ PAGES = (
 )
 
 
+LONGEST, LONGEST_ON_THE_CLOCK = 1.0, 10.0
+"""Seconds that a transaction may hold the write lock of SQLite: of the processor, and on the clock."""
+
+
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forty prompts instead of three hundred."""
     monkeypatch.setattr(demo_project, "PROMPTS", 40)
+
+
+@pytest.fixture
+def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's trainer without a process, for tests of what a demo leaves behind."""
+
+    def run_trainer(
+        folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
+    ) -> launcher.TrainerExit:
+        code = train(folder)
+        status = read_status(folder)
+        watch(status)
+        return launcher.TrainerExit(code=code, status=status, output_tail="")
+
+    monkeypatch.setattr(launcher, "run_trainer", run_trainer)
 
 
 def test_every_prompt_is_another_one_about_a_known_topic():
@@ -86,7 +109,7 @@ def assert_nothing_left() -> None:
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "trained_here")
 def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch):
     def broken(*args: object) -> None:
         raise RuntimeError("the power went")
@@ -104,11 +127,11 @@ def test_a_demo_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert abs((timezone.now() - factories.make_user("now").date_joined).total_seconds()) < 60
 
 
-@pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.django_db(transaction=True)
 def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_each_end(
     admin: User, sent: list[tuple[str, list[object]]], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(demo_project, "PROMPTS", 60)
     browser, go_round = Client(), demo_project._go_round
     browser.force_login(admin)
 
@@ -124,7 +147,12 @@ def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_
         go_round(demo, number)
 
     monkeypatch.setattr(demo_project, "_go_round", looked_at)
-    call_command("demo", annotations=66, stdout=io.StringIO())
+    with measured_write_lock() as lock:
+        call_command("demo", annotations=120, stdout=io.StringIO())
+    assert max(lock.processor_seconds) < LONGEST
+    assert max(lock.seconds) < LONGEST_ON_THE_CLOCK
+    # As one transaction it would hold the lock all the time.
+    assert max(lock.processor_seconds) < sum(lock.processor_seconds) / 4
     assert sent == []
     project = Project.objects.get(slug="demo")
     states = dict(Round.objects.filter(project=project).values_list("number", "state"))
@@ -152,7 +180,7 @@ def test_nobody_sees_a_demo_that_is_being_written_and_a_whole_one_has_rounds_of_
 
 
 @pytest.mark.django_db
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("small", "trained_here")
 def test_the_next_try_removes_what_a_killed_demo_left(monkeypatch: pytest.MonkeyPatch):
     with monkeypatch.context() as killed:
         killed.setattr(demo_project, "remove_incomplete", lambda slug: None)

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -65,17 +67,15 @@ class Process:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "test.sqlite3"
-    made = Process(path, "run('pragma journal_mode=wal'); run('create table line (who text)'); say('made')")
-    assert made.hear() == "made"
-    made.process.wait(timeout=60)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("pragma journal_mode=wal")
+        database.execute("create table line (who text)")
     return path
 
 
 def written(file: Path) -> list[str]:
-    process = Process(file, "say(','.join(who for who, in run('select who from line order by rowid')))")
-    line = process.hear()
-    process.process.wait(timeout=60)
-    return line.split(",") if line else []
+    with closing(sqlite3.connect(file)) as database:
+        return [who for (who,) in database.execute("select who from line order by rowid")]
 
 
 def test_who_comes_second_writes_second(file: Path):

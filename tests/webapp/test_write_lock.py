@@ -20,7 +20,6 @@ from annotation.text.identity import content_hash, text_hash
 from tests import factories
 from tests.write_lock import measured_write_lock
 from webapp.backup import databases
-from webapp.demo import project as demo_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -62,18 +61,6 @@ def make_rows(project: Project) -> list[int]:
         for place, response in enumerate(responses)
     )
     return [comparison.pk for comparison in comparisons]
-
-
-def test_no_transaction_of_the_demo_holds_the_write_lock_for_long(
-    admin: User, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(demo_project, "PROMPTS", 60)
-    with measured_write_lock() as lock:
-        demo_project.create_demo(annotations=120)
-    assert max(lock.processor_seconds) < LONGEST
-    assert max(lock.seconds) < LONGEST_ON_THE_CLOCK
-    # As one transaction it would hold the lock all the time.
-    assert max(lock.processor_seconds) < sum(lock.processor_seconds) / 4
 
 
 def test_no_bulk_action_on_ten_thousand_rows_holds_the_write_lock_for_long(project: Project, carol: User):

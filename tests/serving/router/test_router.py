@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,6 +21,8 @@ from tests.rlhf.model.families import family_folder
 from tests.serving.conftest import BASE, Folders, connect, write_checkpoint
 from tests.serving.figures import figures
 from tests.tiny import tiny_model_folder
+from training.serving import startup
+from training.serving.router.__main__ import main
 
 pytestmark = pytest.mark.slow
 MODULE = "training.serving.router"
@@ -224,14 +224,10 @@ def test_no_server_of_a_base_outlives_the_router(two: Folders, tmp_path: Path):
         assert alive == []
 
 
-def test_the_router_says_what_is_wrong_with_its_command_line(tmp_path: Path):
-    completed = subprocess.run(
-        [sys.executable, "-m", MODULE, "--models", str(tmp_path), "--checkpoints", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        env={"PATH": ""},
-        timeout=60,
-        check=False,
-    )
-    assert completed.returncode == 2
-    assert "RONDO_MODEL_SERVER_KEY is not set" in completed.stderr
+def test_the_router_says_what_is_wrong_with_its_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("RONDO_MODEL_SERVER_KEY", raising=False)
+    monkeypatch.setattr(startup, "log_to_stderr", lambda level: None)
+    assert main(["--models", str(tmp_path), "--checkpoints", str(tmp_path)]) == 2
+    assert "RONDO_MODEL_SERVER_KEY is not set" in capsys.readouterr().err

@@ -8,6 +8,8 @@ from training.models import LiveLearning
 from training.services.live import do_live, sweep_live
 
 EVERY = 4
+FAR = [7.0]
+"""Divergence of a response's tokens; a question is raised from six nats on."""
 
 
 def label(project: Project, annotator: User, count: int) -> list[Comparison]:

@@ -23,9 +23,6 @@ from training.services.live import set_live
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("quick_trainer")]
 
-FAR = [7.0]
-"""Divergence of a response's tokens; a question is raised from six nats on."""
-
 
 def updates(project: Project, annotator: User, learning: LiveLearning, count: int) -> None:
     for _ in range(count):
@@ -48,14 +45,6 @@ def answer(project: Project, annotator: User, *, now_wins: bool) -> None:
         answer=judgment_record(verdict="ranked", ranks=ranks),
         idempotency_key=uuid.uuid4(),
     )
-
-
-@pytest.fixture
-def asked(project: Project, learning: LiveLearning, alice: User, fake_server: FakeServer) -> LiveLearning:
-    """Four updates, after the last of which divergence asks people."""
-    fake_server.kl = FAR
-    updates(project, alice, learning, 4)
-    return learning
 
 
 def test_nothing_is_asked_while_the_policy_stays_near(

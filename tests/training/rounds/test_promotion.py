@@ -9,7 +9,7 @@ from tests import factories
 from tests.training.engine.fake_server import FakeServer
 from tests.training.evaluation.evaluation_scene import VALIDATED, evaluate, trained_round
 from training.choices import RoundVerdict
-from training.models import Round
+from training.models import Checkpoint, Round
 from training.services.rounds.deciding import RoundDecision, decision_of
 
 pytestmark = pytest.mark.django_db
@@ -122,17 +122,17 @@ DOUBTS = [
 ]
 
 
-@pytest.mark.parametrize(("figures", "code"), DOUBTS)
 @pytest.mark.usefixtures("held_out")
-def test_a_reward_model_that_is_not_validated_decides_nothing(
-    project: Project, server: FakeServer, figures: dict[str, float], code: str
-):
-    decision = decided(project, server, says=BETTER, figures=figures)
-    assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE
-    assert code in codes(decision)
+def test_a_reward_model_that_is_not_validated_decides_nothing(project: Project, server: FakeServer):
+    evaluated(project, server, says=BETTER)
+    for figures, code in DOUBTS:
+        Checkpoint.objects.filter(kind="reward").update(manifest={"metrics": figures})
+        decision = decision_of(round_=Round.objects.get())
+        assert decision.verdict == RoundVerdict.NOT_ENOUGH_EVIDENCE, code
+        assert code in codes(decision)
 
 
-CONDITIONS = [
+CONDITIONS: list[tuple[dict[str, Any], RoundVerdict]] = [
     # 24 wins of 24: the lower end of the interval is 0.7.
     ({"least_win_rate": 0.69}, RoundVerdict.PROMOTE),
     ({"least_win_rate": 0.75}, RoundVerdict.NOT_ENOUGH_EVIDENCE),
@@ -148,15 +148,15 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize(("promotion", "verdict"), CONDITIONS)
 @pytest.mark.usefixtures("held_out")
-def test_each_condition_holds_at_its_bound_and_not_beyond(
-    project: Project, server: FakeServer, promotion: dict[str, Any], verdict: RoundVerdict
-):
+def test_each_condition_holds_at_its_bound_and_not_beyond(project: Project, server: FakeServer):
     rules = [{"name": "brief", "kind": "length", "options": {"most": 2}}]
     evaluation = {"prompts": PROMPTS, "rules": rules}
-    decision = decided(project, server, says=BETTER, evaluation=evaluation, promotion=promotion)
-    assert (decision.verdict, decision.waits) == (verdict, False)
+    evaluated(project, server, says=BETTER, evaluation=evaluation)
+    for condition, verdict in CONDITIONS:
+        Round.objects.update(recipe={"evaluation": evaluation, "promotion": {**BY_MODEL, **condition}})
+        decision = decision_of(round_=Round.objects.get())
+        assert (decision.verdict, decision.waits) == (verdict, False), condition
 
 
 @pytest.mark.usefixtures("held_out")

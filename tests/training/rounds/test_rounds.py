@@ -173,7 +173,6 @@ def test_a_message_that_comes_twice_does_the_work_once(
     assert [len(lines) for lines in starts] == [1, 1]
 
 
-@pytest.mark.usefixtures("fake_trainer")
 def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
     labelled: Round, carol: User, rondo_home: Path
 ):
@@ -189,7 +188,6 @@ def test_a_trainer_that_fails_fails_the_round_with_its_own_words(
     assert states(labelled) == ["finished", "finished", "failed", *["waiting"] * 4]
 
 
-@pytest.mark.usefixtures("fake_trainer")
 def test_starting_again_goes_on_from_the_last_saved_step(labelled: Round, carol: User, rondo_home: Path):
     behave(rondo_home, fail_at=2)
     start_round(round_=labelled, started_by=carol)
@@ -238,7 +236,6 @@ def test_a_cancel_stops_the_trainer_and_a_new_start_takes_it_up_again(
     assert f"from {reached}" in (run.path / "starts").read_text()
 
 
-@pytest.mark.usefixtures("fake_trainer")
 def test_a_trainer_that_was_stopped_from_outside_is_started_again_by_the_next_who_looks(
     labelled: Round, carol: User, rondo_home: Path
 ):

@@ -1,14 +1,17 @@
 """A round that nothing decides: the loop goes on with its parent, and people's judgments decide."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from django.test import Client
+from pytest_django import DjangoDbBlocker
 
 from annotation.errors import Refusal
-from annotation.models import AuditEntry, Comparison, Project, Prompt, User
+from annotation.models import AuditEntry, Comparison, Project, User
 from tests import factories
-from tests.training.conftest import judge_all
+from tests.stored_rows import StoredRows
+from tests.training.conftest import judge_all, make_cast, make_prompts, store_rows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.rounds.round_scenes import deeds
 from training.choices import RoundState, RoundVerdict
@@ -23,22 +26,39 @@ HELD_OUT = 22
 NEW = "tea-round-1-policy"
 
 
+def text_of(body: dict[str, Any]) -> str:
+    """Return what the model server answers: as long as the model's name, and of the seed."""
+    return f"{len(body['model'])} and {body['seed']}"
+
+
+@pytest.fixture(scope="module")
+def undecided_rows(
+    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
+) -> StoredRows:
+    """Rows and runs of `undecided`."""
+    server = FakeServer()
+
+    def make() -> None:
+        project = make_cast()
+        make_prompts(project)
+        round_ = open_first_round(project=project)
+        advance_round(round_.pk)
+        judge_all(project, User.objects.get(username="alice"))
+        # They come after round 1 was answered, so that its own answers are not in the way.
+        for number in range(HELD_OUT):
+            factories.make_prompt(project, f"Held out {number}", split="held-out")
+        server.text = text_of
+        start_round(round_=round_, started_by=User.objects.get(username="carol"))
+        advance_round(round_.pk)
+
+    return store_rows(make, django_db_blocker, tmp_path_factory.mktemp("undecided") / "home", server)
+
+
 @pytest.fixture
-def undecided(
-    project: Project, prompts: list[Prompt], alice: User, carol: User, fake_server: FakeServer
-) -> Round:
+def undecided(undecided_rows: StoredRows, project: Project, fake_server: FakeServer) -> Round:
     """Round 1, trained by the default recipe on few judgments: nothing shows that it is better or worse."""
-    round_ = open_first_round(project=project)
-    advance_round(round_.pk)
-    judge_all(project, alice)
-    # They come after round 1 was answered, so that its own answers are not in the way.
-    for number in range(HELD_OUT):
-        factories.make_prompt(project, f"Held out {number}", split="held-out")
-    fake_server.text = lambda body: f"{len(body['model'])} and {body['seed']}"
-    start_round(round_=round_, started_by=carol)
-    advance_round(round_.pk)
-    round_.refresh_from_db()
-    return round_
+    fake_server.text = text_of
+    return Round.objects.get(number=1)
 
 
 def test_the_default_recipe_ends_a_small_round_without_enough_evidence(undecided: Round):
