@@ -21,14 +21,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from compileall import compile_dir
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from functools import cache
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
-
-from _pytest.assertion import AssertionState, rewrite
-from _pytest.config import Config, get_config
 
 ROOT = Path(__file__).resolve().parent.parent
 POSTGRES = os.environ.get("RONDO_TEST_POSTGRES", "postgres://postgres@127.0.0.1:5432/rondo")
@@ -97,7 +92,6 @@ LEFT_OUT_WHEN_FAST = (
 
 
 def main() -> None:
-    compile_once()
     arguments = [argument for argument in sys.argv[1:] if argument not in ("--fast", "--faults")]
     if "--fast" in sys.argv:
         left_out = [f"--ignore={folder}" for folder in LEFT_OUT_WHEN_FAST]
@@ -130,34 +124,6 @@ def main() -> None:
     # Last of all, for whoever sees only the end of what CI prints.
     print("".join(f"\nFAILED on {line}" for line in _failed), flush=True)
     sys.exit(code)
-
-
-def compile_once() -> None:
-    """Compile what all processes of tests import, with pytest's rewritten assertions.
-
-    In a fresh clone they start at the same time, and each would compile everything for itself: 10 s of
-    processor time for each of five, against 12 s once.
-    """
-    for package in ("annotation", "training", "webapp", "tests"):
-        compile_dir(ROOT / package, quiet=2, workers=0)
-    tests = [*(ROOT / "tests").rglob("test_*.py"), *(ROOT / "tests").rglob("conftest.py")]
-    with ProcessPoolExecutor() as pool:
-        list(pool.map(rewrite_assertions, tests, chunksize=20))
-
-
-def rewrite_assertions(path: Path) -> None:
-    """Write the compiled file that pytest looks for, unless it is there."""
-    compiled = rewrite.get_cache_dir(path) / f"{path.stem}{rewrite.PYC_TAIL}"
-    if rewrite._read_pyc(path, compiled) is not None or not rewrite.try_makedirs(compiled.parent):
-        return
-    config = pytest_config()
-    digest, code = rewrite._rewrite_test(path, config)
-    rewrite._write_pyc(AssertionState(config, "rewrite"), code, digest, compiled)
-
-
-@cache
-def pytest_config() -> Config:
-    return get_config()
 
 
 def report_second_runs(passed_second: list[str]) -> str:
