@@ -94,7 +94,9 @@ def group_of_whole(kind: str, folder: Path) -> str:
         backbone = Backbone.load(folder, device="cpu", dtype=torch.float32)
         with torch.no_grad():
             states = backbone.hidden_states(ids, torch.ones_like(ids)).states
-            torch.testing.assert_close(backbone.logits(states), whole(input_ids=ids).logits, rtol=0, atol=1e-4)
+            torch.testing.assert_close(
+                backbone.logits(states), whole(input_ids=ids).logits, rtol=0, atol=1e-4
+            )
         return "Text parts"
     except (ContractError, AssertionError):
         return "Refused text parts"
