@@ -47,6 +47,15 @@ def config_of(kind: str, **more: Any) -> dict[str, Any]:
         (config_of("xlm-roberta"), "is an encoder", "choose a base made for chats"),
         ({"model_type": "t5"}, "is an encoder with a decoder", "choose a base that is a decoder alone"),
         (
+            {
+                "model_type": "vision-encoder-decoder",
+                "encoder": {"model_type": "vit"},
+                "decoder": {"model_type": "gpt2"},
+            },
+            "is an encoder with a decoder",
+            "choose a base that is a decoder alone",
+        ),
+        (
             {"model_type": "own", "auto_map": {"AutoConfig": "configuration_own.OwnConfig"}},
             "comes with its own code, which Rondo never runs",
             "choose a base that transformers knows",

@@ -8,7 +8,7 @@ import copy
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -298,12 +298,11 @@ def try_first_layers(config: Any, folder: Path) -> bool:
 
     Returns whether they are packed. Raises `ContractError` as `load_base_model` does.
     """
-    verbosity = transformers_logging.get_verbosity()
-    # It would list the other layers as unexpected.
-    transformers_logging.set_verbosity_error()
     try:
         fewer = first_layers(copy.deepcopy(config))
-        return packs_rows(_loaded(folder, device="cpu", dtype=torch.float32, config=fewer))
+        # It would list the other layers as unexpected.
+        with _without_warnings():
+            return packs_rows(_loaded(folder, device="cpu", dtype=torch.float32, config=fewer))
     except (ContractError, torch.OutOfMemoryError, MemoryError):
         raise
     except Exception as error:
@@ -312,6 +311,15 @@ def try_first_layers(config: Any, folder: Path) -> bool:
             f"{folder}: the first layers of model type {config.model_type!r} cannot be loaded alone "
             f"({type(error).__name__}: {error}); choose another base model"
         ) from error
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Let transformers log errors alone."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
     finally:
         transformers_logging.set_verbosity(verbosity)
 
@@ -335,35 +343,32 @@ _TEXT_PART = {
 """Names of the text part's weights inside a model that also reads images or sound, and by themselves."""
 
 
-def read_model(folder: Path, **more: Any) -> Any:
+def read_model(folder: Path, *, config: Any = None, **more: Any) -> Any:
     """Return the model in `folder`, with packed attention where it takes that.
 
     Of a model that also reads images or sound, its text part. Raises `ContractError` where it cannot be
-    loaded, or not all of its weights are there. more: options of `from_pretrained`.
+    loaded, or not all of its weights are there. config: where it is not the folder's. more: options of
+    `from_pretrained`.
     """
-    config = more.pop("config", None) or read_supported_config(folder)
+    config = config or read_supported_config(folder)
     attention = PACKED_ATTENTION if takes_packed_attention(config) else None
     is_part = is_text_part(folder)
-    verbosity = transformers_logging.get_verbosity()
-    if is_part:
-        # It would list all that is not text as unexpected.
-        transformers_logging.set_verbosity_error()
     try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            key_mapping=_TEXT_PART if is_part else None,
-            output_loading_info=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            attn_implementation=attention,
-            **more,
-        )
+        # Of a whole it would list all that is not text as unexpected.
+        with _without_warnings() if is_part else nullcontext():
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                key_mapping=_TEXT_PART if is_part else None,
+                output_loading_info=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                attn_implementation=attention,
+                **more,
+            )
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ContractError(f"{folder}: the model cannot be loaded ({error})") from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
     if absent := sorted(loaded["missing_keys"]):
         # transformers would go on with random numbers in their place.
         raise ContractError(

@@ -59,17 +59,36 @@ def read_supported_config(folder: Path) -> Any:
     Raises `ContractError` with the reason and a remedy where Rondo cannot train or serve such a model. Reads
     no weights.
     """
-    whole = _read_config(folder)
-    text = _by_itself(whole.get_text_config())
-    has_text = type(text) in MODEL_FOR_CAUSAL_LM_MAPPING and whole.model_type not in _OTHER_LOGITS
-    reason = _other_model(text if has_text else whole)
+    whole, text = _read_configs(folder)
+    reason = _other_model(whole, text)
     if reason:
         raise ContractError(f"{folder}: model type {whole.model_type!r} {reason}")
-    # What the whole says of all its parts.
-    for name in ("dtype", "tie_word_embeddings", "quantization_config"):
-        if getattr(whole, name, None) is not None:
-            setattr(text, name, getattr(whole, name))
     return text
+
+
+def is_text_part(folder: Path) -> bool:
+    """Return True if the model in `folder` also reads images or sound: its text part alone is used."""
+    whole, text = _read_configs(folder)
+    return text is not whole
+
+
+def _read_configs(folder: Path) -> tuple[Any, Any]:
+    """Return the configurations of the model in `folder` and of its text part; of text alone one twice."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        kind = str(written.get("model_type"))
+        if kind not in CONFIG_MAPPING:
+            raise ContractError(f"{folder}: {_unknown(kind, written)}")
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        text = whole.get_text_config()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
+        raise ContractError(
+            f"{folder}: config.json cannot be read ({error}); fetch the base model again"
+        ) from error
+    return whole, whole if text is whole else _text_alone(whole, text)
 
 
 _SAME_AS = {
@@ -82,8 +101,12 @@ _SAME_AS = {
 three positions of a token are equal then."""
 
 
-def _by_itself(text: Any) -> Any:
-    """Return a text part's configuration as one of a family that writes text by itself."""
+def _text_alone(whole: Any, text: Any) -> Any:
+    """Return the configuration of a text part as one of a family that writes text by itself."""
+    # What the whole says of all its parts.
+    for name in ("dtype", "tie_word_embeddings", "quantization_config"):
+        if getattr(whole, name, None) is not None:
+            setattr(text, name, getattr(whole, name))
     if text.model_type not in _SAME_AS:
         return text
     values = text.to_dict()
@@ -99,28 +122,6 @@ def _by_itself(text: Any) -> Any:
     return CONFIG_MAPPING[kind].from_dict({**values, "rope_parameters": rope})
 
 
-def is_text_part(folder: Path) -> bool:
-    """Return True if the model in `folder` also reads images or sound: its text part alone is used."""
-    whole = _read_config(folder)
-    return whole.get_text_config() is not whole
-
-
-def _read_config(folder: Path) -> Any:
-    path = folder / "config.json"
-    if not path.is_file():
-        raise ContractError(f"{folder}: no model is here (config.json is missing); fetch the base model")
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        kind = str(written.get("model_type"))
-        if kind not in CONFIG_MAPPING:
-            raise ContractError(f"{folder}: {_unknown(kind, written)}")
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise ContractError(
-            f"{folder}: config.json cannot be read ({error}); fetch the base model again"
-        ) from error
-
-
 _OTHER_LOGITS = {"aya_vision", "cohere2_vision"}
 """Models of images and text that leave out the scale of Cohere's logits, which the text alone has."""
 
@@ -134,23 +135,25 @@ def _unknown(kind: str, written: dict[str, Any]) -> str:
     return f"model type {kind!r} is not known to transformers; update Rondo, or choose another base model"
 
 
-def _other_model(config: Any) -> str | None:
-    """Return why this is no decoder of text alone."""
-    if config.is_encoder_decoder:
+def _other_model(whole: Any, text: Any) -> str | None:
+    """Return why this is no decoder of text, by itself or as a part."""
+    if whole.is_encoder_decoder:
         return "is an encoder with a decoder; choose a base that is a decoder alone"
     writes, fills = (
-        type(config) in models for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
+        type(text) in models for models in (MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING)
     )
-    if fills and not (writes and getattr(config, "is_decoder", False)):
+    if fills and not (writes and getattr(text, "is_decoder", False)):
         return "is an encoder, which reads texts and writes none; choose a base made for chats"
-    if config.model_type in _OTHER_LOGITS:
+    if text is whole:
+        return None if writes else "writes no text; choose a base made for chats"
+    if whole.model_type in _OTHER_LOGITS:
         return "computes other logits than its text part would by itself; choose another base model"
-    if config.get_text_config() is not config:
-        return (
-            "reads images or sound beside text, and transformers has no model of its text alone; choose "
-            "another base model"
-        )
-    return None if writes else "writes no text; choose a base made for chats"
+    if writes:
+        return None
+    return (
+        "reads images or sound beside text, and transformers has no model of its text alone; choose "
+        "another base model"
+    )
 
 
 def why_not_packed(config: Any) -> str | None:
