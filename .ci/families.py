@@ -86,7 +86,7 @@ def group(kind: str, folder: Path) -> tuple[str, str]:
 
 
 def group_of_whole(kind: str, folder: Path) -> str:
-    """Return the heading that a family which also reads images stands under."""
+    """Return the place in `WHOLES` of a family that also reads images."""
     signal.alarm(LONGEST)
     ids = torch.arange(3, 20)[None]
     try:
@@ -97,13 +97,13 @@ def group_of_whole(kind: str, folder: Path) -> str:
             torch.testing.assert_close(
                 backbone.logits(states), whole(input_ids=ids).logits, rtol=0, atol=1e-4
             )
-        return "Text parts"
+        return "used"
     except (ContractError, AssertionError):
-        return "Refused text parts"
+        return "refused"
     except Exception as error:
         # Some wholes compute nothing without an image, or need packages that are not there.
         print(kind, error, flush=True)
-        return "Not tried text parts"
+        return "untried"
     finally:
         signal.alarm(0)
 
@@ -122,25 +122,18 @@ def main() -> None:
             heading, remark = group(kind, Path(parent) / kind)
             found.setdefault(heading, []).append(f"`{kind}`" + (f": {remark}" if remark else ""))
             print(kind, heading, remark, flush=True)
-        wholes: dict[str, list[str]] = {}
+        wholes: dict[str, list[str]] = {"used": [], "refused": [], "untried": []}
         for kind in WHOLE_KINDS:
-            heading = group_of_whole(kind, Path(parent) / f"whole-{kind}")
-            wholes.setdefault(heading, []).append(f"`{kind}`")
-            print(kind, heading, flush=True)
+            place = group_of_whole(kind, Path(parent) / f"whole-{kind}")
+            wholes[place].append(f"`{kind}`")
+            print(kind, place, flush=True)
     page = HEAD.format(version=transformers.__version__)
     for heading, kinds in found.items():
         listed = "\n".join(f"- {kind}" for kind in kinds)
         text = listed if heading == "Refused" else textwrap.fill(", ".join(kinds), width=110)
         page += f"## {heading} ({len(kinds)})\n\n{text}\n\n"
     page += WHOLES.format(
-        **{
-            name: textwrap.fill(", ".join(wholes.get(heading, [])), width=110)
-            for name, heading in (
-                ("used", "Text parts"),
-                ("refused", "Refused text parts"),
-                ("untried", "Not tried text parts"),
-            )
-        }
+        **{place: textwrap.fill(", ".join(kinds), width=110) for place, kinds in wholes.items()}
     )
     PAGE.write_text(page.rstrip() + "\n", encoding="utf-8")
 

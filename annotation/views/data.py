@@ -96,7 +96,7 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
     if declared.value:
         arguments["value"] = value
     elif declared.name == "answer":
-        arguments["answer"] = bulk_answer(project, request.POST)
+        arguments["answer"] = _bulk_answer(project, request.POST)
     confirmed = request.POST.get("confirmed") == "yes"
     try:
         if not chosen:
@@ -117,7 +117,7 @@ def act(request: Request, project: Project, table: str) -> HttpResponse:
         "action": declared,
         "value": value if declared.value else "",
         "given": _in_words(project, arguments["answer"]) if "answer" in arguments else [],
-        "sent": {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)},
+        "sent": _sent(request.POST),
         "effect": effect,
         "chosen": ",".join(map(str, chosen)),
         "query": query,
@@ -177,12 +177,16 @@ def _to_calibration(request: Request, project: Project, chosen: list[int], addre
 # One judgment for many comparisons: its form comes before the page with the effect.
 
 
-def is_of_answer(name: str) -> bool:
-    """Return whether a field belongs to the form of a bulk answer."""
-    return name in ("answered", "preference") or name.startswith(QUESTION)
+def _sent(data: QueryDict) -> dict[str, list[str]]:
+    """Return the fields of the form of a bulk answer, as they were sent."""
+    return {
+        name: data.getlist(name)
+        for name in data
+        if name in ("answered", "preference") or name.startswith(QUESTION)
+    }
 
 
-def bulk_answer(project: Project, data: QueryDict) -> JudgmentRecord:
+def _bulk_answer(project: Project, data: QueryDict) -> JudgmentRecord:
     """Return the judgment that the form describes, as it stands: the service checks it.
 
     An answer to an earlier version of a question names that version.
@@ -232,13 +236,11 @@ def _to_answer(request: Request, project: Project, chosen: list[int], address: s
             request, _("Select 1 to %(most)s comparisons to annotate at once.") % {"most": bulk.MOST_ANSWERED}
         )
         return redirect(address)
-    entered = {name: request.POST.getlist(name) for name in request.POST if is_of_answer(name)}
-    labels = dict(Verdict.choices)
     context = {
         "project": project,
         "number": len(chosen),
         "verdicts": [
-            (value.value, labels[value])
+            (value.value, value.label)
             for value in bulk.BULK_VERDICTS
             if project.ask_verdict or value == Verdict.CANNOT_JUDGE
         ],
@@ -246,7 +248,7 @@ def _to_answer(request: Request, project: Project, chosen: list[int], address: s
         # What an answer shows is there at once, as on the labelling page without JavaScript.
         "places": [
             replace(place, is_shown=True)
-            for place in questions_on_screen(_questions_of_comparison(project), entered, {})
+            for place in questions_on_screen(_questions_of_comparison(project), _sent(request.POST), {})
         ],
         "chosen": ",".join(map(str, chosen)),
         "query": request.POST.get("query", "")[:2000],

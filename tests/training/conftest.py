@@ -2,7 +2,7 @@
 
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -19,8 +19,8 @@ from tests.records import judgment_record
 from tests.stored_rows import StoredRows
 from tests.training.engine.fake_server import FakeServer
 from tests.training.runs.fake_trainer import train
+from tests.training.runs.trained_here import train_here
 from training.choices import RoundState, TrainingTask
-from training.contract.run import RunStatus, read_status
 from training.engine import Engine
 from training.models import Round
 from training.services import chat_templates, live
@@ -74,20 +74,7 @@ def quick_trainer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     In a test that names `fake_trainer` for itself that one trains.
     """
     if "fake_trainer" not in request.fixturenames:
-        train_here(monkeypatch)
-
-
-def train_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the fake trainer train in this process."""
-
-    def run_trainer(
-        folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
-    ) -> launcher.TrainerExit:
-        code = train(folder)
-        watch(read_status(folder))
-        return launcher.TrainerExit(code=code, status=read_status(folder), output_tail="")
-
-    monkeypatch.setattr(launcher, "run_trainer", run_trainer)
+        train_here(monkeypatch, train)
 
 
 @pytest.fixture
@@ -123,7 +110,7 @@ def store_rows(
     with pytest.MonkeyPatch.context() as patch, blocker.unblock():
         patch.setattr(executor, "Engine", engine)
         patch.setattr(live, "Engine", engine)
-        train_here(patch)
+        train_here(patch, train)
         return StoredRows(home, make)
 
 

@@ -1,7 +1,7 @@
 """The demo project: three rounds through the services that people use, all or nothing."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 
@@ -28,12 +28,11 @@ from annotation.models import (
 )
 from tests import factories
 from tests.refusals import refused
+from tests.training.runs.trained_here import train_here
 from tests.write_lock import measured_write_lock
 from training.choices import CheckpointKind, RoundState, RunState
-from training.contract.run import RunStatus, read_status
 from training.models import BaseModel, Checkpoint, Evaluation, Feedback, Round, RoundStep, Run, SideBySide
 from training.services.rounds.executor import rounds_with_work
-from training.services.runs import launcher
 from webapp.demo import pages
 from webapp.demo import project as demo_project
 from webapp.demo.model_server import SKILLS
@@ -61,16 +60,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def trained_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo's trainer without a process, for tests of what a demo leaves behind."""
-
-    def run_trainer(
-        folder: Path, *, watch: Callable[[RunStatus | None], bool], gpus: Sequence[int] | None = None
-    ) -> launcher.TrainerExit:
-        code = train(folder)
-        status = read_status(folder)
-        watch(status)
-        return launcher.TrainerExit(code=code, status=status, output_tail="")
-
-    monkeypatch.setattr(launcher, "run_trainer", run_trainer)
+    train_here(monkeypatch, train)
 
 
 def test_every_prompt_is_another_one_about_a_known_topic():

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
@@ -123,13 +124,17 @@ def _own_data(lesson: Lesson, learner: User) -> tuple[Sequence[object], str]:
     return (), message % {"own": len(marked), "needed": MARKED_NEEDED}
 
 
+def _work_of(learner: User) -> QuerySet[Judgment]:
+    """Return a learner's annotations of work, made without knowing the models."""
+    current = Judgment.objects.current()
+    return current.filter(annotator=learner, blind=True, comparison__purpose=Purpose.WORK)
+
+
 def marked_responses_of(learner: User) -> list[dict[str, object]]:
     """Return the newest responses in which a learner marked errors: text, and spans with severities."""
     flags = (
         SpanFlag.objects.filter(
-            judgment__in=Judgment.objects.current().filter(
-                annotator=learner, blind=True, comparison__purpose=Purpose.WORK
-            ),
+            judgment__in=_work_of(learner),
             category__polarity=Polarity.ERROR,
         )
         .select_related("completion")
@@ -147,8 +152,7 @@ def marked_responses_of(learner: User) -> list[dict[str, object]]:
 def votes_of(learner: User) -> list[dict[str, str]]:
     """Return the newest votes of a learner, one pair for each: the best response against the worst."""
     judgments = (
-        Judgment.objects.current()
-        .filter(annotator=learner, blind=True, comparison__purpose=Purpose.WORK)
+        _work_of(learner)
         .select_related("comparison__prompt")
         .prefetch_related("ranks__completion")
         .order_by("-pk")[:MOST_OWN]

@@ -588,8 +588,8 @@ def _checked_answer(
     questions: Mapping[str, Question],
     earlier: Mapping[tuple[str, int], Question],
 ) -> AnswerPart:
-    question = asked = questions.get(part.question)
-    if question is None or asked is None:
+    asked = questions.get(part.question)
+    if asked is None:
         raise InvalidAnswer(
             "unknown_question",
             _("Answer %(number)s is to “%(key)s”, which this project does not ask. It asks %(known)s.")
@@ -600,7 +600,8 @@ def _checked_answer(
             key=part.question[:60],
             known=", ".join(questions),
         )
-    if part.version not in (None, question.version):
+    question: Question | None = asked
+    if part.version not in (None, asked.version):
         question = earlier.get((part.question, part.version or 0))
     if question is None:
         raise InvalidAnswer(

@@ -171,7 +171,7 @@ def _mean_quality(played: Played | None) -> float:
 
 
 SIMULATED_COSTS = tuple(float(word in RUDE) for word in WORDS)
-"""What each word costs where nobody's own spans say so."""
+"""What each word costs in simulated spans."""
 MARKED_PIECES = len(RUDE)
 
 
