@@ -37,6 +37,7 @@ SMALLEST = {
     "long_rows": "--tokens 64",
     "loop.acquisition": "--set autoj --seeds 0 --labels 12 --batch 6",
     "loop.arms": "--study ties --seeds 0 --hours 0.1",
+    "loop.plot": "hour OUT/hour.svg DECISIONS",
     "loop.online": "--pairs 300 --judgments 60 --updates 1",
     "loop.rehearsal": "WRITER --policy dpo --seeds 0 --rounds 1 --pairs 24 --dpo-steps 1",
     "memory_estimate": "--cases 0",
@@ -54,7 +55,7 @@ SMALLEST = {
     "training_quality": f"{FEEDBACK} --steps 1 --seeds 0 --arms bradley-terry --train 8 --test 4",
 }
 """Smallest arguments. MODEL is a tiny one, WRITER one that `loop.writer` trained, STARTER the real starter
-model, DATA the folder of small sets, OUT a new one."""
+model, DECISIONS what `decisions --smoke` printed, DATA the folder of small sets, OUT a new one."""
 ON_POSTGRESQL = {
     "leaderboard": "POSTGRES --judgments 300 --times 2",
     "million": "--annotations 200 --times 1",
@@ -110,6 +111,10 @@ def test_a_command_runs_in_its_smallest_form(name: str, arguments: str, places: 
     if "WRITER" in arguments:
         places = {**places, "WRITER": f"{places['OUT']}/writer"}
         run("loop.writer", "WRITER --steps 5", places)
+    if "DECISIONS" in arguments:
+        printed = Path(places["OUT"], "decisions.jsonl")
+        printed.write_text(run("decisions", "--smoke", places))
+        places = {**places, "DECISIONS": str(printed)}
     run(name, arguments, places)
 
 
@@ -128,8 +133,8 @@ def test_a_command_on_postgresql_runs_in_its_smallest_form(name: str, arguments:
             connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(database)))
 
 
-def run(name: str, arguments: str, places: dict[str, str], **variables: str) -> None:
-    """Run a command to its end; it must print something."""
+def run(name: str, arguments: str, places: dict[str, str], **variables: str) -> str:
+    """Run a command to its end; return what it prints, which must be something."""
     words = [re.sub("|".join(places), lambda found: places[found[0]], word) for word in arguments.split()]
     left_out = ("RONDO_", "DJANGO_", "DATABASE_URL")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
@@ -143,3 +148,4 @@ def run(name: str, arguments: str, places: dict[str, str], **variables: str) -> 
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip()
+    return done.stdout

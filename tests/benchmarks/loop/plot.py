@@ -190,6 +190,7 @@ def main() -> None:
         lines = acquisition_lines(Path(options.results[0]), options.results[1])
         svg = drawn(lines, across="labels", up="Accuracy on held-out pairs", low=0.5, high=1.0)
     options.file.write_text(svg)
+    print(options.file)
 
 
 if __name__ == "__main__":
