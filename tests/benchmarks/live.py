@@ -224,7 +224,10 @@ def live_win_rate(machine: Machine, scale: Scale, seed: int) -> dict[str, Any]:
     _open(labelled.slug)
     while labelled.judged < scale.judgments:
         if not labelled.label():
-            raise SystemExit(f"The queue is empty after {labelled.judged} judgments.")
+            # Ties teach nothing and use up the queue before an update is due: a worker fills it.
+            labelled.work()
+            if not labelled.label():
+                raise SystemExit(f"The queue is empty after {labelled.judged} judgments.")
         if manager("GET", f"{path}/live/")["behind"] >= scale.every:
             labelled.work()
     newest = manager("GET", f"{path}/live/")

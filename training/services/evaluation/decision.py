@@ -84,7 +84,8 @@ def decide_with_model(
         answers: (position in `scores`, outcome by people) in the order in which they came, of prompts drawn
             at random: 1 the new policy wins, 1/2 a tie, 0 it loses.
         scores: the evaluator's outcome of every held-out prompt, 0 to 1; None where it has none.
-        claim: "new_prompts" decides about prompts like these, "these_prompts" about these alone.
+        claim: "new_prompts" decides about prompts like these, "these_prompts" about these alone: about what
+            people would say of each of them, mistakes included.
         level: each wrong verdict has at most the probability (1 − level)/2, however often the decision is
             looked at and whatever the evaluator is worth.
         planned: answers after which an exact test of these answers alone decides beside the evidence, which
