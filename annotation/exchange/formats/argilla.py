@@ -4,11 +4,11 @@ From argilla/src/argilla/records/_io/_generic.py of https://github.com/argilla-i
 `fields` and `responses` (question → list of `value`, `user_id`); flat ones have the fields as columns and
 `QUESTION.responses`, `QUESTION.responses.users`, `QUESTION.responses.status`. The settings of the dataset are
 not in the export, so a question is known by its values: names of answers in order are a ranking, one such
-name (or `A`, `left`) is the winner, objects with `start` and `end` are marks, a number is a rating, any other
-text a comment. Marks and ratings belong to the answer whose name begins or ends the question's, or to the
-only answer. A question named `question_KEY`, or `question_KEY_answer_1` for one response, answers an
-additional question of the project. Only submitted responses are judgments. What is about no answer must be
-left out by name; it stays with the annotation.
+name (or `A`, `left`) is the winner, objects with `start` and `end` are marks, a number, `thumb up` or
+`thumb down` is a rating, any other text a comment. Marks and ratings belong to the answer whose name begins
+or ends the question's, or to the only answer. A question named `question_KEY`, or `question_KEY_answer_1` for
+one response, answers an additional question of the project. Only submitted responses are judgments. What is
+about no answer must be left out by name; it stays with the annotation.
 """
 
 import re
@@ -60,6 +60,10 @@ _NO_ANNOTATION = {
     "discarded": "a discarded response is no annotation",
     "pending": "a pending response is no annotation",
 }
+_NO_VALUE = (None, "")
+"""An empty list is one: no span in the text."""
+_THUMBS = ("thumb down", "thumb up")
+_NOTHING_SUBMITTED = "a submission without any value is no annotation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +82,9 @@ def _records(row: Row) -> Iterator[ImportedItem]:
     columns, responses = _opened(row)
     names, completions = completions_of(columns, answers_of(columns), "fields")
     by_person: dict[str, list[_Response]] = {}
+    answered = _people_with_values(responses)
     for response in responses:
-        if response.status not in _NO_ANNOTATION:
+        if response.status not in _NO_ANNOTATION and response.person in answered:
             by_person.setdefault(response.person, []).append(response)
     judgments = []
     for person, of_person in by_person.items():
@@ -161,7 +166,7 @@ class _PersonReading:
         """Read one response; what became of it, None for an empty one. Raises `FieldError`."""
         question, value = response.question, response.value
         where = f"responses.{question}"
-        if value in (None, "", []):
+        if value in (*_NO_VALUE, []):
             return None
         if is_left_out(self._row, where):
             self._unread[question] = value
@@ -177,7 +182,7 @@ class _PersonReading:
         elif _is_ranking(value, self._names):
             self._decision.rank(_ranking(value, self._names, where), where)
             reading = "the ranking"
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and place is not None:
+        elif _is_rating(value) and place is not None:
             self._ratings.append(_rating(question, value, place, self._names, where))
             reading = "a rating of the response"
         elif (
@@ -238,6 +243,15 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else str(value)
 
 
+def _people_with_values(responses: Sequence[_Response]) -> set[str]:
+    """The people who submitted a value: who answered none of the questions has judged nothing."""
+    return {
+        response.person
+        for response in responses
+        if response.status not in _NO_ANNOTATION and response.value not in _NO_VALUE
+    }
+
+
 def _survey(row: Row) -> Iterator[RowPart]:
     """Account for every response."""
     try:
@@ -246,11 +260,16 @@ def _survey(row: Row) -> Iterator[RowPart]:
     except FieldError:
         # Its reading raises the same error, which then names the row.
         return
+    answered = _people_with_values(responses)
     readings: dict[str, _PersonReading] = {}
     for response in responses:
         if response.status in _NO_ANNOTATION:
             name = f"responses.{response.question}"
             yield RowPart(name, _shown(response.value), "not_read", _NO_ANNOTATION[response.status])
+            continue
+        if response.person not in answered:
+            name = f"responses.{response.question}"
+            yield RowPart(name, "", "not_read", _NOTHING_SUBMITTED)
             continue
         reading = readings.setdefault(response.person, _PersonReading(row, names, completions))
         with suppress(FieldError):
@@ -286,10 +305,17 @@ def _marks(value: list[Any], place: int, text: str, where: str) -> Iterator[Span
         )
 
 
-def _rating(question: str, value: float, place: int, names: Sequence[str], where: str) -> RatingPart:
-    rating = fields.whole_number(value, where)
+def _is_rating(value: Any) -> bool:
+    return value in _THUMBS or (isinstance(value, (int, float)) and not isinstance(value, bool))
+
+
+def _rating(question: str, value: Any, place: int, names: Sequence[str], where: str) -> RatingPart:
     criterion = question.removeprefix(names[place]).removesuffix(names[place]).strip("_-. ") or "rating"
-    scale = RatingScale.FIVE if 1 <= rating <= 5 else RatingScale.SEVEN
+    if value in _THUMBS:
+        rating, scale = _THUMBS.index(value), RatingScale.THUMBS
+    else:
+        rating = fields.whole_number(value, where)
+        scale = RatingScale.FIVE if 1 <= rating <= 5 else RatingScale.SEVEN
     return RatingPart(completion=str(place), criterion=key_of(criterion), scale=scale, value=rating)
 
 
@@ -370,7 +396,7 @@ def _record(record: Record, _scene: Scene) -> Written:
     responses = {
         **_preference(record, names),
         **{
-            f"{rating['criterion']}_{names[rating['completion']]}": rating["value"]
+            f"{rating['criterion']}_{names[rating['completion']]}": _rated(rating)
             for rating in record["ratings"]
         },
         **_span_responses(record, names),
@@ -419,6 +445,11 @@ def _span_responses(record: Record, names: Mapping[str, str]) -> dict[str, list[
         mark = {"label": span["category"], "start": span["start"], "end": span["end"]}
         spans.setdefault(question, []).append(mark)
     return spans
+
+
+def _rated(rating: Mapping[str, Any]) -> Any:
+    """A thumb is a label: as a number, 1 would be the worst of five."""
+    return _THUMBS[rating["value"]] if rating["scale"] == RatingScale.THUMBS else rating["value"]
 
 
 def _question_name(answer: Mapping[str, Any], names: Mapping[str, str]) -> str:

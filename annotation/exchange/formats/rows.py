@@ -36,11 +36,15 @@ from annotation.exchange.formats.items import Row
 # Data sets of the Hugging Face hub: their data files, fetched into huggingface-hub's own cache.
 
 _ID = re.compile(r"(?:hf://)?(?:datasets/)?([\w.-]+/[\w.-]+)")
+_FILE_ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".gz", ".parquet", ".arrow", ".feather", ".txt")
 _DATA = ["*.parquet", "*.jsonl", "*.jsonl.gz", "*.json", "*.csv"]
 
 
 def hub_id(name: str) -> str | None:
     """The id of a data set, of `owner/name` or `hf://datasets/owner/name`; None of anything else."""
+    if name.lower().endswith(_FILE_ENDINGS) and not name.startswith("hf://"):
+        # A path with a typing error is no reason to ask the hub.
+        return None
     match = _ID.fullmatch(name)
     return match.group(1) if match else None
 
@@ -515,7 +519,9 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
         except csv.Error as error:
             yield number, _no_csv(error, reader.reader.line_num + skipped)
             return
-        yield number, _cells(row)
+        # Spreadsheets save rows of which every cell is empty.
+        if any(row.values()):
+            yield number, _cells(row)
 
 
 def _no_csv(error: csv.Error, line: int) -> FieldError:

@@ -132,8 +132,25 @@ def _parted(
     shared = fields.messages(chosen[:-1], "chosen")
     system = [m for m in (*prompt, *shared) if m["role"] == "system"][:1]
     prompt_turns, shared = ([m for m in chat if m["role"] != "system"] for chat in (prompt, shared))
-    turns = shared if shared[: len(prompt_turns)] == prompt_turns else [*prompt_turns, *shared]
+    # Sets on the hub name the first turn of a conversation as its prompt, or the last.
+    if shared[:1] and shared[0]["role"] == "user":
+        if not _contains(shared, prompt_turns):
+            raise FieldError(
+                "questions_differ",
+                _(
+                    "chosen and rejected begin a conversation in which the prompt is not. Leave the prompt's "
+                    "column out, or write in them only what comes after the prompt."
+                ),
+                field="prompt",
+            )
+        turns = shared
+    else:
+        turns = [*prompt_turns, *shared]
     return fields.prompt([*system, *turns], "chosen"), chosen[-1:], rejected[-1:]
+
+
+def _contains(chat: list[dict[str, str]], turns: list[dict[str, str]]) -> bool:
+    return any(chat[start : start + len(turns)] == turns for start in range(len(chat)))
 
 
 def _implicit(chosen: Any, rejected: Any) -> tuple[list[dict[str, str]], Any, Any]:

@@ -130,6 +130,18 @@ def test_earlier_turns_that_both_answers_repeat_belong_to_the_prompt():
         read({"prompt": TALK[:1], "chosen": rest[0], "rejected": assistant_turn("No.")}, "trl-preference")
 
 
+def test_a_prompt_that_names_one_turn_of_the_conversation_in_both_answers_is_not_doubled():
+    """Capybara's `prompt` is the last turn of the user, others name the first; one of neither is refused."""
+    chosen, rejected = ([*TALK, *assistant_turn(text)] for text in ("Its leaves.", "No."))
+    for turn in (TALK[0], TALK[-1]):
+        row = {"prompt": turn["content"], "chosen": chosen, "rejected": rejected}
+        item = read(row, "trl-preference")
+        assert item.messages == TALK
+        assert [completion.text for completion in item.completions] == ["Its leaves.", "No."]
+    with refused("questions_differ", FieldError, field="prompt"):
+        read({**row, "prompt": "Something else?"}, "trl-preference")
+
+
 def test_openais_newer_name_of_the_system_message_is_read():
     item = read(
         {"messages": [{**SYSTEM, "role": "developer"}, *TALK, *assistant_turn("Leaves.")]}, "openai-messages"

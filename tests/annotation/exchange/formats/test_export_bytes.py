@@ -51,7 +51,7 @@ VERDICTS: tuple[tuple[Verdict, tuple[int, ...]], ...] = (
 )
 
 DIGESTS = {
-    "argilla": "4f3dcf3c6846173f",
+    "argilla": "e547e2491eee9398",
     "bio": "0ab2876e722f13ed",
     "chatbot-arena": "b6acd0d99947bc50",
     "csv": "d6fd22d8ffe70119",

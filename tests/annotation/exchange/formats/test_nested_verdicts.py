@@ -28,7 +28,7 @@ from tests.annotation.exchange.formats.reading import (
     read_by,
     read_file,
 )
-from tests.annotation.exchange.formats.test_writers import record
+from tests.annotation.exchange.formats.test_writers import record, written
 from tests.refusals import refused
 
 ARENA = SAMPLES["readers"]["chatbot-arena"]
@@ -266,6 +266,26 @@ def test_only_submitted_responses_of_argilla_are_judgments():
             "a pending response is no annotation",
         )
     ]
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_a_submission_of_argilla_without_any_value_is_no_judgment_and_listed(empty: Any):
+    rows = [argilla(1, better=[said(empty), said("answer_2", "u2")], why=[said(empty), said(empty, "u2")])]
+    (item,) = read_file(rows, "argilla")
+    assert [(j.annotator, ranks_of(j)) for j in item.judgments] == [("u2", (2, 1))]
+    not_read = [c.line.partition(":")[0] for c in plan_rows(rows).account if c.kind == "not_read"]
+    assert not_read == ["responses.better", "responses.why"]
+    (item,) = read_file([argilla(1, spans_answer_1=[said([])])], "argilla")
+    assert [(j.annotator, j.spans) for j in item.judgments] == [("u1", ())]
+
+
+@pytest.mark.parametrize("thumb", [0, 1])
+def test_a_thumb_that_went_out_to_argilla_comes_back_as_a_thumb_and_not_as_the_worst_of_five(thumb: int):
+    rating = {"completion": "1", "criterion": "desirable", "scale": "thumbs", "value": thumb}
+    rows, _ = written("argilla", record("Leaves.", verdict="not_asked", ratings=[rating]))
+    (item,) = read_file(rows, "argilla")
+    (read,) = item.judgments[0].ratings
+    assert (read.completion, read.criterion, read.scale, read.value) == ("0", "desirable", "thumbs", thumb)
 
 
 def test_argillas_labels_name_the_winner_and_a_label_that_names_none_is_asked_about():

@@ -77,6 +77,19 @@ def test_csv_tells_a_row_with_too_many_cells(tmp_path: Path, delimiter: str):
     assert second.code == "too_many_cells"
 
 
+def test_rows_of_a_spreadsheet_without_any_text_are_left_out(tmp_path: Path):
+    path = tmp_path / "x.csv"
+    path.write_text("prompt,n\n,\nTea?,1\n,\n", encoding="utf-8")
+    assert [row for _, row in read_rows(path)] == [{"prompt": "Tea?", "n": "1"}]
+
+
+@pytest.mark.parametrize("name", ["votes/May.json", "a/b.jsonl.gz", "x/y.CSV", "x/y.parquet"])
+def test_a_missing_file_is_not_looked_for_on_the_hub(name: str):
+    assert rows_module.hub_id(name) is None
+    assert rows_module.hub_id(f"hf://datasets/{name}") == name
+    assert rows_module.hub_id("owner/May") == "owner/May"
+
+
 def test_a_bad_line_does_not_hide_the_good_ones(tmp_path: Path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": \n{"a": "\xff"}\n[1]\n{"a": 1, "a": 2}\n{"a": 2}\n')
