@@ -18,9 +18,11 @@ from transformers import AutoTokenizer
 
 from tests.model_server import RunningServer, running_model_server
 from tests.rlhf.loop.test_interruptions import same_run
+from tests.rlhf.loop.trainers import Trainer, group
 from tests.rlhf.policy_gradient.sampled_runs import GRPO, make_sampled_run
+from tests.rlhf.policy_gradient.test_processes import assert_same_run
 from tests.rlhf.runs import StopAfter, files_of, status_of, train
-from tests.tiny import tiny_model_folder
+from tests.tiny import tiny_model_folder, tiny_tokenizer
 from training.contract import ContractError, read_metrics
 from training.contract.methods import settings_from_json
 from training.contract.methods.policy import AdvantageSettings, KlSettings, TeacherSettings
@@ -196,6 +198,28 @@ def test_a_run_without_the_address_of_its_teacher_fails_before_it_samples(models
     assert train(run) == EXIT_FAILED
     assert "RONDO_TEACHER_URL is not set" in status_of(run).message
     assert not (run / "metrics.jsonl").exists()
+
+
+def test_our_server_refuses_to_teach_a_policy_with_other_tokens(there: RunningServer):
+    policy = tiny_tokenizer(corpus=("pack my box with five dozen liquor jugs", "how vexingly quick"))
+    with pytest.raises(TeacherError) as refused:
+        ServedTeacher(TeacherSettings(model=TEACHER), policy)
+    assert refused.value.code == "other_tokenizer"
+
+
+@pytest.mark.slow
+def test_two_processes_learn_from_a_served_teacher_what_one_does(
+    there: RunningServer, models: Path, tmp_path: Path
+):
+    """Of 3 prompts a step the processes ask about 2 and 1."""
+    teacher = {"teacher": {"model": TEACHER}}
+    single = distilled(tmp_path / "one", models, teacher, batch_size=3, epochs=1, learning_rate=1e-3)
+    two = same_run(single, tmp_path / "two")
+    assert train(single) == EXIT_FINISHED
+    address = {"RONDO_TEACHER_URL": there.url, "RONDO_TEACHER_KEY": there.key}
+    trainers = [Trainer(two, variables={**variables, **address}) for variables in group(2)]
+    assert [trainer.wait() for trainer in trainers] == [EXIT_FINISHED] * 2
+    assert_same_run(two, single)
 
 
 # ── Servers that answer otherwise ─────────────────────────────────────────────────────

@@ -829,11 +829,11 @@ class SamplingLoop(SteppingLoop):
     def _taught(self, teacher: ServedTeacher, sampled: Sampled, episodes: EpisodeBatch) -> Tensor:
         """(B, T) log p of all drawn tokens by the teacher, which each process asks about its prompts."""
         rows, answers = self._share.rows(sampled.group), sampled.answers
-        found = teacher.log_probabilities([answers[row] for row in rows])
+        columns = teacher.log_probabilities([answers[row] for row in rows])
         self._check_all()
-        assert found is not None  # noqa: S101 - else there was a reason to stop
+        assert columns is not None  # noqa: S101 - else there was a reason to stop
         values = torch.zeros(episodes.mask.shape)
-        for row, of_answer in zip(rows, found, strict=True):
+        for row, of_answer in zip(rows, columns, strict=True):
             values[row, : len(of_answer)] = torch.tensor(of_answer)
         return self._share.filled(values.to(episodes.mask.device))
 

@@ -105,9 +105,9 @@ class ServedTeacher(Closing):
 
         Raises `TeacherError` and `ServerError` as at the start.
         """
-        found = self._each([partial(self._of_tokens, answer.ids) for answer in answers])
+        values_of = self._each([partial(self._of_tokens, answer.ids) for answer in answers])
         result = []
-        for answer, values in zip(answers, found, strict=True):
+        for answer, values in zip(answers, values_of, strict=True):
             if values is None:
                 return None
             result.append(
@@ -131,8 +131,8 @@ class ServedTeacher(Closing):
         }
         answer = self._server.ask("POST", "/v1/completions", body)
         try:
-            given = answer["choices"][0]["logprobs"]
-            texts, values = list(given["tokens"]), list(given["token_logprobs"])
+            logprobs = answer["choices"][0]["logprobs"]
+            texts, values = list(logprobs["tokens"]), list(logprobs["token_logprobs"])
         except (KeyError, IndexError, TypeError):
             raise self._without_values("gives no log-probabilities") from None
         self._compare(ids, texts)
