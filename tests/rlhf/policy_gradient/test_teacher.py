@@ -270,6 +270,18 @@ def test_the_drawn_tokens_alone_are_told_each_after_all_before_it(tokenizer: Any
     assert len(set(body["prompt"])) == len(body["prompt"]) == 64
 
 
+def test_a_token_that_the_server_draws_in_any_case_is_left_out(tokenizer: Any):
+    def handle(request: httpx.Request) -> httpx.Response:
+        ids = json.loads(request.content)["prompt"]
+        texts = [*(tokenizer.decode([id]) for id in ids), " drawn"]
+        return answer_of(
+            tokenizer, request, tokens=texts, token_logprobs=[None, *[-2.0] * (len(ids) - 1), -9.0]
+        )
+
+    with mocked(tokenizer, handle) as teacher:
+        assert teacher.log_probabilities([EncodedAnswer((1, 2, 3), 1)]) == [[-2.0, -2.0]]
+
+
 def test_a_busy_server_is_asked_again(tokenizer: Any):
     statuses = iter([503, 429, 200])
 
