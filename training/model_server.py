@@ -6,13 +6,14 @@ The web application phrases the errors for its pages (`training.engine`); the tr
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import httpx
 
@@ -24,6 +25,11 @@ Failure = Literal["refused", "silent", "timeout", "cut off", "too long", "not JS
 stream; sent no JSON, or another thing than an answer; or the caller gave up."""
 
 BROKE_OFF = "the server broke off in the middle of its answer"
+
+_LOOK_SECONDS = 0.1
+"""Between two looks at whether the caller is to stop."""
+
+_Result = TypeVar("_Result")
 
 
 class ServerError(Exception):
@@ -116,6 +122,46 @@ class ModelServer(Closing):
                 # To close it would leave who reads from it waiting.
                 with suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+
+    def each(
+        self, tasks: Sequence[Callable[[], _Result]], *, at_once: int, cancelled: Callable[[], bool]
+    ) -> list[_Result | None]:
+        """Return the result of each task, some of which run at a time; None for those that were called off.
+
+        tasks: each asks this server. cancelled: whether to call off the rest, and abort what is being asked.
+        The threads are daemons: one that still waits for an answer ends with the process, not the process
+        with it. Raises what the first task that fails raises.
+        """
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, _Result | Exception]] = queue.SimpleQueue()
+        for number in range(len(tasks)):
+            waiting.put(number)
+
+        def work() -> None:
+            while not cancelled():
+                try:
+                    number = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    done.put((number, tasks[number]()))
+                except Exception as error:
+                    done.put((number, error))
+                    return
+
+        for _ in range(min(at_once, len(tasks))):
+            threading.Thread(target=work, name=self._name, daemon=True).start()
+        results: dict[int, _Result] = {}
+        while len(results) < len(tasks):
+            if cancelled():
+                self.abort()
+                break
+            with suppress(queue.Empty):
+                number, result = done.get(timeout=_LOOK_SECONDS)
+                if isinstance(result, Exception):
+                    raise result
+                results[number] = result
+        return [results.get(number) for number in range(len(tasks))]
 
     def post(self, path: str, body: Mapping[str, Any]) -> httpx.Response:
         """Return the server's answer, which is a success. Raises `ServerError`."""

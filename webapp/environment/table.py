@@ -570,6 +570,14 @@ TABLE = (
         default_note="none",
     ),
     Setting(
+        "RONDO_TEACHER_URL",
+        Kind.ADDRESS,
+        "server of the teacher that a policy is distilled from, without `/v1`; read by the trainer",
+        choices=WEB,
+        default_note="none",
+    ),
+    Setting("RONDO_TEACHER_KEY", Kind.TEXT, "its key", default_note="none", is_secret=True),
+    Setting(
         "RONDO_TRAINER_COMMAND",
         Kind.TEXT,
         "command of a trainer of yours, which gets the run's folder",

@@ -20,6 +20,7 @@ from annotation.record.base import (
     require,
 )
 from training.contract.methods.common import (
+    PARENT,
     JudgedSettings,
     MethodSettings,
     OptimiserSettings,
@@ -428,8 +429,10 @@ class UpdateSettings:
     """clipped: the policy gradient with its ratio cut. cispo: the cut ratio is a weight of −log π, so that
     tokens beyond the cut still teach (Chen et al. 2025); usual with clip_low 1 and clip_high 4. dpo: direct
     preference optimisation of the best response to each prompt against the worst (Guo et al. 2024), with kl,
-    beta as its β; with advantage kind best_and_worst. distil: the divergence from the reference alone, a
-    teacher, on the policy's own samples (Agarwal et al. 2024); rewards are then only reported."""
+    beta as its β; with advantage kind best_and_worst. distil: the divergence alone, from the reference or
+    from teacher, on the policy's own samples (Agarwal et al. 2024); rewards are then only reported. It is
+    that of the whole vocabulary with kl, place loss and kind full, and with place reward and kind k1 that of
+    the drawn tokens: each earns beta (log p_teacher − log π)."""
     inner_epochs: Count = 1
     """Passes over the samples before new ones are drawn."""
     minibatches: Count = 1
@@ -464,6 +467,18 @@ class UpdateSettings:
     value_warmup_steps: CountOrZero = 0
     """First steps of the run in which the value head alone learns, so that the policy is not moved by
     advantages against a value head that knows nothing; for advantage gae alone."""
+
+
+@record
+class TeacherSettings:
+    """A teacher on a server, with the policy's tokenizer, that tells how likely it finds the tokens which the
+    policy drew. Its address and its key come from the trainer's environment."""
+
+    model: Text
+    """Its name on the server."""
+    seconds: Positive = 600.0
+    """Timeout for the log-probabilities of one response; after six attempts the run ends and can be
+    restarted."""
 
 
 @record
@@ -547,6 +562,8 @@ class PolicyGradientSettings(MethodSettings):
     empty."""
     update: UpdateSettings = field(default_factory=UpdateSettings)
     """Update on one batch of samples."""
+    teacher: TeacherSettings | None = None
+    """A teacher on a server, for update, loss distil; null learns from the reference."""
     watch: WatchSettings = field(default_factory=WatchSettings)
     """Conditions under which a run warns of reward hacking."""
     guard: GuardSettings | None = None
@@ -576,16 +593,40 @@ class PolicyGradientSettings(MethodSettings):
 
     def _check_distillation(self) -> None:
         """Raise for settings that mean nothing where a teacher's distribution is all that is learned from."""
+        kl, is_served = self.kl, self.teacher is not None
+        of_tokens = kl.place == "reward" and kl.kind == "k1"
+        of_vocabulary = kl.place == "loss" and kl.kind == "full"
         require(
-            self.kl.place == "loss" and self.kl.kind == "full" and self.kl.beta > 0,
+            kl.beta > 0 and (of_tokens or (of_vocabulary and not is_served)),
             "kl",
-            "update, loss 'distil' is the divergence from the teacher over the whole vocabulary; set place "
-            "to 'loss', kind to 'full' and beta above 0",
+            "a teacher on a server tells the log-probabilities of drawn tokens alone; set place to 'reward', "
+            "kind to 'k1' and beta above 0"
+            if is_served
+            else "update, loss 'distil' is the divergence from the teacher; set place to 'loss' and kind to "
+            "'full' (over the whole vocabulary), or 'reward' and 'k1' (of drawn tokens), and beta above 0",
         )
         require(
             self.advantage.kind == "return",
             "advantage, kind",
             "update, loss 'distil' learns from no reward; set it to 'return'",
+        )
+
+    def _check_teacher(self) -> None:
+        """Raise for settings that mean nothing where a teacher is asked on a server."""
+        require(
+            self.update.loss == "distil",
+            "teacher",
+            f"serves update, loss 'distil', not {self.update.loss!r}; set teacher to null, or that loss",
+        )
+        require(
+            self.reference == PARENT,
+            "reference",
+            "the teacher on the server takes its place; leave it at 'parent', or set teacher to null",
+        )
+        require(
+            self.rollout.temperature == 1,
+            "rollout, temperature",
+            "a server tells log-probabilities at temperature 1; set it to 1",
         )
 
     def _check_environment(self) -> None:
@@ -647,6 +688,8 @@ class PolicyGradientSettings(MethodSettings):
             self._check_pairs()
         if self.update.loss == "distil":
             self._check_distillation()
+        if self.teacher is not None:
+            self._check_teacher()
         require(
             self.update.ratio == "token" or self.update.loss == "clipped",
             "update, ratio",

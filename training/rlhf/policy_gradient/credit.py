@@ -133,8 +133,10 @@ class CreditAssignment:
     all this.
     """
 
-    def __init__(self, advantage: AdvantageSettings, kl: KlSettings) -> None:
+    def __init__(self, advantage: AdvantageSettings, kl: KlSettings, *, distils: bool = False) -> None:
+        """distils: a token earns nothing but its divergence; scores are only reported."""
         self._advantage = advantage
+        self._distils = distils
         self._kl = kl
         self._baseline = RunningMeanBaseline()
         self._controller: FixedController | AdaptiveController = (
@@ -177,6 +179,8 @@ class CreditAssignment:
     def _net_rewards(self, episodes: EpisodeBatch) -> Tensor:
         """Rewards less β times the divergence, where that has its place in the reward: (B, T)."""
         rewards = episodes.rewards.detach().float()
+        if self._distils:
+            rewards = torch.zeros_like(rewards)
         if self._kl.place != "reward":
             return rewards
         logp, reference = episodes.drawn_logp, episodes.ref_logp

@@ -81,6 +81,7 @@ from training.rlhf.policy_gradient.sampling import (
     staleness_figures,
     token_places,
 )
+from training.rlhf.policy_gradient.teacher import ServedTeacher
 from training.rlhf.policy_gradient.update import Clock, OptimizerSteps, evaluated_once, update_policy
 from training.rlhf.policy_gradient.world import World
 from training.rlhf.rewards.combination import Combination, Combined, build_rewards
@@ -122,7 +123,9 @@ class PolicyGradient:
         self.models = Models(
             policy=self.adapter,
             value=VALUE if settings.advantage.kind == "gae" else None,
-            reference=Reference(backbone, spec, settings.trained).adapter if self.asks_reference else None,
+            reference=Reference(backbone, spec, settings.trained).adapter
+            if self.asks_reference and settings.teacher is None
+            else None,
         )
         if self.models.value is not None:
             backbone.add_adapter(VALUE, settings.lora, seed=spec.seed)
@@ -149,7 +152,12 @@ class PolicyGradient:
                 context=settings.context,
                 cancelled=cancelled,
             )
-        self.credit = CreditAssignment(settings.advantage, settings.kl)
+        self.teacher: ServedTeacher | None = None
+        if settings.teacher is not None:
+            self.teacher = ServedTeacher(settings.teacher, backbone.tokenizer, cancelled=cancelled)
+        self.credit = CreditAssignment(
+            settings.advantage, settings.kl, distils=settings.update.loss == "distil"
+        )
         self.watch = Watch(
             settings.watch,
             weights={part.name: part.weight for part in settings.rewards},
@@ -196,10 +204,10 @@ class PolicyGradient:
             self.watched.load_state_dict(values["watched"])
 
     def close(self) -> None:
-        """End what the rewards keep open."""
-        for rewards in (self.rewards, self.watched):
-            if rewards is not None:
-                rewards.close()
+        """End what the rewards and the teacher keep open."""
+        for served in (self.rewards, self.watched, self.teacher):
+            if served is not None:
+                served.close()
 
 
 def part_figures(combined: Combined, watched: Combined | None) -> dict[str, float]:
@@ -737,7 +745,7 @@ class SamplingLoop(SteppingLoop):
             # The other answers were drawn to find the best and the worst, and cost no pass.
             credit = credit_of.assign(episodes)
             episodes = compared_by_first(episodes)
-        episodes = self._compared(actor, episodes, credit)
+        episodes = self._compared(actor, sampled, episodes, credit)
         if self._looks_before:
             episodes = self._evaluated_once(actor, episodes)
             if actor.is_plain:
@@ -789,7 +797,9 @@ class SamplingLoop(SteppingLoop):
         logp = self._share.filled(nothing if mine.old_logp is None else mine.old_logp)
         return dataclasses.replace(episodes, old_logp=logp, old_values=values)
 
-    def _compared(self, actor: LanguageActor, episodes: EpisodeBatch, credit: Credit | None) -> EpisodeBatch:
+    def _compared(
+        self, actor: LanguageActor, sampled: Sampled, episodes: EpisodeBatch, credit: Credit | None
+    ) -> EpisodeBatch:
         """The episodes with what reference, base and the policy itself make of them, all by the same passes
         and without filters: where nothing was learned yet, the divergence is exactly 0.
 
@@ -802,16 +812,30 @@ class SamplingLoop(SteppingLoop):
             seen = torch.nonzero(episodes.compared).flatten().tolist()
             of_reference = torch.nonzero(episodes.compared | learned).flatten().tolist()
         reference: Tensor | None = None
-        if self._method.asks_reference:
+        teacher = self._method.teacher
+        if teacher is not None:
+            reference = self._taught(teacher, sampled, episodes)
+        elif self._method.asks_reference:
             reference = actor.reference_log_probabilities(of_reference)
         base = reference
-        if self._method.models.reference is not None or reference is None:
+        if teacher is not None or self._method.models.reference is not None or reference is None:
             base = actor.base_log_probabilities(seen) if self._method.reports_base else None
         trainer: Tensor | None = None
         compares = base is not None or reference is not None
         if compares and not (self._looks_before and actor.is_plain):
             trainer = actor.unfiltered_log_probabilities(seen)
         return dataclasses.replace(episodes, ref_logp=reference, base_logp=base, trainer_logp=trainer)
+
+    def _taught(self, teacher: ServedTeacher, sampled: Sampled, episodes: EpisodeBatch) -> Tensor:
+        """(B, T) log p of all drawn tokens by the teacher, which each process asks about its prompts."""
+        rows, answers = self._share.rows(sampled.group), sampled.answers
+        columns = teacher.log_probabilities([answers[row] for row in rows])
+        self._check_all()
+        assert columns is not None  # noqa: S101 - else there was a reason to stop
+        values = torch.zeros(episodes.mask.shape)
+        for row, of_answer in zip(rows, columns, strict=True):
+            values[row, : len(of_answer)] = torch.tensor(of_answer)
+        return self._share.filled(values.to(episodes.mask.device))
 
     def _actor(self, sampled: Sampled) -> LanguageActor:
         return LanguageActor(
@@ -853,7 +877,8 @@ class SamplingLoop(SteppingLoop):
         for rewards in scorers:
             rewards.learning = True
         divergence: Tensor | None = None
-        if self._method.asks_reference:
+        # A teacher on a server tells drawn tokens alone.
+        if self._method.asks_reference and self._method.teacher is None:
             divergence = self._actor(sampled).full_divergence().sum(-1)
         figures = evaluation_figures(sampled, combined, watched, divergence)
         if self._method.world is not None:

@@ -108,7 +108,8 @@ class PolicyObjective:
     loss as `aggregate` says, over the whole minibatch however it is cut into passes; the value head's loss,
     the mean over tokens, is added.
 
-    With `loss` distil it is β KL alone. With `loss` dpo it is, of the best answer to each prompt against the
+    With `loss` distil it is β KL alone, or the clipped policy gradient where divergence is all that a token
+    earns. With `loss` dpo it is, of the best answer to each prompt against the
     worst, that of direct preference optimisation, −log σ(β h), averaged over the prompts of the minibatch;
     see `losses.dpo`.
 
@@ -204,7 +205,7 @@ class PolicyObjective:
                 tally.add(name, figure, tokens)
         if settings.loss == "dpo":
             return {"policy_loss": self._pair_loss(rows, logp, mask, window, tally)}
-        if self.distils:
+        if self.distils and self._kl.place == "loss":
             return {
                 "kl_loss": self._beta
                 * self._term(self._divergence(rows, logp, evaluated, mask), mask, window)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import queue
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -170,7 +167,6 @@ _REQUESTS = 4
 ATTEMPTS = 6
 PAUSE_SECONDS = 1.0
 """Before a request is sent for the second time; twice as long before the third, and so on."""
-_LOOK_SECONDS = 0.1
 _BLAMED = re.compile(r"completions\[(\d+)\]")
 _PROBE = [Message(role="user", content="Hello.")]
 STOPPED = "the run was asked to stop"
@@ -289,41 +285,7 @@ class ServedReward:
         return answers
 
     def _done(self, tasks: Sequence[Callable[[], _Result]]) -> list[_Result | None]:
-        """Return the result of each task, some of which run at a time; None for those that were called off.
-
-        The threads are daemons: one that still waits for an answer ends with the process, not the process
-        with it. Raises what the first task that fails raises.
-        """
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        done: queue.SimpleQueue[tuple[int, _Result | Exception]] = queue.SimpleQueue()
-        for number in range(len(tasks)):
-            waiting.put(number)
-
-        def work() -> None:
-            while not self._cancelled():
-                try:
-                    number = waiting.get_nowait()
-                except queue.Empty:
-                    return
-                try:
-                    done.put((number, tasks[number]()))
-                except Exception as error:
-                    done.put((number, error))
-                    return
-
-        for _ in range(min(_REQUESTS, len(tasks))):
-            threading.Thread(target=work, name="served reward", daemon=True).start()
-        results: dict[int, _Result] = {}
-        while len(results) < len(tasks):
-            if self._cancelled():
-                self._server.abort()
-                break
-            with contextlib.suppress(queue.Empty):
-                number, result = done.get(timeout=_LOOK_SECONDS)
-                if isinstance(result, Exception):
-                    raise result
-                results[number] = result
-        return [results.get(number) for number in range(len(tasks))]
+        return self._server.each(tasks, at_once=_REQUESTS, cancelled=self._cancelled)
 
     def _answer(self, job: _Job, completions: Sequence[str]) -> dict[int, _Answered | Score]:
         """Return the answers about a job by place; the rest of what is refused is sent again."""

@@ -81,7 +81,11 @@ _OF_ROLLOUTS = ("RONDO_ROLLOUT_URL", "RONDO_ROLLOUT_KEY", "RONDO_ROLLOUT_FOLDER"
 """Variables that `training.rlhf.policy_gradient.rollout_servers` asks of them, one key among them."""
 _OF_ENVIRONMENTS = ("RONDO_ENVIRONMENT_URL",)
 """Variable that `training.rlhf.environments` asks of them."""
-_NAMED = frozenset({*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, *_OF_ENVIRONMENTS})
+_OF_TEACHERS = ("RONDO_TEACHER_URL", "RONDO_TEACHER_KEY")
+"""Variables that `training.rlhf.policy_gradient.teacher` asks of them, one key among them."""
+_NAMED = frozenset(
+    {*_INHERITED, *_OF_REWARDS, *_OF_SERVED_REWARDS, *_OF_ROLLOUTS, *_OF_ENVIRONMENTS, *_OF_TEACHERS}
+)
 _INHERITED_PREFIXES = (
     "LC_",
     "PYTHON",
