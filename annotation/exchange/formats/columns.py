@@ -558,9 +558,10 @@ class _Guess:
         single = self._taken("completion") or (self._taken("messages") and not self._answers)
         single = single or len(self._answers) == 1
         if single and not self._taken("chosen"):
+            helpsteer = verdicts.helpsteer_of(self._profile)
             for name, _snake_name in list(self._free()):
                 column = self._profile[name]
-                if not column.rows or not _RATING_LIKE.search(words_of(name)):
+                if not column.rows or not (name in helpsteer or _RATING_LIKE.search(words_of(name))):
                     continue
                 is_plain = column.kinds <= {"text", "number", "boolean"} and column.values is not None
                 if is_plain and isinstance(verdicts.read_ratings(name, column.distinct), RatingReading):
@@ -575,6 +576,7 @@ class _Guess:
             else:
                 why = reading if isinstance(reading, str) else "it has too many values"
                 self._questions[name] = f"is no rating: {why}; map it as metadata, or leave it out"
+        self._ratings.update(verdicts.read_alike(self._ratings))
 
     def _criterion(self, name: str, role: str) -> str:
         snake = self._snakes[name]

@@ -390,6 +390,10 @@ _THUMBS = {
         0,
     ),
 }
+_FROM_ZERO = "0 to 4, stored as 1 to 5"
+_HIGHEST_FROM_ZERO = 4
+_HELPSTEER = frozenset({"helpfulness", "correctness", "coherence", "complexity", "verbosity"})
+_HELPSTEER_AT_LEAST = 4
 _STARS = re.compile(r"rating|star|likert|grade|points?\b")
 _MARK = re.compile(r"thumb|label|like|correct|accept|desirable|^is_|kto|upvote|passed|good")
 
@@ -425,9 +429,35 @@ def read_ratings(name: str, values: Iterable[Any]) -> RatingReading | str:
         return RatingReading(
             scale=RatingScale.FIVE,
             values={value: number + 1 for value, number in numbers.items()},
-            note="0 to 4, stored as 1 to 5",
+            note=_FROM_ZERO,
         )
     return f"its values go from {low} to {high}; Rondo rates 0 and 1, 1 to 5, or 1 to 7"
+
+
+def helpsteer_of(names: Iterable[str]) -> frozenset[str]:
+    """Return the attributes of HelpSteer among the columns of a file; none where most are missing."""
+    found = _HELPSTEER.intersection(names)
+    return found if len(found) >= _HELPSTEER_AT_LEAST else frozenset()
+
+
+def read_alike(readings: Mapping[str, RatingReading]) -> dict[str, RatingReading]:
+    """Read the columns of ratings of one file by one scale, each read by itself up to now.
+
+    Who rates from 0 to 4 in one column does so in the others: one without a 0 that ends at 4 would count a
+    step too low. All columns of HelpSteer go from 0 to 4, also where a sample of it has a 0 in none, or
+    nothing but 0 and 1 in one.
+    """
+    helpsteer = helpsteer_of(readings)
+    shows_zero = any(reading.note == _FROM_ZERO for reading in readings.values())
+    alike = dict(readings)
+    for name, reading in readings.items():
+        numbers = {value: int(value) for value in reading.values if re.fullmatch(r"\d+", value)}
+        if len(numbers) < len(reading.values) or max(numbers.values(), default=5) > _HIGHEST_FROM_ZERO:
+            continue
+        if name in helpsteer or (shows_zero and reading.scale == RatingScale.FIVE):
+            values = {value: number + 1 for value, number in numbers.items()}
+            alike[name] = RatingReading(scale=RatingScale.FIVE, values=values, note=_FROM_ZERO)
+    return alike
 
 
 def read_value(word: Any, names: Sequence[str]) -> Reading | None:

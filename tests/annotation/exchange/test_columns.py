@@ -469,6 +469,41 @@ def test_a_rated_answer_is_a_rating_and_never_a_reference(
     assert (found.criterion, str(found.scale), found.value) == rating
 
 
+def rated(tmp_path: Path, *rows: dict[str, int]) -> list[dict[str, tuple[str, int]]]:
+    """Return the scale and value of each rating of each row."""
+    items = read(tmp_path, [{"prompt": "Tea?", "response": f"Yes {n}.", **row} for n, row in enumerate(rows)])
+    return [
+        {rating.criterion: (str(rating.scale), rating.value) for rating in item.judgments[0].ratings}
+        for item in items
+    ]
+
+
+def test_who_rates_from_zero_in_one_column_does_so_in_the_others(tmp_path: Path):
+    first, second = rated(
+        tmp_path,
+        {"quality_rating": 0, "tone_rating": 4, "is_correct": 1},
+        {"quality_rating": 3, "tone_rating": 1, "is_correct": 0},
+    )
+    assert first == {"quality_rating": ("five", 1), "tone_rating": ("five", 5), "is_correct": ("thumbs", 1)}
+    assert second == {"quality_rating": ("five", 4), "tone_rating": ("five", 2), "is_correct": ("thumbs", 0)}
+    # A 5 shows that the other column goes from 1.
+    first, _second = rated(
+        tmp_path, {"quality_rating": 0, "tone_rating": 5}, {"quality_rating": 3, "tone_rating": 1}
+    )
+    assert first == {"quality_rating": ("five", 1), "tone_rating": ("five", 5)}
+
+
+def test_helpsteers_columns_go_from_0_to_4_whatever_a_sample_of_it_has(tmp_path: Path):
+    names = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+    first, second = rated(
+        tmp_path,
+        dict(zip(names, (3, 4, 4, 0, 2), strict=True)),
+        dict(zip(names, (1, 3, 4, 1, 1), strict=True)),
+    )
+    assert first == dict(zip(names, [("five", value) for value in (4, 5, 5, 1, 3)], strict=True))
+    assert second == dict(zip(names, [("five", value) for value in (2, 4, 5, 2, 2)], strict=True))
+
+
 @pytest.mark.parametrize(
     "column",
     [{"reward": -3.2}, {"rating": 10}, {"score": 1}, {"quality": 0.7}, {"preference_weight": 2.5}],
