@@ -375,9 +375,9 @@ def _text_rows(stream: IO[str], name: str) -> Iterator[NumberedRow]:
     if first == "[":
         return _json(stream)
     if _BEGINS_ONE_OBJECT.match(beginning):
-        return _one_object(stream)
+        return _opened(_one_object(stream))
     if first == "{" or name.lower().endswith((".jsonl", ".ndjson", ".json")):
-        return _json_lines(stream)
+        return _opened(_json_lines(stream))
     return _csv(stream)
 
 
@@ -400,6 +400,83 @@ def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
     for number, line in enumerate(iter(lambda: stream.readline(LONGEST_ROW), ""), start=1):
         if line.strip():
             yield number, _object(line.rstrip("\r\n"))
+
+
+_AROUND_ROWS = frozenset(
+    {
+        *(
+            "columns",
+            "index",
+            "index_names",
+            "column_names",
+            "schema",
+            "features",
+            "meta",
+            "metadata",
+            "info",
+        ),
+        *(
+            "version",
+            "object",
+            "total",
+            "count",
+            "page",
+            "next",
+            "previous",
+            "has_more",
+            "first_id",
+            "last_id",
+        ),
+        *("num_rows_total", "num_rows_per_page", "partial"),
+    }
+)
+"""What may stand beside the rows in a file that is one object: nothing of theirs is in it."""
+
+
+def _opened(rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
+    """The rows; those of a table that the file's only object holds."""
+    first = next(rows, None)
+    if first is None:
+        return
+    second = next(rows, None)
+    inside = _rows_within(first[1]) if second is None and isinstance(first[1], dict) else None
+    if inside is not None:
+        yield from enumerate(map(_as_row, inside), start=1)
+        return
+    yield first
+    if second is not None:
+        yield second
+        yield from rows
+
+
+def _rows_within(document: Row) -> list[Any] | None:
+    """The rows of a table in one object; None where it is a row itself.
+
+    As pandas writes them: `{column: {number: value}}` (its default), `columns` and `data` (split), `schema`
+    and `data` (table). As servers answer: a list under `data` or `rows`, its pages and counts beside it.
+    """
+    values = list(document.values())
+    if len(values) > 1 and all(
+        isinstance(value, dict) and value.keys() == values[0].keys() for value in values
+    ):
+        numbers = list(values[0])
+        if numbers == [str(number) for number in range(len(numbers))] and numbers:
+            return [{name: value[number] for name, value in document.items()} for number in numbers]
+    for name in ("data", "rows"):
+        listed = document.get(name)
+        if not isinstance(listed, list) or not listed or not document.keys() <= {name, *_AROUND_ROWS}:
+            continue
+        columns = document.get("columns")
+        if isinstance(columns, list) and all(
+            isinstance(row, list) and len(row) == len(columns) for row in listed
+        ):
+            return [dict(zip(map(str, columns), row, strict=True)) for row in listed]
+        if all(isinstance(row, dict) for row in listed):
+            # The server of the Hugging Face hub numbers each row.
+            return [
+                row["row"] if isinstance(row.get("row"), dict) and "row_idx" in row else row for row in listed
+            ]
+    return None
 
 
 def _object(line: str) -> Row | FieldError:
@@ -485,7 +562,7 @@ def _csv(stream: IO[str]) -> Iterator[NumberedRow]:
     csv.field_size_limit(LONGEST_ROW)
     lines, skipped = _lines(stream), 0
     header = next(lines, "")
-    delimiter = max(",;\t", key=header.count)
+    delimiter = max(",;\t|", key=header.count)
     if stated := _SEPARATOR.fullmatch(header):
         # Excel's own first line.
         delimiter, skipped, header = stated.group(1), 1, next(lines, "")

@@ -43,6 +43,52 @@ def test_a_list_that_ends_too_early_is_refused_with_the_last_good_row(tmp_path: 
         list(read_rows(path))
 
 
+NUMBERS = ("0", "1", "2")
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    "document",
+    [
+        {name: dict(zip(NUMBERS, (row[name] for row in ROWS), strict=True)) for name in ("prompt", "n")},
+        {
+            "columns": ["prompt", "n"],
+            "index": [0, 1, 2],
+            "data": [[row["prompt"], row["n"]] for row in ROWS],
+        },
+        {"schema": {"fields": [], "pandas_version": "1.4.0"}, "data": ROWS},
+        {"data": ROWS, "meta": {"page": 1}},
+        {
+            "features": [{"name": "prompt"}],
+            "rows": [{"row_idx": n, "row": row, "truncated_cells": []} for n, row in enumerate(ROWS)],
+            "num_rows_total": 3,
+        },
+    ],
+    ids=["pandas", "pandas split", "pandas table", "a page of an API", "a page of the hub"],
+)
+def test_a_table_in_one_object_is_its_rows(tmp_path: Path, document: dict[str, Any], indent: int | None):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(document, indent=indent), encoding="utf-8")
+    assert list(read_rows(path)) == list(enumerate(ROWS, start=1))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"prompt": {"text": "Tea?"}, "response": {"text": "Yes."}},
+        {"data": ROWS, "prompt": "Tea?"},
+        {"data": ["Tea?", "Yes."]},
+        {"rows": []},
+        {"resourceSpans": ROWS},
+    ],
+    ids=str,
+)
+def test_one_object_that_is_no_table_is_a_row(tmp_path: Path, row: dict[str, Any]):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(row), encoding="utf-8")
+    assert list(read_rows(path)) == [(1, row)]
+
+
 def test_parquet_arrow_and_a_folder_of_them(tmp_path: Path):
     table = pyarrow.Table.from_pylist(ROWS)
     data = tmp_path / "set" / "data"
@@ -67,7 +113,7 @@ def test_a_folder_that_datasets_saved_is_read(tmp_path: Path):
     assert [row for _, row in read_rows(tmp_path / "saved")] == ROWS
 
 
-@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+@pytest.mark.parametrize("delimiter", ["|", ",", ";", "\t"])
 def test_csv_tells_a_row_with_too_many_cells(tmp_path: Path, delimiter: str):
     path = tmp_path / "x.csv"
     path.write_text(f'a{delimiter}b\n1{delimiter}"two\nlines"\n1{delimiter}2{delimiter}3\n', encoding="utf-8")
