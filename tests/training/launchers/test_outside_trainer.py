@@ -83,7 +83,7 @@ def test_it_stops_when_the_round_is_paused_and_is_started_again(
     scheduler: Scheduler,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    round_ = started(project, alice, carol, {"launcher": "command", "gpus": 0}, steps=20, policy=SFT)
+    round_ = started(project, alice, carol, {"launcher": "command", "gpus": 0}, steps=100, policy=SFT)
     step = policy_step(round_)
     with monkeypatch.context() as patch:
         pause_at_step(patch, round_, carol, step=2)
@@ -93,7 +93,7 @@ def test_it_stops_when_the_round_is_paused_and_is_started_again(
     resume_round(round_=Round.objects.get(pk=round_.pk), actor=carol)
     assert do_step(step), RoundStep.objects.get(pk=step.pk).error
     step.refresh_from_db()
-    assert (step.run.state, step.run.step) == (RunState.FINISHED, 20)
+    assert (step.run.state, step.run.step) == (RunState.FINISHED, 100)
 
 
 def test_what_it_does_not_train_goes_to_rondos_trainer(project: Project, alice: User, carol: User):
