@@ -42,8 +42,9 @@ def test_an_assignment_is_not_found_through_another_project(
 
 
 def test_one_sees_ones_own_projects_only(project: Project, alice: User, oscar: User, client_of: ClientOf):
-    assert project.name in client_of(alice).get("/").content.decode()
-    assert project.name not in client_of(oscar).get("/").content.decode()
+    address = f"/projects/{project.slug}/"
+    assert address in client_of(alice).get("/").content.decode()
+    assert address not in client_of(oscar).get("/").content.decode()
 
 
 def test_only_managers_are_shown_the_way_to_training(

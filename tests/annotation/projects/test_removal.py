@@ -39,7 +39,7 @@ def test_the_page_shows_what_goes_and_asks_whether_it_was_exported(
     assert [each.pk for each in bin_for(carol)] == [project.pk]
     for user in (alice, carol):
         assert client_of(user).get("/projects/tea/").status_code == 404
-        assert "Tea" not in client_of(user).get("/").content.decode()
+        assert "/projects/tea/" not in client_of(user).get("/").content.decode()
     assert client_of(carol).get("/api/v1/projects/tea/").status_code == 404
     # To others it is not there.
     assert not bin_for(alice).exists()
