@@ -404,33 +404,13 @@ def _json_lines(stream: IO[str]) -> Iterator[NumberedRow]:
 
 _AROUND_ROWS = frozenset(
     {
-        *(
-            "columns",
-            "index",
-            "index_names",
-            "column_names",
-            "schema",
-            "features",
-            "meta",
-            "metadata",
-            "info",
-        ),
-        *(
-            "version",
-            "object",
-            "total",
-            "count",
-            "page",
-            "next",
-            "previous",
-            "has_more",
-            "first_id",
-            "last_id",
-        ),
-        *("num_rows_total", "num_rows_per_page", "partial"),
+        *("columns", "index", "index_names", "column_names", "schema"),
+        *("features", "num_rows_total", "num_rows_per_page", "partial"),
+        *("meta", "metadata", "info", "version", "object", "total", "count"),
+        *("page", "next", "previous", "has_more", "first_id", "last_id"),
     }
 )
-"""What may stand beside the rows in a file that is one object: nothing of theirs is in it."""
+"""Names beside the rows in a file that is one object, as of pandas, the hub and APIs: no row is in them."""
 
 
 def _opened(rows: Iterator[NumberedRow]) -> Iterator[NumberedRow]:
@@ -460,7 +440,7 @@ def _rows_within(document: Row) -> list[Any] | None:
         isinstance(value, dict) and value.keys() == values[0].keys() for value in values
     ):
         numbers = list(values[0])
-        if numbers == [str(number) for number in range(len(numbers))] and numbers:
+        if numbers and numbers == [str(number) for number in range(len(numbers))]:
             return [{name: value[number] for name, value in document.items()} for number in numbers]
     for name in ("data", "rows"):
         listed = document.get(name)
